@@ -1,0 +1,156 @@
+//! Memory that a disk can read from and write to directly.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytes::Bytes;
+
+/// Alignment of the memory and the unit of its capacity, in bytes.
+pub const ALIGNMENT: usize = 4096;
+
+/// A byte buffer at a 4 KiB boundary, as O_DIRECT wants it. Frozen into [`Bytes`] without a copy.
+pub struct AlignedBuf {
+    pointer: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+// The buffer owns its memory alone, as a Vec does.
+unsafe impl Send for AlignedBuf {}
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// A buffer of `len` zeros; its capacity is `len` rounded up to [`ALIGNMENT`].
+    pub fn zeroed(len: usize) -> Self {
+        let mut buffer = Self::with_capacity(len);
+        buffer.len = len;
+        buffer
+    }
+
+    /// An empty buffer that holds up to `capacity` bytes (rounded up to [`ALIGNMENT`]), all of them zero.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.next_multiple_of(ALIGNMENT);
+        if capacity == 0 {
+            return AlignedBuf { pointer: NonNull::dangling(), len: 0, capacity: 0 };
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout has a size above zero.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        AlignedBuf { pointer, len: 0, capacity }
+    }
+
+    /// A buffer with a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buffer = Self::with_capacity(bytes.len());
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGNMENT).expect("a buffer is far smaller than the address space")
+    }
+
+    /// How many bytes it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Changes the length. Bytes that become visible keep the value they last had (zero at first).
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity, "a buffer does not grow");
+        self.len = len;
+    }
+
+    /// Appends `bytes`; the capacity must suffice.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len;
+        self.set_len(start + bytes.len());
+        self[start..].copy_from_slice(bytes);
+    }
+
+    /// Appends zeros up to the next multiple of `unit`.
+    pub fn pad_to(&mut self, unit: usize) {
+        let start = self.len;
+        self.set_len(start.next_multiple_of(unit));
+        self[start..].fill(0);
+    }
+
+    /// The content as shared bytes, without a copy.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            // SAFETY: allocated in `with_capacity` with the same layout, and freed once.
+            unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.capacity)) }
+        }
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len <= capacity` bytes are allocated and were initialised with zeros.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the buffer is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuf({} of {} bytes)", self.len, self.capacity)
+    }
+}
+
+/// `len` zeros, shared: no memory is spent on them beyond one static page set.
+pub fn zeros(len: usize) -> Bytes {
+    static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+    match len <= ZEROS.len() {
+        true => Bytes::from_static(&ZEROS[..len]),
+        false => Bytes::from(vec![0u8; len]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_zeroed_and_frozen_in_place() {
+        let mut buffer = AlignedBuf::with_capacity(5000);
+        assert_eq!((buffer.len(), buffer.capacity()), (0, 8192));
+        buffer.extend_from_slice(b"levee");
+        buffer.pad_to(4096);
+        assert_eq!((buffer.len(), &buffer[..6]), (4096, &b"levee\0"[..]));
+        let address = buffer.as_ptr();
+        let bytes = buffer.freeze();
+        assert_eq!(bytes.as_ptr(), address);
+        assert_eq!(address as usize % ALIGNMENT, 0);
+        assert!(AlignedBuf::zeroed(0).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "does not grow")]
+    fn a_buffer_does_not_grow() {
+        AlignedBuf::zeroed(1).extend_from_slice(&[0; 4096]);
+    }
+}

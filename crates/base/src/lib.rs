@@ -1,0 +1,30 @@
+//! What every floor of Levee shares: units, ids, time, buffers, checksums, limits and a few collections.
+//!
+//! Nothing here does I/O, reads a clock or draws randomness by itself.
+
+pub mod buffer;
+pub mod checksum;
+pub mod error;
+pub mod ids;
+pub mod interval_map;
+pub mod limits;
+pub mod prng;
+pub mod time;
+pub mod units;
+
+pub use buffer::AlignedBuf;
+pub use error::{Error, ErrorKind, Result};
+pub use ids::*;
+pub use interval_map::{IntervalMap, Split};
+pub use prng::Prng;
+pub use time::Instant;
+pub use units::{BLOCK, Bytes, GIB, KIB, MIB, SECTOR, TIB};
+
+/// A hash map whose iteration order depends on its content only, so that a simulation repeats itself.
+// The one place where the std map is named: with a fixed hasher its order is the same in every run.
+#[allow(clippy::disallowed_types)]
+pub type Map<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<rustc_hash::FxHasher>>;
+
+/// A hash set whose iteration order depends on its content only.
+#[allow(clippy::disallowed_types)]
+pub type Set<K> = std::collections::HashSet<K, std::hash::BuildHasherDefault<rustc_hash::FxHasher>>;

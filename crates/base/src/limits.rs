@@ -1,0 +1,44 @@
+//! Every bound of the system in one place, with the relations between them checked when it is compiled.
+
+use crate::units::{BLOCK, GIB, KIB, MIB, TIB};
+
+/// Smallest volume, in bytes.
+pub const VOLUME_SIZE_MIN: u64 = MIB;
+/// Largest volume, in bytes.
+pub const VOLUME_SIZE_MAX: u64 = 64 * TIB;
+/// Longest name of a volume, in bytes.
+pub const VOLUME_NAME_MAX: usize = 63;
+/// Most volumes of one store.
+pub const VOLUMES_MAX: usize = 10_000;
+
+/// Address space of one segment, in bytes (EBS, FAST 2024, §2.2).
+pub const SEGMENT_SIZE: u64 = 32 * GIB;
+/// Segments of one group; its data sectors go round-robin over them (EBS, FAST 2024, §2.2).
+pub const SEGMENTS_PER_GROUP: u64 = 4;
+/// Address space of one segment group, in bytes.
+pub const GROUP_SIZE: u64 = SEGMENT_SIZE * SEGMENTS_PER_GROUP;
+/// Default stripe unit within a group, in bytes.
+pub const DATA_SECTOR_DEFAULT: u64 = 128 * KIB;
+/// Blocks of one segment.
+pub const SEGMENT_BLOCKS: u64 = SEGMENT_SIZE / BLOCK;
+
+/// Largest read or write that a frontend accepts, in bytes.
+pub const REQUEST_SIZE_MAX: u64 = 32 * MIB;
+/// Requests in flight on one connection.
+pub const REQUESTS_PER_CONNECTION: usize = 256;
+/// Connections of one frontend.
+pub const CONNECTIONS_MAX: usize = 1024;
+
+/// Most bytes of one journal append.
+pub const JOURNAL_APPEND_MAX: u64 = MIB;
+/// Journal appends in flight on one loop.
+pub const JOURNAL_APPENDS_IN_FLIGHT: usize = 8;
+/// Default bound on memory of one process, in bytes.
+pub const MEMORY_DEFAULT: u64 = 512 * MIB;
+/// Smallest bound on memory that a store runs with.
+pub const MEMORY_MIN: u64 = 64 * MIB;
+
+const _: () = assert!(SEGMENT_BLOCKS <= u32::MAX as u64, "a block number fits 32 bits");
+const _: () = assert!(VOLUME_SIZE_MAX / SEGMENT_SIZE <= u32::MAX as u64, "a segment index fits 32 bits");
+const _: () = assert!(DATA_SECTOR_DEFAULT.is_multiple_of(BLOCK) && SEGMENT_SIZE.is_multiple_of(DATA_SECTOR_DEFAULT));
+const _: () = assert!(REQUEST_SIZE_MAX <= MEMORY_MIN / 2, "one largest request fits the payload's share of memory");

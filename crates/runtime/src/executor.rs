@@ -1,0 +1,4 @@
+//! The executor (to be written).
+
+/// The state of one loop.
+pub struct Executor {}
