@@ -57,7 +57,7 @@ impl File {
     ///
     /// # Errors
     /// The disk's. What is on the disk then is unknown.
-    pub fn write_at(&self, offset: u64, data: Bytes) -> impl Future<Output = io::Result<()>> + 'static {
+    pub fn write_at(&self, offset: u64, data: Bytes) -> impl Future<Output = io::Result<()>> + use<> {
         let this = self.0.clone();
         let first = this.handle.operate(Op::Write { id: this.id, offset, data: data.clone() });
         async move {

@@ -67,18 +67,18 @@ impl Handle {
     }
 
     /// Completes at `deadline`, or at once if that has passed.
-    pub fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + 'static {
+    pub fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + use<> {
         let _ = deadline;
         std::future::ready(todo!())
     }
 
     /// Completes after `span`.
-    pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + 'static {
+    pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + use<> {
         self.sleep_until(self.now() + span)
     }
 
     /// Lets other tasks of the loop run: the step boundary of background work.
-    pub fn yield_now(&self) -> impl Future<Output = ()> + 'static {
+    pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
         std::future::ready(todo!())
     }
 
@@ -106,7 +106,7 @@ impl Handle {
 
     /// Gives one operation to the driver. Queued at the call, not at the first poll. Dropping the future of an
     /// `Accept`, `Connect` or `Receive` cancels it; every other operation runs to its end, with its buffers kept.
-    pub(crate) fn operate(&self, op: Op) -> impl Future<Output = Outcome> + 'static {
+    pub(crate) fn operate(&self, op: Op) -> impl Future<Output = Outcome> + use<> {
         let _ = op;
         std::future::ready(todo!())
     }

@@ -48,7 +48,7 @@ impl Event {
     }
 
     /// Completes at the next [`Event::notify`] after this call (not after the first poll).
-    pub fn wait(&self) -> impl Future<Output = ()> + 'static {
+    pub fn wait(&self) -> impl Future<Output = ()> + use<> {
         std::future::ready(todo!())
     }
 }
@@ -68,7 +68,7 @@ impl Budget {
     }
 
     /// Takes `units` (at most the total), waiting in line. A dropped waiter leaves the line.
-    pub fn take(&self, units: u64) -> impl Future<Output = Permit> + 'static {
+    pub fn take(&self, units: u64) -> impl Future<Output = Permit> + use<> {
         let _ = units;
         std::future::ready(todo!())
     }
