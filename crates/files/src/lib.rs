@@ -1,1 +1,324 @@
-//! (header)
+//! Append-only files: what the block layer knows of storage. It never learns where bytes live.
+//!
+//! A **file** is created once, appended to by one writer at offsets that the writer knows, sealed at a length, read,
+//! and deleted; its id is never used again. Bytes that an append confirmed are durable in every current copy. After
+//! an error the writer takes no more: seal at the last confirmed length and go on in a new file, never repeat an
+//! append (its first try may have landed).
+//!
+//! Engines: [`memory`] (a state machine for tests) and [`local`] (directories, ideally one per disk, with
+//! `Copies(n)` over them). One conformance suite runs on both.
+//!
+//! Names: *copy* k of a file is one of its replicas, numbered from 0 as in its header; *capacity* is the space set
+//! aside when it is created; *length* is known once it is sealed; *prepared* files were zero-written (or used)
+//! before, so that a durable append touches no file-system metadata.
+//!
+//! Invariants: offsets and lengths are multiples of 4 KiB; a record of a file's earlier life never reaches a reader
+//! as part of this life by way of a checksum, because file ids are in every record; a sealed or fenced file accepts
+//! no append; an append beyond the capacity is refused as `Full`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use base::{AlignedBuf, Bytes, Epoch, FileId, Incarnation, Result, StoreId};
+
+pub mod local;
+pub mod memory;
+
+/// A boxed future on one loop.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// What a file is for. The numbers are on disk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum FileKind {
+    /// Written in the foreground before an acknowledgement, read only in recovery.
+    Journal = 1,
+    /// Transaction records: the write-ahead log of the index.
+    Transaction = 2,
+    /// Blocks of one segment.
+    Data = 3,
+    /// A sorted, immutable part of the index.
+    Table = 4,
+    /// The log of a metadata table (volumes).
+    Log = 5,
+}
+
+/// How a file survives the loss of a failure domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Redundancy {
+    /// This many copies, at most one per directory; fewer where there are fewer directories, and the store says so.
+    Copies(u8),
+}
+
+/// How to create a file.
+#[derive(Clone, Copy, Debug)]
+pub struct CreateOptions {
+    /// What it is for.
+    pub kind: FileKind,
+    /// Most bytes that it will hold, a multiple of 4 KiB. The space is reserved now.
+    pub capacity: u64,
+    /// How many copies.
+    pub redundancy: Redundancy,
+    /// Whether appends are in the foreground: the file is prepared (from the recycled pool, or zero-written now).
+    pub prepared: bool,
+    /// The ownership under which it is written; 1 until segments move.
+    pub epoch: Epoch,
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Its id.
+    pub id: FileId,
+    /// What it is for.
+    pub kind: FileKind,
+    /// The life of the server that created it.
+    pub incarnation: Incarnation,
+    /// The ownership under which it was created.
+    pub epoch: Epoch,
+    /// Bytes set aside for it, per copy.
+    pub capacity: u64,
+    /// Its length, once sealed.
+    pub sealed: Option<u64>,
+    /// Healthy copies that can be read now.
+    pub copies: u8,
+    /// Copies that it should have.
+    pub copies_wanted: u8,
+}
+
+/// Space of the store in bytes, counted for one copy of new data at the default redundancy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreSpace {
+    /// What the store may use in all.
+    pub capacity: u64,
+    /// What its files have set aside.
+    pub used: u64,
+    /// What can still be set aside (bounded by the file systems, too). Recycled files count as free.
+    pub free: u64,
+}
+
+/// What an engine of the file layer does. See [`Store`] for the meaning of each call.
+pub trait FileEngine {
+    /// See [`Store::id`].
+    fn id(&self) -> StoreId;
+    /// See [`Store::incarnation`].
+    fn incarnation(&self) -> Incarnation;
+    /// See [`Store::create`].
+    fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>>;
+    /// See [`FileWriter::append`]. Offsets are chosen by the writer, and submitted in the order of the calls.
+    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>>;
+    /// See [`Store::read`].
+    fn read(&self, file: FileId, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf>>;
+    /// See [`Store::read_copy`].
+    fn read_copy(&self, file: FileId, copy: u8, offset: u64, len: usize)
+    -> LocalBoxFuture<'static, Result<AlignedBuf>>;
+    /// See [`Store::repair_copy`].
+    fn repair_copy(&self, file: FileId, copy: u8, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>>;
+    /// See [`Store::seal`].
+    fn seal(&self, file: FileId, length: u64) -> LocalBoxFuture<'_, Result<()>>;
+    /// See [`Store::delete`].
+    fn delete(&self, file: FileId) -> LocalBoxFuture<'_, Result<()>>;
+    /// See [`Store::fence`].
+    fn fence(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<()>>;
+    /// See [`Store::list`].
+    fn list(&self) -> Vec<FileInfo>;
+    /// See [`Store::info`].
+    fn info(&self, file: FileId) -> Option<FileInfo>;
+    /// See [`Store::locate`].
+    fn locate(&self, file: FileId, copy: u8) -> String;
+    /// See [`Store::space`].
+    fn space(&self) -> StoreSpace;
+    /// See [`Store::statistics`].
+    fn statistics(&self) -> Statistics;
+}
+
+/// Bytes that went to disk, by kind of file, and what went wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// Bytes written, all copies together, for each [`FileKind`] (index: its number), headers and zeros included.
+    pub written_bytes: [u64; 6],
+    /// Bytes read, by kind.
+    pub read_bytes: [u64; 6],
+    /// Reads and writes that failed in one copy.
+    pub copy_errors: u64,
+    /// One line for each directory: its path, state (`healthy`, `failed`, `missing`, `resynchronizing`), free bytes.
+    pub directories: Vec<DirectoryStatus>,
+}
+
+/// The state of one directory of a store.
+#[derive(Clone, Debug)]
+pub struct DirectoryStatus {
+    /// Its path, or what is known of it.
+    pub path: String,
+    /// `healthy`, `failed`, `missing` or `resynchronizing`.
+    pub state: &'static str,
+    /// Free bytes in its file system.
+    pub free_bytes: u64,
+    /// Bytes that still have to be copied to it.
+    pub behind_bytes: u64,
+}
+
+/// An open store of append-only files. Clones share it.
+#[derive(Clone)]
+pub struct Store(Rc<dyn FileEngine>);
+
+impl Store {
+    /// A store served by `engine`.
+    pub fn new(engine: Rc<dyn FileEngine>) -> Self {
+        Store(engine)
+    }
+
+    /// The store's id.
+    pub fn id(&self) -> StoreId {
+        self.0.id()
+    }
+
+    /// This life's number: higher than that of every process that opened the store before. Durable.
+    pub fn incarnation(&self) -> Incarnation {
+        self.0.incarnation()
+    }
+
+    /// Creates an empty file of this incarnation. It exists durably when this returns.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub async fn create(&self, options: CreateOptions) -> Result<FileWriter> {
+        let file = self.0.create(options).await?;
+        Ok(FileWriter { store: self.clone(), file, capacity: options.capacity, position: 0, failed: false })
+    }
+
+    /// Reads from any healthy copy. The caller verifies content and falls back to [`Store::read_copy`].
+    ///
+    /// # Errors
+    /// `NotFound`, `Io` when no copy could be read, `Invalid` beyond the end.
+    pub fn read(&self, file: FileId, offset: u64, len: usize) -> impl Future<Output = Result<AlignedBuf>> + use<> {
+        self.0.read(file, offset, len)
+    }
+
+    /// Reads from copy `copy` only (below `FileInfo::copies_wanted`; a copy that is missing is `NotFound`).
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn read_copy(&self, file: FileId, copy: u8, offset: u64, len: usize) -> Result<AlignedBuf> {
+        self.0.read_copy(file, copy, offset, len).await
+    }
+
+    /// Overwrites a range of one copy with bytes that the caller verified from another copy, durably.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn repair_copy(&self, file: FileId, copy: u8, offset: u64, data: Bytes) -> Result<()> {
+        self.0.repair_copy(file, copy, offset, data).await
+    }
+
+    /// Ends a file at `length` durably, in every copy (a copy that is shorter is brought to that length from the
+    /// first that has it). Nothing is appended afterwards, nothing beyond is ever read. A repetition with the same
+    /// length does nothing; with another one it is `Conflict`.
+    ///
+    /// # Errors
+    /// `Io`, `Conflict`, `NotFound`.
+    pub async fn seal(&self, file: FileId, length: u64) -> Result<()> {
+        self.0.seal(file, length).await
+    }
+
+    /// Removes a file. Its space may be kept for recycling, and counts as free. A second removal does nothing.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn delete(&self, file: FileId) -> Result<()> {
+        self.0.delete(file).await
+    }
+
+    /// Refuses every append of incarnations up to `incarnation`, whatever their writers believe.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn fence(&self, incarnation: Incarnation) -> Result<()> {
+        self.0.fence(incarnation).await
+    }
+
+    /// Every file, by id.
+    pub fn list(&self) -> Vec<FileInfo> {
+        self.0.list()
+    }
+
+    /// One file.
+    pub fn info(&self, file: FileId) -> Option<FileInfo> {
+        self.0.info(file)
+    }
+
+    /// Where copy `copy` of a file lives, for a person: a path.
+    pub fn locate(&self, file: FileId, copy: u8) -> String {
+        self.0.locate(file, copy)
+    }
+
+    /// Space. Cheap: a cached value that creations and deletions keep current.
+    pub fn space(&self) -> StoreSpace {
+        self.0.space()
+    }
+
+    /// Counters since the start.
+    pub fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+}
+
+/// The one writer of a file: knows the next offset. Several appends may be in flight.
+pub struct FileWriter {
+    store: Store,
+    file: FileId,
+    capacity: u64,
+    position: u64,
+    failed: bool,
+}
+
+impl FileWriter {
+    /// The file.
+    pub fn id(&self) -> FileId {
+        self.file
+    }
+
+    /// Where the next append goes.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes that still fit.
+    pub fn room(&self) -> u64 {
+        self.capacity - self.position
+    }
+
+    /// Appends `data` (a multiple of 4 KiB, at a 4 KiB boundary in memory) and completes when it is durable in every
+    /// current copy. The offset is taken, and the write queued, at the call; the future resolves to that offset.
+    /// Several appends may be in flight and may complete in any order.
+    ///
+    /// # Errors
+    /// `Full` at once if it does not fit; `Io`, `Fenced` when it failed: then call [`FileWriter::fail`], seal at the
+    /// length confirmed so far and go on in a new file.
+    pub fn append(&mut self, data: Bytes) -> impl Future<Output = Result<u64>> + use<> {
+        assert!((data.len() as u64).is_multiple_of(base::BLOCK), "appends are padded by their writer");
+        let offset = self.position;
+        let fits = !self.failed && data.len() as u64 <= self.room();
+        let written = fits.then(|| {
+            self.position += data.len() as u64;
+            self.store.0.append(self.file, offset, data)
+        });
+        async move {
+            match written {
+                Some(written) => written.await.map(|()| offset),
+                None => Err(base::Error::full("the file is full")),
+            }
+        }
+    }
+
+    /// Takes no more appends: one failed.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Whether [`FileWriter::fail`] was called.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+}

@@ -1,0 +1,1 @@
+//! Directories (to be written).
