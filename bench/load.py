@@ -1,0 +1,94 @@
+"""The load: fio with a fixed set of options, and what is taken from its report."""
+
+import json
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+
+import targets
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of the table."""
+
+    name: str
+    pattern: str  # fio's --rw
+    block: str  # fio's --bs
+    depth: int
+
+    @property
+    def writes(self):
+        return "write" in self.pattern
+
+
+WORKLOADS = [
+    Workload("4 KiB random write, depth 1", "randwrite", "4k", 1),
+    Workload("4 KiB random write, depth 32", "randwrite", "4k", 32),
+    Workload("128 KiB sequential write, depth 1", "write", "128k", 1),
+    Workload("128 KiB sequential write, depth 8", "write", "128k", 8),
+    Workload("4 KiB random read, depth 1", "randread", "4k", 1),
+    Workload("4 KiB random read, depth 32", "randread", "4k", 32),
+    Workload("128 KiB sequential read, depth 1", "read", "128k", 1),
+    Workload("128 KiB sequential read, depth 8", "read", "128k", 8),
+]
+
+
+@dataclass
+class Sample:
+    """One run of one workload on one target."""
+
+    iops: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    bytes: int
+    server_cpu_us_per_op: float | None
+    disk_bytes_per_byte: float | None
+
+
+def run_fio(target, workload, seconds=None, extra=()):
+    """Runs fio against a started target and returns its report of the job, parsed."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as output:
+        command = ["fio", "--name=bench", *target.fio_arguments(), f"--rw={workload.pattern}", f"--bs={workload.block}",
+                   f"--iodepth={workload.depth}", f"--size={target.size}", "--randrepeat=0", "--norandommap", "--thread",
+                   "--output-format=json", f"--output={output.name}", "--percentile_list=50:99:99.9",
+                   "--refill_buffers", "--group_reporting", *extra]
+        if seconds:
+            command += ["--time_based", f"--runtime={seconds}"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+        if done.returncode != 0:
+            raise RuntimeError(f"fio failed on {target.name}: {done.stderr[-1000:]} {done.stdout[-1000:]}")
+        text = open(output.name).read()
+    job = json.loads(text[text.index("{"):])["jobs"][0]
+    if job.get("error"):
+        raise RuntimeError(f"fio saw error {job['error']} on {target.name}")
+    return job["write" if workload.writes else "read"]
+
+
+def measure(target, workload, seconds, extra=()):
+    """One sample, with what the server spent on it."""
+    pid = target.process.pid if target.process else None
+    before = (targets.process_cpu_seconds(pid), targets.process_written_bytes(pid)) if pid else None
+    side = run_fio(target, workload, seconds, extra)
+    cpu = amplification = None
+    if pid and side["total_ios"]:
+        cpu = (targets.process_cpu_seconds(pid) - before[0]) * 1e6 / side["total_ios"]
+        if workload.writes and target.durable:
+            amplification = (targets.process_written_bytes(pid) - before[1]) / side["io_bytes"]
+    percentile = side["clat_ns"]["percentile"]
+    return Sample(
+        iops=side["iops"],
+        p50_us=percentile["50.000000"] / 1e3,
+        p99_us=percentile["99.000000"] / 1e3,
+        p999_us=percentile["99.900000"] / 1e3,
+        bytes=side["io_bytes"],
+        server_cpu_us_per_op=cpu,
+        disk_bytes_per_byte=amplification,
+    )
+
+
+def fill(target):
+    """Writes the whole disk once, so that nobody reads holes or extends a file."""
+    run_fio(target, Workload("fill", "write", "1m", 8), extra=["--end_fsync=0"])
