@@ -58,7 +58,7 @@ pub fn fragment_checksums(segment: SegmentId, offset: u64, data: &[u8]) -> Vec<u
 
 /// The checksum of one fragment at byte `offset` of a segment; it must not cross a block boundary.
 pub fn fragment_checksum(segment: SegmentId, offset: u64, data: &[u8]) -> u32 {
-    let block = u64::from(segment.index) << 32 | offset / BLOCK;
+    let block = (u64::from(segment.index) << 32) | (offset / BLOCK);
     let in_block = offset % BLOCK;
     debug_assert!(in_block + data.len() as u64 <= BLOCK);
     if data.len() as u64 == BLOCK {

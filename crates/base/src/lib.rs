@@ -5,6 +5,7 @@
 pub mod buffer;
 pub mod checksum;
 pub mod error;
+pub mod histogram;
 pub mod ids;
 pub mod interval_map;
 pub mod io;
@@ -15,6 +16,7 @@ pub mod units;
 
 pub use buffer::AlignedBuf;
 pub use error::{Error, ErrorKind, Result};
+pub use histogram::Histogram;
 pub use ids::*;
 pub use interval_map::{IntervalMap, Split};
 pub use io::{AllocationExtent, ReadPart, WriteStamp};
