@@ -1,1 +1,26 @@
-//! (header)
+//! What agents, block servers and managers say to each other, without any I/O.
+//!
+//! An agent (the compute side) turns a client's read or write of a *volume* into requests for *segments* and sends
+//! them through a [`BlockService`]; whoever implements it may be the block server itself, a mailbox to its loop, or
+//! later a stream to another process. What the agent must know of a volume (its size, its layout, its generation) it
+//! asks a [`VolumeDirectory`], the manager's face.
+//!
+//! Names: a *session* is one agent's hold on one volume at one block server; a *generation* numbers the attachments
+//! of a volume, an *epoch* the ownerships of a segment, and of each the higher one fences every lower one. A *piece*
+//! is the part of a volume's range that lies in one segment.
+//!
+//! Flow of an attachment: `VolumeDirectory::attach` records a new generation durably, `BlockService::attach` opens a
+//! session under it (the server asks the directory whether that generation is still the newest, closes the older
+//! session and drains it), then requests flow, each with session, segment and epoch.
+//!
+//! Invariants: a [`Reply`] says under which epoch it was given, so that an agent can drop a fenced owner's answer;
+//! [`LinkLost`] is the only answer that leaves an outcome unknown for reasons of transport; [`layout`] is a bijection
+//! between a volume's bytes and those of its segments.
+
+pub mod directory;
+pub mod layout;
+pub mod service;
+
+pub use directory::{VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+pub use layout::{Layout, Piece};
+pub use service::{Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Reply, SessionId, Target};

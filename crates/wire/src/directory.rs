@@ -1,0 +1,116 @@
+//! Volumes as the control plane describes them, and what is asked of it.
+
+use base::limits::{DATA_SECTOR_DEFAULT, GROUP_SIZE, SEGMENTS_PER_GROUP};
+use base::{Generation, Result, VolumeId};
+
+use crate::layout::Layout;
+use crate::service::LocalBoxFuture;
+
+/// What the control plane knows of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeDescriptor {
+    /// Its id, never used again.
+    pub id: VolumeId,
+    /// Its name, unique among the volumes that exist.
+    pub name: String,
+    /// Its size in bytes, a multiple of 512.
+    pub size: u64,
+    /// The stripe unit of its segment groups in bytes (EBS, FAST 2024, §2.2): a power of two, at least a block.
+    pub data_sector_bytes: u64,
+    /// How many segments it has: whole groups of 4, thin.
+    pub segments: u32,
+    /// The newest attachment; zero where it was never attached.
+    pub generation: Generation,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+impl VolumeDescriptor {
+    /// A volume that nobody has attached yet, with the default layout.
+    pub fn new(id: VolumeId, name: impl Into<String>, size: u64) -> Self {
+        VolumeDescriptor {
+            id,
+            name: name.into(),
+            size,
+            data_sector_bytes: DATA_SECTOR_DEFAULT,
+            segments: segments_for(size),
+            generation: Generation(0),
+            read_only: false,
+        }
+    }
+
+    /// Where its bytes lie.
+    pub fn layout(&self) -> Layout {
+        Layout::new(self.data_sector_bytes)
+    }
+}
+
+/// How many segments a volume of `size` bytes has: whole groups, at least one.
+pub fn segments_for(size: u64) -> u32 {
+    (size.div_ceil(GROUP_SIZE).max(1) * SEGMENTS_PER_GROUP) as u32
+}
+
+/// The manager's face to agents and block servers. Needed only to open, attach and detach: I/O goes on without it.
+pub trait VolumeDirectory {
+    /// The volume called `name`.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn resolve<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>>;
+
+    /// The volume with this id, its newest generation included.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>>;
+
+    /// The names of all volumes, sorted.
+    ///
+    /// # Errors
+    /// `Internal` while shutting down.
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>>;
+
+    /// Gives the volume to an agent: a new generation is durably recorded, and is in the descriptor that comes back.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io` where the table cannot be written.
+    fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>>;
+
+    /// The agent is done with this attachment. Nothing happens if a newer one exists.
+    ///
+    /// # Errors
+    /// `Io` where the table cannot be written.
+    fn detach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<()>>;
+}
+
+/// What a manager asks of the side that owns a volume's segments.
+pub trait VolumeOwner {
+    /// Closes the volume's session, drains it, and forgets its data; the space comes back in time. Durable when it
+    /// returns; may be repeated.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>>;
+}
+
+/// What a manager asks of the side that uses volumes.
+pub trait VolumeUser {
+    /// Ends every client's connection to the volume and detaches it, after the requests in flight.
+    fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;
+
+    /// How many clients are connected to the volume.
+    fn users(&self, volume: VolumeId) -> usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{GIB, TIB};
+
+    use super::*;
+
+    #[test]
+    fn volumes_have_whole_groups_of_segments() {
+        assert_eq!([1, GIB, 128 * GIB].map(segments_for), [4, 4, 4]);
+        assert_eq!([128 * GIB + 1, 64 * TIB].map(segments_for), [8, 2048]);
+    }
+}
