@@ -2,6 +2,16 @@
 //!
 //! To be completed by its parts; the public face is below.
 
+pub mod cache;
+pub mod data;
+pub mod fusion;
+pub mod garbage;
+pub mod gc;
+pub mod index;
+pub mod journal;
+pub mod reader;
+pub mod transaction;
+
 use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;
 use runtime::Handle;

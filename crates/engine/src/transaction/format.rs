@@ -1,0 +1,114 @@
+//! Transaction records: what the write-ahead log of the index says.
+
+use base::{Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
+
+use crate::index::{Entry, SegmentTables};
+
+/// One record of the transaction log.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Record {
+    /// A segment cache became blocks of a data file.
+    Dump {
+        /// The segment.
+        segment: SegmentId,
+        /// The ownership under which it was dumped.
+        epoch: Epoch,
+        /// Every write up to this one is in the index now.
+        through: SegmentSequence,
+        /// What the index learns.
+        entries: Vec<Entry>,
+    },
+    /// A large write: its data went to the data file at the same time, and it counts only if the data is there.
+    Large {
+        /// The segment.
+        segment: SegmentId,
+        /// The ownership.
+        epoch: Epoch,
+        /// The write's place in the segment's order.
+        sequence: SegmentSequence,
+        /// Who wrote.
+        stamp: WriteStamp,
+        /// First block.
+        block: u32,
+        /// The data file.
+        file: FileId,
+        /// Byte offset in it.
+        offset: u64,
+        /// One for each block.
+        checksums: Vec<u32>,
+    },
+    /// GC moved live blocks: same sequences, one more in `moves`.
+    Relocate {
+        /// The segment.
+        segment: SegmentId,
+        /// The ownership.
+        epoch: Epoch,
+        /// The new places.
+        entries: Vec<Entry>,
+    },
+    /// A flush or merge replaced tables.
+    TableSet {
+        /// The segment.
+        segment: SegmentId,
+        /// New tables, newest first.
+        added: Vec<FileId>,
+        /// Tables whose content is in the new ones.
+        removed: Vec<FileId>,
+        /// See [`SegmentTables::covers`]; unchanged by a merge.
+        covers: LogSequence,
+    },
+    /// A data file was opened for a segment; logged before any record that refers to it.
+    DataFile {
+        /// The segment.
+        segment: SegmentId,
+        /// The file.
+        file: FileId,
+    },
+    /// A file (data or table) holds nothing any more and is about to be deleted: the intent.
+    DropFile {
+        /// The segment it belongs to.
+        segment: SegmentId,
+        /// The file.
+        file: FileId,
+    },
+    /// Every segment of a volume is forgotten.
+    DropVolume {
+        /// The volume.
+        volume: VolumeId,
+    },
+    /// Everything that a recovery needs besides the records after `from`.
+    Checkpoint(Checkpoint),
+}
+
+/// The state of the engine at a position of its transaction log.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Checkpoint {
+    /// Every record below this one is part of the state (the effect of large writes excepted: that is what
+    /// [`SegmentTables::covers`] says).
+    pub from: LogSequence,
+    /// Large writes up to here were decided by an earlier recovery: all count but those in `rejected`.
+    pub decided_through: LogSequence,
+    /// Large writes that a recovery found without their data.
+    pub rejected: Vec<LogSequence>,
+    /// Volumes dropped whose journaled records may still be found.
+    pub dropped: Vec<VolumeId>,
+    /// Every segment.
+    pub segments: Vec<SegmentCheckpoint>,
+}
+
+/// One segment in a [`Checkpoint`].
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SegmentCheckpoint {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The next write gets this sequence.
+    pub next: SegmentSequence,
+    /// Every write up to this one is in the index or in records from `from` on.
+    pub dumped_through: SegmentSequence,
+    /// The last large write that was given a sequence; an index entry can shadow a journaled write only below it.
+    pub last_large: SegmentSequence,
+    /// Its tables.
+    pub tables: SegmentTables,
+    /// Its data files, and how many bytes of each were appended.
+    pub data_files: Vec<(FileId, u64)>,
+}
