@@ -1,1 +1,6 @@
-//! (header)
+//! Every decision of Levee as a pure state machine: time and randomness are arguments, nothing here does I/O.
+//!
+//! A policy has one shape: `new(settings, now)`, `on_<event>(now, event)`, `plan_<decision>(now)`; integers for its
+//! state. A paper's baseline is a setting of the same policy, not another one.
+
+pub mod loop_schedule;
