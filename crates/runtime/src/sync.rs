@@ -1,40 +1,90 @@
-//! What tasks of one loop wait on: events, budgets, one-shot results; and mailboxes from other threads.
+//! What tasks of one loop wait on: one-shot results, events, budgets; and mailboxes from other threads.
 //!
-//! Everything here but [`mailbox`] and [`foreign`] is `!Send` and costs no atomic operation.
+//! Everything here but [`mailbox`] and [`foreign`] is `!Send` and costs no atomic operation. All of it is first come,
+//! first served, and every future may be dropped at any point: what it held or stood for passes to the next in line.
+//!
+//! Invariant of this module: no waker is called and nothing of a caller is dropped while a cell is borrowed.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 /// A one-shot result between tasks of one loop.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
-    todo!()
+    let shared = Rc::new(RefCell::new(OneShot { value: None, waker: None, sender_gone: false }));
+    (Sender(shared.clone()), Receiver(shared))
+}
+
+struct OneShot<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+    sender_gone: bool,
 }
 
 /// The sending half of [`oneshot`].
-pub struct Sender<T>(std::marker::PhantomData<Rc<T>>);
+pub struct Sender<T>(Rc<RefCell<OneShot<T>>>);
 
 impl<T> Sender<T> {
     /// Completes the receiver. Nothing happens if it is gone.
     pub fn send(self, value: T) {
-        let _ = value;
-        todo!()
+        self.0.borrow_mut().value = Some(value);
+        // Dropping `self` wakes the receiver.
+    }
+
+    /// Whether nobody waits for the value any more.
+    pub fn is_abandoned(&self) -> bool {
+        Rc::strong_count(&self.0) == 1
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let waker = {
+            let mut shared = self.0.borrow_mut();
+            shared.sender_gone = true;
+            shared.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 
 /// The receiving half of [`oneshot`]: a future of the value, or `None` when the sender was dropped.
-pub struct Receiver<T>(std::marker::PhantomData<Rc<T>>);
+pub struct Receiver<T>(Rc<RefCell<OneShot<T>>>);
 
 impl<T> Future for Receiver<T> {
     type Output = Option<T>;
 
-    fn poll(self: std::pin::Pin<&mut Self>, _cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<T>> {
-        todo!()
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut shared = self.0.borrow_mut();
+        if let Some(value) = shared.value.take() {
+            return Poll::Ready(Some(value));
+        }
+        if shared.sender_gone {
+            return Poll::Ready(None);
+        }
+        let old = renew(&mut shared.waker, cx);
+        drop(shared);
+        drop(old);
+        Poll::Pending
     }
 }
 
 /// Wakes every task that waits, each time something changed; waiters look at the state themselves.
 #[derive(Clone, Default)]
-pub struct Event(Rc<()>);
+pub struct Event(Rc<EventState>);
+
+#[derive(Default)]
+struct EventState {
+    notified: Cell<u64>,
+    next_waiter: Cell<u64>,
+    /// In the order of their first poll, which is the order in which they are woken.
+    waiters: RefCell<BTreeMap<u64, Waker>>,
+}
 
 impl Event {
     /// An event without waiters.
@@ -44,52 +94,233 @@ impl Event {
 
     /// Wakes all who wait now.
     pub fn notify(&self) {
-        todo!()
+        self.0.notified.set(self.0.notified.get() + 1);
+        let waiters = std::mem::take(&mut *self.0.waiters.borrow_mut());
+        for waker in waiters.into_values() {
+            waker.wake();
+        }
     }
 
     /// Completes at the next [`Event::notify`] after this call (not after the first poll).
     pub fn wait(&self) -> impl Future<Output = ()> + use<> {
-        std::future::ready(todo!())
+        EventWait { event: self.0.clone(), since: self.0.notified.get(), key: None }
+    }
+}
+
+struct EventWait {
+    event: Rc<EventState>,
+    since: u64,
+    key: Option<u64>,
+}
+
+impl Future for EventWait {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.event.notified.get() != self.since {
+            self.key = None;
+            return Poll::Ready(());
+        }
+        let key = match self.key {
+            Some(key) => key,
+            None => self.event.next_waiter.get(),
+        };
+        if self.key.is_none() {
+            self.event.next_waiter.set(key + 1);
+            self.key = Some(key);
+        }
+        let old = self.event.waiters.borrow_mut().insert(key, cx.waker().clone());
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Drop for EventWait {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let waker = self.event.waiters.borrow_mut().remove(&key);
+            drop(waker);
+        }
     }
 }
 
 /// A budget of units (bytes, slots) that is waited for in arrival order.
 #[derive(Clone)]
-pub struct Budget(Rc<()>);
+pub struct Budget(Rc<RefCell<BudgetState>>);
 
-/// Units taken from a [`Budget`], given back when dropped.
-pub struct Permit(Rc<()>);
+struct BudgetState {
+    total: u64,
+    free: u64,
+    next_waiter: u64,
+    /// Those in line. A waiter whose turn has come leaves the line; its units are its own from then on.
+    line: BTreeMap<u64, Waiter>,
+}
+
+struct Waiter {
+    units: u64,
+    waker: Option<Waker>,
+}
 
 impl Budget {
     /// A budget of `total` units.
     pub fn new(total: u64) -> Self {
-        let _ = total;
-        todo!()
+        Budget(Rc::new(RefCell::new(BudgetState { total, free: total, next_waiter: 0, line: BTreeMap::new() })))
     }
 
-    /// Takes `units` (at most the total), waiting in line. A dropped waiter leaves the line.
+    /// Takes `units` (at most the total), waiting in line from this call on. A dropped waiter leaves the line.
     pub fn take(&self, units: u64) -> impl Future<Output = Permit> + use<> {
-        let _ = units;
-        std::future::ready(todo!())
+        let mut state = self.0.borrow_mut();
+        assert!(units <= state.total, "{units} units do not fit a budget of {}", state.total);
+        let place = match state.line.is_empty() && state.free >= units {
+            true => {
+                state.free -= units;
+                Place::Granted
+            }
+            false => {
+                let key = state.next_waiter;
+                state.next_waiter += 1;
+                state.line.insert(key, Waiter { units, waker: None });
+                Place::InLine(key)
+            }
+        };
+        BudgetTake { budget: self.clone(), units, place }
     }
 
     /// Takes `units` if they are free now and nobody waits.
     pub fn try_take(&self, units: u64) -> Option<Permit> {
-        let _ = units;
-        todo!()
+        let mut state = self.0.borrow_mut();
+        if !state.line.is_empty() || state.free < units {
+            return None;
+        }
+        state.free -= units;
+        Some(Permit { budget: self.clone(), units })
     }
 
     /// Units that are free now.
     pub fn available(&self) -> u64 {
-        todo!()
+        self.0.borrow().free
+    }
+
+    /// Units in all.
+    pub fn total(&self) -> u64 {
+        self.0.borrow().total
+    }
+
+    /// How many wait in line.
+    pub fn waiting(&self) -> usize {
+        self.0.borrow().line.len()
+    }
+
+    fn give_back(&self, units: u64) {
+        {
+            let mut state = self.0.borrow_mut();
+            state.free += units;
+            assert!(state.free <= state.total, "more units came back than were taken");
+        }
+        self.grant();
+    }
+
+    /// Serves the head of the line while its units are free.
+    fn grant(&self) {
+        loop {
+            let waiter = {
+                let mut state = self.0.borrow_mut();
+                let free = state.free;
+                match state.line.first_entry() {
+                    Some(head) if head.get().units <= free => {
+                        let waiter = head.remove();
+                        state.free -= waiter.units;
+                        waiter
+                    }
+                    _ => return,
+                }
+            };
+            if let Some(waker) = waiter.waker {
+                waker.wake();
+            }
+        }
     }
 }
 
+enum Place {
+    /// In line under this key, as long as the line holds it; granted once it does not.
+    InLine(u64),
+    Granted,
+    Taken,
+}
+
+struct BudgetTake {
+    budget: Budget,
+    units: u64,
+    place: Place,
+}
+
+impl Future for BudgetTake {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        if let Place::InLine(key) = self.place {
+            let mut state = self.budget.0.borrow_mut();
+            if let Some(waiter) = state.line.get_mut(&key) {
+                let old = renew(&mut waiter.waker, cx);
+                drop(state);
+                drop(old);
+                return Poll::Pending;
+            }
+        }
+        assert!(!matches!(self.place, Place::Taken), "polled after completion");
+        self.place = Place::Taken;
+        Poll::Ready(Permit { budget: self.budget.clone(), units: self.units })
+    }
+}
+
+impl Drop for BudgetTake {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.place, Place::Taken) {
+            Place::InLine(key) => {
+                let waiter = self.budget.0.borrow_mut().line.remove(&key);
+                match waiter {
+                    // The next in line may need less than this one did.
+                    Some(_) => self.budget.grant(),
+                    None => self.budget.give_back(self.units),
+                }
+            }
+            Place::Granted => self.budget.give_back(self.units),
+            Place::Taken => {}
+        }
+    }
+}
+
+/// Units taken from a [`Budget`], given back when dropped.
+pub struct Permit {
+    budget: Budget,
+    units: u64,
+}
+
 impl Permit {
+    /// Units that it holds.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
     /// Gives `units` of this permit back early.
     pub fn release(&mut self, units: u64) {
-        let _ = units;
-        todo!()
+        assert!(units <= self.units, "a permit of {} units cannot give back {units}", self.units);
+        self.units -= units;
+        self.budget.give_back(units);
+    }
+
+    /// Splits `units` off into a permit of their own.
+    pub fn split(&mut self, units: u64) -> Permit {
+        assert!(units <= self.units, "a permit of {} units cannot lose {units}", self.units);
+        self.units -= units;
+        Permit { budget: self.budget.clone(), units }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.give_back(std::mem::take(&mut self.units));
     }
 }
 
@@ -102,3 +333,14 @@ pub fn mailbox<T: Send>(bound: usize) -> (async_channel::Sender<T>, async_channe
 pub fn foreign<T: Send>() -> (futures_channel::oneshot::Sender<T>, futures_channel::oneshot::Receiver<T>) {
     futures_channel::oneshot::channel()
 }
+
+/// Stores the waker of `cx` unless the stored one wakes the same task; gives the old one, to be dropped unborrowed.
+fn renew(slot: &mut Option<Waker>, cx: &mut Context<'_>) -> Option<Waker> {
+    match slot {
+        Some(waker) if waker.will_wake(cx.waker()) => None,
+        _ => slot.replace(cx.waker().clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
