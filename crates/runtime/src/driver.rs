@@ -60,6 +60,8 @@ pub struct DirectoryEntry {
 }
 
 /// One request to the world. Buffers travel with it and come back in the [`Outcome`].
+// The documentation of a variant speaks of its fields.
+#[allow(missing_docs)]
 #[derive(Debug)]
 pub enum Op {
     /// Opens a file: `Outcome::value` is its [`ResourceId`].

@@ -1,4 +1,459 @@
-//! The executor (to be written).
+//! The executor of one loop: tasks in two queues, operations, timers, and the turn that drives them.
+//!
+//! Who calls [`Executor::turn`]: the `uring` driver's loop calls it for ever with `may_block`, and it sleeps in the
+//! driver's `reap`; the simulated world calls it without, whenever an outcome, a timer or a wake-up is due, and reads
+//! in [`TurnEnd::wait`] when to call again.
+//!
+//! Invariants:
+//! - A task's future is polled and dropped on the loop's thread only, whoever wakes it.
+//! - No cell of the executor is borrowed while a task, a hook, a waker or the driver runs.
+//! - After [`Executor::kill`] no task is polled, no operation reaches the driver, and every future has been dropped.
+//!   A task that is awaited from outside never completes then.
+//! - Everything that a live future registered (timer, operation) vanishes with it, except operations that the world
+//!   already has: those stay until their outcome comes, and with them their buffers.
 
-/// The state of one loop.
-pub struct Executor {}
+mod operations;
+mod queue;
+mod timers;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use base::Instant;
+use policies::loop_schedule::{Discipline, LoopSchedule, LoopSettings, Sleep};
+use slab::Slab;
+
+use self::operations::{Aftermath, Operations};
+use self::queue::{ReadyQueues, Runnable, TaskInfo};
+pub(crate) use self::timers::TimerKey;
+use self::timers::Timers;
+use crate::driver::{Driver, Op, OpId, Outcome, Wait};
+use crate::statistics::{SLOW_POLL, Statistics};
+use crate::sync::Budget;
+use crate::{Class, Handle};
+
+/// Jobs of one loop that are on the thread pool or wait for it there; more wait on the loop.
+const OFFLOADS_IN_FLIGHT: u64 = 64;
+
+pub(crate) type SpawnedTask<T> = async_task::FallibleTask<T, TaskInfo>;
+
+/// The state of one loop. Held by [`Handle`]s; whoever made it must [`Executor::kill`] it, because tasks hold handles.
+pub struct Executor {
+    driver: Rc<dyn Driver>,
+    queues: Arc<ReadyQueues>,
+    schedule: RefCell<LoopSchedule>,
+    /// A waker of every task that exists, to reach it when the loop is killed.
+    tasks: RefCell<Slab<Waker>>,
+    operations: Operations,
+    timers: Timers,
+    turn_end_hooks: RefCell<Vec<Box<dyn FnOnce()>>>,
+    /// Empty between reaps; kept for its capacity.
+    outcomes: RefCell<Vec<(OpId, Outcome)>>,
+    pub(crate) offloads: Budget,
+    statistics: RefCell<Statistics>,
+    /// When the loop last finished looking at the driver's outcomes.
+    reaped_at: Cell<Instant>,
+    in_turn: Cell<bool>,
+    dead: Cell<bool>,
+}
+
+/// What a turn did, and when the next one is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TurnEnd {
+    /// Tasks that were polled.
+    pub polls: u64,
+    /// When to call [`Executor::turn`] again if nothing happens before: at once, at a point, or not. A wake-up in
+    /// between calls the driver's `unpark`. After a turn that may block: always at once.
+    pub wait: Wait,
+}
+
+impl Executor {
+    /// A loop on the calling thread, with no tasks yet.
+    pub fn start(driver: Rc<dyn Driver>, settings: LoopSettings) -> Handle {
+        let now = driver.now();
+        Handle(Rc::new(Executor {
+            queues: Arc::new(ReadyQueues::new(driver.unparker())),
+            schedule: RefCell::new(LoopSchedule::new(settings, now)),
+            tasks: RefCell::default(),
+            operations: Operations::default(),
+            timers: Timers::default(),
+            turn_end_hooks: RefCell::default(),
+            outcomes: RefCell::default(),
+            offloads: Budget::new(OFFLOADS_IN_FLIGHT),
+            statistics: RefCell::default(),
+            reaped_at: Cell::new(now),
+            in_turn: Cell::new(false),
+            dead: Cell::new(false),
+            driver,
+        }))
+    }
+
+    /// One round of the loop (see the crate's header). With `may_block` it sleeps in the driver when nothing is ready.
+    pub fn turn(&self, may_block: bool) -> TurnEnd {
+        if self.dead.get() {
+            return TurnEnd { polls: 0, wait: Wait::Forever };
+        }
+        let _guard = TurnGuard::enter(self);
+        self.queues.wake_up();
+        self.queues.take_foreign();
+        self.receive(may_block);
+        let mut polls = self.run_io();
+        self.run_turn_end_hooks();
+        // A later reap submits too, with the same system call that receives: submit here only if that is not next.
+        if self.runs_background_next() {
+            self.flush();
+            polls += self.run_background();
+            self.run_turn_end_hooks();
+        }
+        let ready = self.queues.len(Class::Io) > 0;
+        if ready || !may_block {
+            self.flush();
+        }
+        let wait = if may_block || self.dead.get() { Wait::No } else { self.plan_wait_asleep() };
+        TurnEnd { polls, wait }
+    }
+
+    /// Ends the loop: from here on nothing reaches the driver, then every task's future is dropped. Called from
+    /// within a task it takes effect when that task's poll ends.
+    pub fn kill(&self) {
+        self.dead.set(true);
+        if !self.in_turn.get() {
+            self.drop_everything();
+        }
+    }
+
+    /// Whether the loop was killed.
+    pub fn is_dead(&self) -> bool {
+        self.dead.get()
+    }
+
+    fn receive(&self, may_block: bool) {
+        let now = self.driver.now();
+        self.timers.fire(now);
+        let plan = self.schedule.borrow_mut().plan_receive(self.queues.len(Class::Io));
+        if !plan {
+            self.on_turn_start(now, false);
+            return;
+        }
+        let mut outcomes = std::mem::take(&mut *self.outcomes.borrow_mut());
+        let wait = if may_block { self.plan_wait_asleep() } else { Wait::No };
+        if wait == Wait::No {
+            let unseen_ns = now.nanos_since(self.reaped_at.get());
+            self.on_turn_start(now, false);
+            self.driver.reap(Wait::No, &mut outcomes);
+            self.record_receive_wait(unseen_ns, outcomes.len());
+        } else {
+            self.driver.reap(wait, &mut outcomes);
+            self.queues.wake_up();
+            let now = self.driver.now();
+            self.on_turn_start(now, true);
+            self.record_receive_wait(0, outcomes.len());
+            self.timers.fire(now);
+        }
+        self.queues.take_foreign();
+        for (id, outcome) in outcomes.drain(..) {
+            self.deliver(id, outcome);
+        }
+        *self.outcomes.borrow_mut() = outcomes;
+    }
+
+    fn on_turn_start(&self, now: Instant, slept: bool) {
+        self.schedule.borrow_mut().on_turn_start(now);
+        let mut statistics = self.statistics.borrow_mut();
+        statistics.turns += 1;
+        statistics.sleeps += u64::from(slept);
+    }
+
+    fn record_receive_wait(&self, wait_ns: u64, outcomes: usize) {
+        let mut statistics = self.statistics.borrow_mut();
+        (0..outcomes).for_each(|_| statistics.receive_wait.record(wait_ns));
+    }
+
+    fn deliver(&self, id: OpId, outcome: Outcome) {
+        let (waker, aftermath) = self.operations.deliver(id, outcome);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.settle(id, aftermath);
+    }
+
+    fn run_io(&self) -> u64 {
+        let mut left = self.schedule.borrow().plan_io_polls(self.queues.len(Class::Io));
+        let start = self.driver.now();
+        self.reaped_at.set(start);
+        let mut polls = 0;
+        while left > 0 && !self.dead.get() {
+            let Some(runnable) = self.queues.pop(Class::Io) else { break };
+            left -= 1;
+            polls += 1;
+            if polls > 1 {
+                let waited_ns = self.driver.now().nanos_since(start);
+                self.statistics.borrow_mut().queue_wait.record(waited_ns);
+            }
+            runnable.run();
+        }
+        let mut statistics = self.statistics.borrow_mut();
+        statistics.io_polls += polls;
+        if polls > 0 {
+            statistics.queue_wait.record(0);
+        }
+        polls
+    }
+
+    fn run_turn_end_hooks(&self) {
+        // A hook that one of them adds belongs to the next round.
+        let hooks = std::mem::take(&mut *self.turn_end_hooks.borrow_mut());
+        for hook in hooks {
+            if !self.dead.get() {
+                hook();
+            }
+        }
+    }
+
+    fn runs_background_next(&self) -> bool {
+        !self.dead.get() && self.queues.len(Class::Background) > 0 && !self.schedule.borrow().background_rests()
+    }
+
+    fn run_background(&self) -> u64 {
+        let mut now = self.driver.now();
+        self.schedule.borrow_mut().on_io_end(now);
+        let mut polls = 0;
+        while !self.dead.get() && self.schedule.borrow_mut().plan_background(now) {
+            let Some(runnable) = self.queues.pop(Class::Background) else { break };
+            let name = runnable.metadata().name;
+            runnable.run();
+            let end = self.driver.now();
+            let span = end.since(now);
+            now = end;
+            polls += 1;
+            self.schedule.borrow_mut().on_background_end(now, span);
+            let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+            let mut statistics = self.statistics.borrow_mut();
+            statistics.background_polls += 1;
+            statistics.background_ns += span_ns;
+            if span > SLOW_POLL {
+                let slow = statistics.slow_polls.entry(name).or_default();
+                slow.count += 1;
+                slow.longest_ns = slow.longest_ns.max(span_ns);
+            }
+        }
+        polls
+    }
+
+    fn flush(&self) {
+        if !self.dead.get() {
+            self.driver.flush();
+        }
+    }
+
+    /// When the loop must be up again, as far as it knows. Unless that is now, pushes unpark from here on.
+    fn plan_wait_asleep(&self) -> Wait {
+        let (io, background) = (self.queues.len(Class::Io), self.queues.len(Class::Background));
+        if !self.turn_end_hooks.borrow().is_empty() {
+            return Wait::No;
+        }
+        let now = self.driver.now();
+        let sleep = self.schedule.borrow_mut().plan_sleep(now, io, background);
+        let timer = self.timers.next_deadline();
+        let wait = match (sleep, timer) {
+            (Sleep::No, _) => return Wait::No,
+            (Sleep::Forever, None) => Wait::Forever,
+            (Sleep::Forever, Some(deadline)) => Wait::Until(deadline),
+            (Sleep::Until(end), timer) => Wait::Until(timer.map_or(end, |deadline| deadline.min(end))),
+        };
+        match wait {
+            Wait::Until(deadline) if deadline <= now => Wait::No,
+            _ if !self.queues.fall_asleep() => Wait::No,
+            wait => wait,
+        }
+    }
+
+    fn settle(&self, id: OpId, aftermath: Aftermath) {
+        if self.dead.get() {
+            return;
+        }
+        match aftermath {
+            Aftermath::Nothing => {}
+            Aftermath::Cancel => self.driver.cancel(id),
+            Aftermath::Close(resource) => {
+                if let Some(id) = self.submit(Op::Close { id: resource }) {
+                    self.abandon(id);
+                }
+            }
+        }
+    }
+
+    /// Drops every task, however it is scheduled, then what is left of their registrations.
+    fn drop_everything(&self) {
+        assert!(self.dead.get(), "only a dead loop drops its tasks");
+        while !self.tasks.borrow().is_empty() {
+            let wakers: Vec<Waker> = self.tasks.borrow().iter().map(|(_, waker)| waker.clone()).collect();
+            // A woken task is in a queue as a runnable, and dropping a runnable drops its future. Another thread may
+            // be about to queue one that it has just woken: hence the outer loop.
+            wakers.into_iter().for_each(Waker::wake);
+            self.queues.take_foreign();
+            while let Some(runnable) = self.queues.pop(Class::Io).or_else(|| self.queues.pop(Class::Background)) {
+                drop(runnable);
+            }
+            std::hint::spin_loop();
+        }
+        let hooks = std::mem::take(&mut *self.turn_end_hooks.borrow_mut());
+        drop(hooks);
+        self.timers.clear();
+        self.operations.clear();
+    }
+}
+
+/// What handles, files and streams call.
+impl Executor {
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// Starts a task. On a dead loop the future is dropped, and there is no task.
+    pub(crate) fn spawn<T: 'static>(
+        self: &Rc<Self>,
+        class: Class,
+        name: &'static str,
+        future: impl Future<Output = T> + 'static,
+    ) -> Option<SpawnedTask<T>> {
+        if self.dead.get() {
+            return None;
+        }
+        let queue = match self.schedule.borrow().settings().discipline {
+            Discipline::Priority => class,
+            Discipline::Fifo => Class::Io,
+        };
+        let key = self.tasks.borrow_mut().insert(Waker::noop().clone());
+        let registration = Registration { executor: self.clone(), key };
+        let future = Registered { future, _registration: registration };
+        let queues = self.queues.clone();
+        let (runnable, task) = async_task::Builder::new()
+            .metadata(TaskInfo { name, queue })
+            .spawn_local(move |_| future, move |runnable: Runnable| queues.push(runnable));
+        self.tasks.borrow_mut()[key] = runnable.waker();
+        runnable.schedule();
+        Some(task.fallible())
+    }
+
+    /// Gives an operation to the driver; a dead loop swallows it.
+    pub(crate) fn submit(&self, op: Op) -> Option<OpId> {
+        if self.dead.get() {
+            return None;
+        }
+        let id = self.operations.insert(&op);
+        self.driver.submit(id, op);
+        Some(id)
+    }
+
+    pub(crate) fn poll_operation(&self, id: OpId, waker: &Waker) -> Poll<Outcome> {
+        if self.dead.get() { Poll::Pending } else { self.operations.poll(id, waker) }
+    }
+
+    /// The future of an operation is dropped before it completed.
+    pub(crate) fn abandon(&self, id: OpId) {
+        if !self.dead.get() {
+            let aftermath = self.operations.abandon(id);
+            self.settle(id, aftermath);
+        }
+    }
+
+    pub(crate) fn at_turn_end(&self, hook: Box<dyn FnOnce()>) {
+        if !self.dead.get() {
+            self.turn_end_hooks.borrow_mut().push(hook);
+            self.queues.nudge();
+        }
+    }
+
+    pub(crate) fn set_timer(&self, deadline: Instant, waker: &Waker) -> TimerKey {
+        self.timers.insert(deadline, waker.clone())
+    }
+
+    /// False if the timer has fired.
+    pub(crate) fn renew_timer(&self, key: TimerKey, waker: &Waker) -> bool {
+        self.timers.renew(key, waker)
+    }
+
+    pub(crate) fn drop_timer(&self, key: TimerKey) {
+        self.timers.remove(key);
+    }
+
+    pub(crate) fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: std::time::Duration) {
+        if !self.dead.get() {
+            self.statistics.borrow_mut().offloads += 1;
+            self.driver.offload(job, cost);
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        Statistics {
+            operations_submitted: self.operations.submitted(),
+            operations_in_flight: self.operations.len(),
+            tasks: self.tasks.borrow().len(),
+            timers: self.timers.len(),
+            ..self.statistics.borrow().clone()
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Marks the executor as being in a turn, and finishes a kill that happened during it.
+struct TurnGuard<'a>(&'a Executor);
+
+impl<'a> TurnGuard<'a> {
+    fn enter(executor: &'a Executor) -> Self {
+        assert!(!executor.in_turn.replace(true), "a turn within a turn");
+        TurnGuard(executor)
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.0.in_turn.set(false);
+        if self.0.dead.get() && !std::thread::panicking() {
+            self.0.drop_everything();
+        }
+    }
+}
+
+/// A task's entry in the list of all tasks.
+struct Registration {
+    executor: Rc<Executor>,
+    key: usize,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let waker = self.executor.tasks.borrow_mut().remove(self.key);
+        drop(waker);
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A task's future with its registration, which goes after the future itself is gone.
+    struct Registered<F> {
+        #[pin]
+        future: F,
+        _registration: Registration,
+    }
+}
+
+impl<F: Future> Future for Registered<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().future.poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,18 @@
 //! The one explicit handle to a loop: spawn, time, files, sockets.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::Instant;
 
-use crate::driver::{Op, Outcome};
+use crate::driver::{Op, OpId, Outcome};
+use crate::executor::{Executor, SpawnedTask, TimerKey};
+use crate::statistics::Statistics;
+use crate::sync;
 
 /// Which queue a task lives in (NSDI 2026, §4.3). A task keeps its class for life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,23 +25,42 @@ pub enum Class {
 
 /// A handle to a loop. Cheap to clone; stays on the loop's thread.
 #[derive(Clone)]
-pub struct Handle(pub(crate) Rc<crate::executor::Executor>);
+pub struct Handle(pub(crate) Rc<Executor>);
 
 /// A spawned task: a future of its output. Dropping it cancels the task; [`Task::detach`] lets it run on.
-pub struct Task<T>(pub(crate) async_task::Task<T>);
+///
+/// A task whose loop was killed never completes.
+#[must_use = "a dropped task is cancelled; detach it to let it run"]
+pub struct Task<T>(Option<SpawnedTask<T>>);
 
 impl<T> Task<T> {
     /// Lets the task run to its end without anybody waiting for it.
     pub fn detach(self) {
-        self.0.detach();
+        if let Some(task) = self.0 {
+            task.detach();
+        }
+    }
+
+    /// Whether the task has run to its end.
+    pub fn is_finished(&self) -> bool {
+        self.0.as_ref().is_some_and(SpawnedTask::is_finished)
     }
 }
 
 impl<T> Future for Task<T> {
     type Output = T;
 
-    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<T> {
-        std::pin::Pin::new(&mut self.0).poll(cx)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(task) = &mut self.0 else { return Poll::Pending };
+        match Pin::new(task).poll(cx) {
+            Poll::Ready(Some(output)) => Poll::Ready(output),
+            // The loop was killed and dropped the task's future; nobody on it is polled any more.
+            Poll::Ready(None) => {
+                self.0 = None;
+                Poll::Pending
+            }
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 
@@ -47,29 +72,27 @@ impl Handle {
         name: &'static str,
         future: impl Future<Output = T> + 'static,
     ) -> Task<T> {
-        let _ = (class, name, future);
-        todo!()
+        Task(self.0.spawn(class, name, future))
     }
 
-    /// The present. Cached by the loop within a poll where the driver's clock is dear.
+    /// The present.
     pub fn now(&self) -> Instant {
-        todo!()
+        self.0.driver().now()
     }
 
     /// Milliseconds since 1970: a label, never an input to a decision.
     pub fn wall_ms(&self) -> u64 {
-        todo!()
+        self.0.driver().wall_ms()
     }
 
     /// 64 random bits.
     pub fn random_u64(&self) -> u64 {
-        todo!()
+        self.0.driver().random_u64()
     }
 
     /// Completes at `deadline`, or at once if that has passed.
     pub fn sleep_until(&self, deadline: Instant) -> impl Future<Output = ()> + use<> {
-        let _ = deadline;
-        std::future::ready(todo!())
+        Sleep { handle: self.clone(), deadline, key: None }
     }
 
     /// Completes after `span`.
@@ -79,35 +102,153 @@ impl Handle {
 
     /// Lets other tasks of the loop run: the step boundary of background work.
     pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
-        std::future::ready(todo!())
+        YieldNow { yielded: false }
     }
 
-    /// Runs `hook` once, at the end of the I/O tasks of this turn, before submission.
+    /// Runs `hook` once, at the end of the I/O tasks of this turn, before submission. A hook that a background task
+    /// adds runs at the end of the background tasks, one that a hook adds in the next turn.
     pub fn at_turn_end(&self, hook: impl FnOnce() + 'static) {
-        let _ = hook;
-        todo!()
+        self.0.at_turn_end(Box::new(hook));
     }
 
     /// Spends processor time in the simulation.
     pub fn charge(&self, span: Duration) {
-        let _ = span;
-        todo!()
+        self.0.driver().charge(span);
     }
 
-    /// Runs `job` on the thread pool (`cost`: what the simulation charges) and completes with its result.
+    /// Runs `job` on the thread pool (`cost`: what the simulation charges) and completes with its result. The job
+    /// runs even if the future is dropped; one that panics panics here.
     pub fn offload<T: Send + 'static>(
         &self,
         cost: Duration,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = T> + 'static {
-        let _ = (cost, job);
-        std::future::ready(todo!())
+        let (sender, receiver) = sync::oneshot();
+        let (done, finished) = sync::foreign();
+        let job = move || {
+            // The receiver is gone only with its loop.
+            let _ = done.send(catch_unwind(AssertUnwindSafe(job)));
+        };
+        let executor = self.0.clone();
+        // A task of its own keeps the slot until the job is done, whoever stops waiting for it.
+        let keeper = async move {
+            let _slot = executor.offloads.take(1).await;
+            executor.offload(Box::new(job), cost);
+            if let Ok(result) = finished.await {
+                sender.send(result);
+            }
+        };
+        self.spawn(Class::Io, "offload", keeper).detach();
+        async move {
+            match receiver.await {
+                Some(Ok(value)) => value,
+                Some(Err(panic)) => resume_unwind(panic),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// What the loop has done since it started.
+    pub fn statistics(&self) -> Statistics {
+        self.0.statistics()
     }
 
     /// Gives one operation to the driver. Queued at the call, not at the first poll. Dropping the future of an
     /// `Accept`, `Connect` or `Receive` cancels it; every other operation runs to its end, with its buffers kept.
     pub(crate) fn operate(&self, op: Op) -> impl Future<Output = Outcome> + use<> {
-        let _ = op;
-        std::future::ready(todo!())
+        let state = match self.0.submit(op) {
+            Some(id) => OperationState::InFlight(id),
+            None => OperationState::Swallowed,
+        };
+        Operation { handle: self.clone(), state }
+    }
+}
+
+struct Sleep {
+    handle: Handle,
+    deadline: Instant,
+    key: Option<TimerKey>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let executor = &self.handle.0;
+        match self.key {
+            Some(key) if executor.renew_timer(key, cx.waker()) => Poll::Pending,
+            Some(_) => {
+                self.key = None;
+                Poll::Ready(())
+            }
+            None if executor.driver().now() >= self.deadline => Poll::Ready(()),
+            None => {
+                self.key = Some(executor.set_timer(self.deadline, cx.waker()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.handle.0.drop_timer(key);
+        }
+    }
+}
+
+struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+struct Operation {
+    handle: Handle,
+    state: OperationState,
+}
+
+enum OperationState {
+    InFlight(OpId),
+    /// The loop is dead: it never reached the driver, and never completes.
+    Swallowed,
+    Done,
+}
+
+impl Future for Operation {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        match self.state {
+            OperationState::InFlight(id) => {
+                let poll = self.handle.0.poll_operation(id, cx.waker());
+                if poll.is_ready() {
+                    self.state = OperationState::Done;
+                }
+                poll
+            }
+            OperationState::Swallowed => Poll::Pending,
+            OperationState::Done => panic!("polled after completion"),
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let OperationState::InFlight(id) = self.state {
+            self.handle.0.abandon(id);
+        }
     }
 }

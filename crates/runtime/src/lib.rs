@@ -20,12 +20,13 @@
 //! dropped; wakers may be called from any thread; an idle loop sleeps in the kernel.
 
 pub mod driver;
-mod executor;
+pub mod executor;
 pub mod file;
 mod handle;
 pub mod net;
 pub mod offload;
 pub mod sim;
+pub mod statistics;
 pub mod sync;
 pub mod uring;
 

@@ -1,0 +1,51 @@
+//! What a loop counts about itself: plain numbers, read through [`Handle::statistics`](crate::Handle::statistics).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::Histogram;
+
+/// A background poll above this is counted by the name of its task: it should be cut into shorter steps.
+pub const SLOW_POLL: Duration = Duration::from_micros(100);
+
+/// What a loop has done since it started.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// Turns in all.
+    pub turns: u64,
+    /// Turns that began by sleeping in the kernel.
+    pub sleeps: u64,
+    /// Polls of I/O tasks.
+    pub io_polls: u64,
+    /// Polls of background tasks.
+    pub background_polls: u64,
+    /// Time spent in background tasks, in nanoseconds.
+    pub background_ns: u64,
+    /// Operations handed to the driver.
+    pub operations_submitted: u64,
+    /// Operations in flight now.
+    pub operations_in_flight: usize,
+    /// Tasks that exist now.
+    pub tasks: usize,
+    /// Timers that wait now.
+    pub timers: usize,
+    /// Jobs handed to the thread pool.
+    pub offloads: u64,
+    /// How long outcomes lay in the receive buffer at most, in nanoseconds: from the end of the reap before to the reap that found
+    /// them. An outcome that ended a sleep counts as zero. This is the wait that priority-based task scheduling
+    /// shortens (NSDI 2026, §4.3).
+    pub receive_wait: Histogram,
+    /// From the start of a turn's I/O phase to each poll of an I/O task in it, in nanoseconds.
+    pub queue_wait: Histogram,
+    /// Background polls above [`SLOW_POLL`], by task name.
+    pub slow_polls: BTreeMap<&'static str, SlowPolls>,
+}
+
+/// Polls of one task name that took too long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlowPolls {
+    /// How many.
+    pub count: u64,
+    /// The longest, in nanoseconds.
+    pub longest_ns: u64,
+}
