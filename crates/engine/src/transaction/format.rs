@@ -2,7 +2,7 @@
 
 use base::{Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
 
-use crate::index::{Entry, SegmentTables, TableInfo};
+use crate::index::{Entry, SegmentTables};
 
 /// One record of the transaction log.
 #[derive(Clone, PartialEq, Debug)]
@@ -51,7 +51,7 @@ pub enum Record {
         /// The segment.
         segment: SegmentId,
         /// New tables, newest first.
-        added: Vec<TableInfo>,
+        added: Vec<FileId>,
         /// Tables whose content is in the new ones.
         removed: Vec<FileId>,
         /// See [`SegmentTables::covers`]; unchanged by a merge.

@@ -1,0 +1,475 @@
+//! The bytes of one simulated file: what readers see now, and what a loss of power would leave.
+//!
+//! Content is kept as sparse 4 KiB pages in chunks of 64. A page of zeros holds no memory, and pages are shared
+//! between the two views and with snapshots until one of them changes. Each page knows which of its 512-byte sectors
+//! are *dirty* (written, not yet synced) and what the medium holds below them.
+//!
+//! The medium may write a dirty sector back whenever it likes. That matters only when the sector is overwritten while
+//! dirty (a coin decides then whether the older version reached the medium) and at a loss of power (a [`Fate`]
+//! decides, sector by sector, which version is found). A sector itself is atomic.
+//!
+//! Invariants: a clean page is the same in both views; bytes beyond `size` are zero; `allocated` counts the bits of
+//! the chunks.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::Prng;
+
+/// Bytes in a page, the unit of allocation.
+pub(super) const PAGE: u64 = 4096;
+/// Bytes in a sector, the unit of atomicity.
+pub(super) const SECTOR: u64 = 512;
+const PAGES_PER_CHUNK: u64 = 64;
+
+/// The content of a page; `None` is zeros.
+type Data = Option<Rc<[u8; PAGE as usize]>>;
+
+/// How far a write reaches when it completes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// The medium: it survives a loss of power.
+    Medium,
+    /// A cache: it survives until a loss of power, which decides its fate.
+    Cache,
+}
+
+/// What a loss of power does to a set of sectors that nobody synced. Drawn once per file or write, so that "all of
+/// it" and "nothing of it" are as likely as a mixture.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    /// Nothing reached the medium.
+    Nothing,
+    /// Everything did.
+    Everything,
+    /// The sectors before a point did: a torn append.
+    Prefix(u64),
+    /// Each sector did or did not.
+    Scattered,
+}
+
+impl Fate {
+    /// Draws the fate of `sectors` sectors.
+    pub(super) fn draw(prng: &mut Prng, sectors: u64) -> Fate {
+        match prng.below(4) {
+            0 => Fate::Nothing,
+            1 => Fate::Everything,
+            2 => Fate::Prefix(prng.between(0, sectors)),
+            _ => Fate::Scattered,
+        }
+    }
+
+    /// Whether the sector that is number `index` of the set survives.
+    pub(super) fn survives(self, prng: &mut Prng, index: u64) -> bool {
+        match self {
+            Fate::Nothing => false,
+            Fate::Everything => true,
+            Fate::Prefix(end) => index < end,
+            Fate::Scattered => prng.one_in(2),
+        }
+    }
+}
+
+/// The content of one file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Content {
+    size: u64,
+    durable_size: u64,
+    chunks: BTreeMap<u64, Box<Chunk>>,
+    allocated_pages: u64,
+    /// Pages that became dirty since the last sync. A page may have become clean again since.
+    dirty_pages: Vec<u64>,
+    /// Counts the writes to the cache, to tell which of them a sync covers.
+    writes: u64,
+    /// The point of the newest sync in flight.
+    syncing: u64,
+    /// Counts the truncations that reached the medium.
+    cuts: u64,
+}
+
+/// What a sync in flight covers: all writes that had completed when it was submitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SyncPoint {
+    writes: u64,
+    size: u64,
+    cuts: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Chunk {
+    /// One bit per page: it takes up room on the disk.
+    allocated: u64,
+    pages: [Page; PAGES_PER_CHUNK as usize],
+}
+
+#[derive(Clone, Debug, Default)]
+struct Page {
+    now: Data,
+    dirty: Option<Box<Dirty>>,
+}
+
+#[derive(Clone, Debug)]
+struct Dirty {
+    /// One bit per sector that is newer than the medium.
+    sectors: u8,
+    /// What the medium holds.
+    durable: Data,
+    /// For each dirty sector, the number of the write that it came with.
+    written: [u64; (PAGE / SECTOR) as usize],
+}
+
+impl Content {
+    /// The length in bytes, as readers see it.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of room that the file takes up.
+    pub(super) fn allocated(&self) -> u64 {
+        self.allocated_pages * PAGE
+    }
+
+    /// Bytes that a sync would have to write, in whole pages.
+    pub(super) fn dirty(&self) -> u64 {
+        self.dirty_pages.len() as u64 * PAGE
+    }
+
+    /// Bytes of room that an allocation of `offset..offset + len` would add.
+    pub(super) fn missing(&self, offset: u64, len: u64) -> u64 {
+        let mut missing = 0;
+        for_each_chunk(offset, len, |chunk, mask| {
+            let have = self.chunks.get(&chunk).map_or(0, |chunk| chunk.allocated);
+            missing += u64::from((mask & !have).count_ones());
+        });
+        missing * PAGE
+    }
+
+    /// Takes up the room of a range without changing its bytes, and extends the file to its end.
+    pub(super) fn allocate(&mut self, offset: u64, len: u64) {
+        let mut added = 0;
+        for_each_chunk(offset, len, |number, mask| {
+            let chunk = self.chunks.entry(number).or_insert_with(Chunk::empty);
+            added += u64::from((mask & !chunk.allocated).count_ones());
+            chunk.allocated |= mask;
+        });
+        self.allocated_pages += added;
+        self.size = self.size.max(offset + len);
+    }
+
+    /// Reads into `buffer` and returns the count of bytes, short only at the end of the file.
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        let count = self.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        let buffer = &mut buffer[..count];
+        for_each_page(offset, count as u64, |page, within, range| {
+            match &self.page(page).and_then(|p| p.now.as_ref()) {
+                Some(data) => buffer[range.clone()].copy_from_slice(&data[within..within + range.len()]),
+                None => buffer[range].fill(0),
+            }
+        });
+        count
+    }
+
+    /// Writes `data` and extends the file if it ends before. The caller has checked the room.
+    pub(super) fn write(&mut self, offset: u64, data: &[u8], reach: Reach, prng: &mut Prng) {
+        if data.is_empty() {
+            return;
+        }
+        self.allocate(offset, data.len() as u64);
+        if reach == Reach::Medium {
+            self.durable_size = self.durable_size.max(offset + data.len() as u64);
+        }
+        self.writes += 1;
+        let zeros = is_zeros(data);
+        let Content { chunks, dirty_pages, writes, syncing, .. } = self;
+        for_each_page(offset, data.len() as u64, |number, within, range| {
+            let chunk = chunks.get_mut(&(number / PAGES_PER_CHUNK)).expect("allocated above");
+            let page = &mut chunk.pages[(number % PAGES_PER_CHUNK) as usize];
+            let sectors = sector_mask(within, range.len());
+            match reach {
+                Reach::Cache => page.soil(sectors, *writes, *syncing, prng, || dirty_pages.push(number)),
+                Reach::Medium => {}
+            }
+            page.put(within, &data[range.clone()], zeros);
+            if reach == Reach::Medium {
+                page.clean(sectors);
+            }
+        });
+    }
+
+    /// Changes bytes on the medium and in every cache behind everybody's back: rot, or a misdirected write. Bytes
+    /// beyond the end of the file are dropped.
+    pub(super) fn poke(&mut self, offset: u64, data: &[u8]) {
+        let len = self.size.saturating_sub(offset).min(data.len() as u64);
+        for_each_page(offset, len, |number, within, range| {
+            let chunk = self.chunks.entry(number / PAGES_PER_CHUNK).or_insert_with(Chunk::empty);
+            let page = &mut chunk.pages[(number % PAGES_PER_CHUNK) as usize];
+            page.put(within, &data[range.clone()], false);
+            if let Some(dirty) = &mut page.dirty {
+                put(&mut dirty.durable, within, &data[range]);
+            }
+        });
+    }
+
+    /// Truncates, or extends sparsely. Until the next sync a loss of power may undo it.
+    pub(super) fn set_len(&mut self, len: u64, prng: &mut Prng) {
+        if len < self.size {
+            match prng.one_in(2) {
+                true => {
+                    self.cut(len);
+                    self.durable_size = self.durable_size.min(len);
+                }
+                false => self.cut_in_cache(len, prng),
+            }
+        }
+        self.size = len;
+    }
+
+    /// A sync is submitted.
+    pub(super) fn start_sync(&mut self) -> SyncPoint {
+        self.syncing = self.writes;
+        SyncPoint { writes: self.writes, size: self.size, cuts: self.cuts }
+    }
+
+    /// A sync is done: what had been written when it was submitted is durable.
+    pub(super) fn finish_sync(&mut self, point: SyncPoint) {
+        self.durable_size = match self.cuts == point.cuts {
+            true => point.size,
+            false => self.size,
+        };
+        let mut pages = std::mem::take(&mut self.dirty_pages);
+        pages.retain(|&number| {
+            let Some(page) = self.page_mut(number) else { return false };
+            page.clean_until(point.writes);
+            page.dirty.is_some()
+        });
+        self.dirty_pages = pages;
+    }
+
+    /// A sync failed: of what was dirty some reached the medium, the rest is gone, and the pages count as clean.
+    /// This is what Linux does, so that a second sync succeeds and proves nothing.
+    pub(super) fn fail_sync(&mut self, prng: &mut Prng) {
+        self.settle(prng);
+    }
+
+    /// Power is lost: what was not synced survives or vanishes, sector by sector.
+    pub(super) fn lose_power(&mut self, prng: &mut Prng) {
+        self.settle(prng);
+        let (low, high) = (self.size.min(self.durable_size), self.size.max(self.durable_size));
+        let size = match prng.below(3) {
+            0 => low,
+            1 => high,
+            _ => prng.between(low, high),
+        };
+        self.size = size;
+        self.cut(size);
+        self.durable_size = size;
+    }
+
+    /// Decides the fate of every dirty sector; afterwards both views are one.
+    fn settle(&mut self, prng: &mut Prng) {
+        let mut pages = std::mem::take(&mut self.dirty_pages);
+        pages.sort_unstable();
+        pages.dedup();
+        let fate = Fate::draw(prng, pages.len() as u64 * (PAGE / SECTOR));
+        for (index, number) in pages.into_iter().enumerate() {
+            let Some(page) = self.page_mut(number) else { continue };
+            let Some(dirty) = page.dirty.take() else { continue };
+            for sector in 0..PAGE / SECTOR {
+                let survives = fate.survives(prng, index as u64 * (PAGE / SECTOR) + sector);
+                if dirty.sectors & (1 << sector) != 0 && !survives {
+                    copy_sector(&dirty.durable, &mut page.now, sector);
+                }
+            }
+        }
+    }
+
+    /// Drops everything beyond `len`, in both views.
+    fn cut(&mut self, len: u64) {
+        self.cuts += 1;
+        let whole = len.div_ceil(PAGE);
+        let beyond = self.chunks.split_off(&whole.div_ceil(PAGES_PER_CHUNK));
+        self.allocated_pages -= beyond.values().map(|chunk| u64::from(chunk.allocated.count_ones())).sum::<u64>();
+        if let Some(chunk) = self.chunks.get_mut(&(whole / PAGES_PER_CHUNK)) {
+            let first = whole % PAGES_PER_CHUNK;
+            let mask = u64::MAX << first;
+            self.allocated_pages -= u64::from((chunk.allocated & mask).count_ones());
+            chunk.allocated &= !mask;
+            chunk.pages[first as usize..].fill(Page::default());
+        }
+        let within = (len % PAGE) as usize;
+        if within > 0
+            && let Some(page) = self.page_mut(len / PAGE)
+        {
+            let tail = [0; PAGE as usize];
+            page.put(within, &tail[within..], false);
+            if let Some(dirty) = &mut page.dirty {
+                put(&mut dirty.durable, within, &tail[within..]);
+            }
+        }
+    }
+
+    /// Drops everything beyond `len` from what readers see, and keeps it on the medium until the next sync.
+    fn cut_in_cache(&mut self, len: u64, prng: &mut Prng) {
+        self.writes += 1;
+        let first = len / PAGE;
+        let Content { chunks, dirty_pages, allocated_pages, writes, syncing, .. } = self;
+        for (number, chunk) in chunks.range_mut(first / PAGES_PER_CHUNK..) {
+            for index in 0..PAGES_PER_CHUNK {
+                let page_number = number * PAGES_PER_CHUNK + index;
+                let page = &mut chunk.pages[index as usize];
+                let start = len.saturating_sub(page_number * PAGE);
+                if start >= PAGE {
+                    continue;
+                }
+                if page.now.is_some() {
+                    let tail = [0; PAGE as usize];
+                    let sectors = sector_mask(start as usize, (PAGE - start) as usize);
+                    page.soil(sectors, *writes, *syncing, prng, || dirty_pages.push(page_number));
+                    page.put(start as usize, &tail[start as usize..], start == 0);
+                }
+                if start == 0 && chunk.allocated & (1 << index) != 0 {
+                    chunk.allocated &= !(1 << index);
+                    *allocated_pages -= 1;
+                }
+            }
+        }
+    }
+
+    fn page(&self, number: u64) -> Option<&Page> {
+        self.chunks.get(&(number / PAGES_PER_CHUNK)).map(|chunk| &chunk.pages[(number % PAGES_PER_CHUNK) as usize])
+    }
+
+    fn page_mut(&mut self, number: u64) -> Option<&mut Page> {
+        self.chunks
+            .get_mut(&(number / PAGES_PER_CHUNK))
+            .map(|chunk| &mut chunk.pages[(number % PAGES_PER_CHUNK) as usize])
+    }
+}
+
+impl Chunk {
+    fn empty() -> Box<Chunk> {
+        Box::new(Chunk { allocated: 0, pages: [const { Page { now: None, dirty: None } }; PAGES_PER_CHUNK as usize] })
+    }
+}
+
+impl Page {
+    /// Marks sectors as dirty by write number `write`, before they change.
+    fn soil(&mut self, sectors: u8, write: u64, syncing: u64, prng: &mut Prng, on_first: impl FnOnce()) {
+        if self.dirty.is_none() {
+            on_first();
+        }
+        let Page { now, dirty } = self;
+        let dirty = dirty.get_or_insert_with(|| {
+            Box::new(Dirty { sectors: 0, durable: now.clone(), written: [0; (PAGE / SECTOR) as usize] })
+        });
+        // Was the version that is overwritten now written back before? Surely so if a sync in flight covers it.
+        let overwritten = dirty.sectors & sectors;
+        let lucky = overwritten != 0 && prng.one_in(2);
+        for sector in bits(overwritten) {
+            if lucky || dirty.written[sector as usize] <= syncing {
+                copy_sector(now, &mut dirty.durable, sector);
+            }
+        }
+        dirty.sectors |= sectors;
+        bits(sectors).for_each(|sector| dirty.written[sector as usize] = write);
+    }
+
+    /// These sectors reached the medium as they are now.
+    fn clean(&mut self, sectors: u8) {
+        let Some(dirty) = &mut self.dirty else { return };
+        bits(sectors).for_each(|sector| copy_sector(&self.now, &mut dirty.durable, sector));
+        dirty.sectors &= !sectors;
+        if dirty.sectors == 0 {
+            self.dirty = None;
+        }
+    }
+
+    /// The sectors that were written no later than by write number `write` reached the medium.
+    fn clean_until(&mut self, write: u64) {
+        let Some(dirty) = &self.dirty else { return };
+        let covered = bits(dirty.sectors).filter(|&sector| dirty.written[sector as usize] <= write);
+        let covered = covered.fold(0, |mask, sector| mask | (1 << sector));
+        match covered == dirty.sectors {
+            true => self.dirty = None,
+            false => self.clean(covered),
+        }
+    }
+
+    fn put(&mut self, within: usize, bytes: &[u8], zeros: bool) {
+        match (zeros, bytes.len() as u64 == PAGE) {
+            (true, true) => self.now = None,
+            (true, false) if self.now.is_none() => {}
+            (false, true) if bytes.chunks(64).all(|run| run.iter().fold(0, |sum, byte| sum | byte) == 0) => {
+                self.now = None;
+            }
+            (false, true) if self.now.is_none() => {
+                self.now = Some(Rc::new(bytes.try_into().expect("a whole page")));
+            }
+            _ => put(&mut self.now, within, bytes),
+        }
+    }
+}
+
+fn put(data: &mut Data, within: usize, bytes: &[u8]) {
+    let page = data.get_or_insert_with(|| Rc::new([0; PAGE as usize]));
+    Rc::make_mut(page)[within..within + bytes.len()].copy_from_slice(bytes);
+}
+
+fn copy_sector(from: &Data, to: &mut Data, sector: u64) {
+    let start = (sector * SECTOR) as usize;
+    let end = start + SECTOR as usize;
+    match (from, &to) {
+        (None, None) => {}
+        (None, Some(_)) => put(to, start, &[0; SECTOR as usize]),
+        (Some(from), _) => {
+            let bytes: [u8; SECTOR as usize] = from[start..end].try_into().expect("a sector");
+            put(to, start, &bytes);
+        }
+    }
+}
+
+/// Whether `data` is the shared run of zeros of `base::buffer::zeros`: told by its address, at no cost.
+fn is_zeros(data: &[u8]) -> bool {
+    let zeros = base::buffer::zeros(256 * 1024).as_ptr_range();
+    let range = data.as_ptr_range();
+    zeros.start <= range.start && range.end <= zeros.end
+}
+
+/// The numbers of the bits that are set.
+fn bits(mask: u8) -> impl Iterator<Item = u64> {
+    (0..PAGE / SECTOR).filter(move |sector| mask & (1 << sector) != 0)
+}
+
+/// One bit per sector that `within..within + len` of a page touches.
+fn sector_mask(within: usize, len: usize) -> u8 {
+    let first = within as u64 / SECTOR;
+    let end = (within + len) as u64;
+    let end = end.div_ceil(SECTOR);
+    (((1u16 << end) - 1) & !((1u16 << first) - 1)) as u8
+}
+
+/// Calls `f(page, offset within it, range of the caller's bytes)` for each page that a range touches.
+fn for_each_page(offset: u64, len: u64, mut f: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+    let mut done = 0;
+    while done < len {
+        let at = offset + done;
+        let count = (PAGE - at % PAGE).min(len - done);
+        f(at / PAGE, (at % PAGE) as usize, done as usize..(done + count) as usize);
+        done += count;
+    }
+}
+
+/// Calls `f(chunk, mask of its pages)` for each chunk that a range touches.
+fn for_each_chunk(offset: u64, len: u64, mut f: impl FnMut(u64, u64)) {
+    if len == 0 {
+        return;
+    }
+    let (first, end) = (offset / PAGE, (offset + len).div_ceil(PAGE));
+    for chunk in first / PAGES_PER_CHUNK..end.div_ceil(PAGES_PER_CHUNK) {
+        let start = chunk * PAGES_PER_CHUNK;
+        let from = first.saturating_sub(start).min(PAGES_PER_CHUNK);
+        let to = (end - start).min(PAGES_PER_CHUNK);
+        let mask = (u64::MAX << from) & (u64::MAX >> (PAGES_PER_CHUNK - to));
+        f(chunk, mask);
+    }
+}
