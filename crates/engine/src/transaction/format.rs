@@ -1,6 +1,8 @@
 //! Transaction records: what the write-ahead log of the index says.
 
-use base::{Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
+use std::borrow::Cow;
+
+use base::{BLOCK, Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
 
 use crate::index::{Entry, SegmentTables};
 
@@ -111,4 +113,38 @@ pub struct SegmentCheckpoint {
     pub tables: SegmentTables,
     /// Its data files, and how many bytes of each were appended.
     pub data_files: Vec<(FileId, u64)>,
+}
+
+impl Record {
+    /// The segment that the record is about, if it is about one.
+    pub fn segment(&self) -> Option<SegmentId> {
+        match self {
+            Record::Dump { segment, .. }
+            | Record::Large { segment, .. }
+            | Record::Relocate { segment, .. }
+            | Record::TableSet { segment, .. }
+            | Record::DataFile { segment, .. }
+            | Record::DropFile { segment, .. } => Some(*segment),
+            Record::DropVolume { .. } | Record::Checkpoint(_) => None,
+        }
+    }
+
+    /// Whether the record changes the index of its segment when it is replayed. Tables cover such records.
+    pub fn changes_index(&self) -> bool {
+        matches!(self, Record::Dump { .. } | Record::Large { .. } | Record::Relocate { .. })
+    }
+
+    /// What the index learns from the record. Nothing from those that do not change it.
+    pub fn entries(&self) -> Cow<'_, [Entry]> {
+        match self {
+            Record::Dump { entries, .. } | Record::Relocate { entries, .. } => Cow::Borrowed(entries),
+            Record::Large { sequence, block, file, offset, checksums, .. } => {
+                let entry = |(i, &checksum): (usize, &u32)| {
+                    Entry::data(block + i as u32, *sequence, *file, offset + i as u64 * BLOCK, checksum)
+                };
+                Cow::Owned(checksums.iter().enumerate().map(entry).collect())
+            }
+            _ => Cow::Borrowed(&[]),
+        }
+    }
 }

@@ -1,8 +1,13 @@
 //! The transaction log: the write-ahead log of the index, shared by all segments of an engine.
 
+pub mod codec;
+mod fields;
 pub mod format;
 
-use base::{LogSequence, Result};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{LogSequence, Result, SegmentId};
 use files::LocalBoxFuture;
 
 pub use format::{Checkpoint, Record, SegmentCheckpoint};
@@ -14,10 +19,42 @@ pub trait TransactionSink {
     /// the record counts is decided by the next recovery.
     ///
     /// The record's effect on memory belongs into `apply`: a checkpoint that is composed between durability and
-    /// effect would lose it.
+    /// effect would lose it. `apply` must not call back into the log.
     fn log(&self, record: Record, apply: Box<dyn FnOnce(LogSequence)>) -> LocalBoxFuture<'static, Result<LogSequence>>;
 
-    /// The log sequence that the next record gets: what a memtable frozen now covers, if no record of its segment
-    /// is in flight.
-    fn next_sequence(&self) -> LogSequence;
+    /// Where a replay of `segment` must start if its memtable is frozen now. Call it in the same step as the freeze.
+    fn frozen_at(&self, segment: SegmentId) -> FrozenAt;
+
+    /// Announces that blocks of `segment` are about to be relocated: held from before the index is asked where they
+    /// are until the record is applied or given up. While one is held, no freeze of the segment is quiet.
+    fn relocating(&self, segment: SegmentId) -> Relocating;
+}
+
+/// What is true of a memtable at the moment at which it is frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrozenAt {
+    /// Every record of the segment below this one is in the tables once the frozen memtable is one. (Effects of
+    /// later records may be, too: the join makes their replay harmless.)
+    pub covers: LogSequence,
+    /// No record of the segment, and no relocation, is in flight: nothing older than what the memtable holds can
+    /// arrive any more. Only a merge whose newest input was frozen quietly may drop tombstones, because a late
+    /// relocation of a block that was discarded meanwhile would otherwise bring it back in a replay.
+    pub quiet: bool,
+}
+
+/// See [`TransactionSink::relocating`].
+pub struct Relocating(Rc<Cell<usize>>);
+
+impl Relocating {
+    /// One more of those that `count` counts.
+    pub fn new(count: Rc<Cell<usize>>) -> Self {
+        count.set(count.get() + 1);
+        Relocating(count)
+    }
+}
+
+impl Drop for Relocating {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }

@@ -1,0 +1,317 @@
+//! Bytes of a transaction record: see `docs/formats/transaction.md`.
+//!
+//! A record is a header of [`HEADER_BYTES`], a body, and zeros up to the next 4 KiB: a device block never holds
+//! parts of two records (SAFETY: never rewrite a block with acknowledged bytes). One CRC-32C covers header and body.
+
+use base::checksum::crc32c_append;
+use base::units::round_up;
+use base::{
+    AlignedBuf, BLOCK, Epoch, FileId, Generation, Incarnation, LogSequence, SegmentSequence, SnapshotNumber, VolumeId,
+    WriteSequence, WriteStamp,
+};
+use bytes::BufMut;
+
+use super::fields::{Fields, put_count, put_segment};
+use super::format::{Checkpoint, Record, SegmentCheckpoint};
+use crate::index::{Entry, Mapping, SegmentTables, TableInfo, Version};
+
+/// Bytes of a record's header.
+pub const HEADER_BYTES: usize = 64;
+/// Longest body that is believed: a checkpoint of 40,000 segments has about 8 MiB.
+pub const BODY_BYTES_MAX: usize = 64 << 20;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"LvTx");
+const VERSION: u16 = 1;
+/// Where the checksum stands in the header.
+const CRC_AT: usize = 12;
+const ENTRY_BYTES: usize = 48;
+
+const MAPPING_DATA: u8 = 1;
+const MAPPING_ZEROS: u8 = 2;
+
+/// What a record's header says besides the body: its place and what was durable when it was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The file that it was written to.
+    pub file: FileId,
+    /// The life of the server that wrote it.
+    pub incarnation: Incarnation,
+    /// Its number: one above the record before it, across files and incarnations.
+    pub sequence: LogSequence,
+    /// Every record up to this one was complete (large writes with their data) when this one was written.
+    pub durable_through: LogSequence,
+}
+
+/// The bytes of `record`'s body.
+pub fn encode_body(record: &Record) -> Vec<u8> {
+    let mut out = Vec::new();
+    match record {
+        Record::Dump { segment, epoch, through, entries } => {
+            put_segment(&mut out, *segment);
+            out.put_u64_le(epoch.0);
+            out.put_u64_le(through.0);
+            put_entries(&mut out, entries);
+        }
+        Record::Large { segment, epoch, sequence, stamp, block, file, offset, checksums } => {
+            put_segment(&mut out, *segment);
+            out.put_u64_le(epoch.0);
+            out.put_u64_le(sequence.0);
+            put_stamp(&mut out, stamp);
+            out.put_u64_le(file.0);
+            out.put_u64_le(*offset);
+            out.put_u32_le(*block);
+            put_count(&mut out, checksums.len());
+            // The place of an algorithm id, a key id and a stored length.
+            out.put_u64_le(0);
+            checksums.iter().for_each(|&sum| out.put_u32_le(sum));
+        }
+        Record::Relocate { segment, epoch, entries } => {
+            put_segment(&mut out, *segment);
+            out.put_u64_le(epoch.0);
+            put_entries(&mut out, entries);
+        }
+        Record::TableSet { segment, added, removed, covers } => {
+            put_segment(&mut out, *segment);
+            out.put_u64_le(covers.0);
+            put_count(&mut out, added.len());
+            put_count(&mut out, removed.len());
+            added.iter().for_each(|table| out.put_slice(&table.encode()));
+            removed.iter().for_each(|file| out.put_u64_le(file.0));
+        }
+        Record::DataFile { segment, file } | Record::DropFile { segment, file } => {
+            put_segment(&mut out, *segment);
+            out.put_u64_le(file.0);
+        }
+        Record::DropVolume { volume } => out.put_u64_le(volume.0),
+        Record::Checkpoint(checkpoint) => put_checkpoint(&mut out, checkpoint),
+    }
+    assert!(out.len() <= BODY_BYTES_MAX, "a record of {} bytes", out.len());
+    out
+}
+
+/// The length in the file of a record whose body has `body_len` bytes.
+pub fn padded_len(body_len: usize) -> u64 {
+    round_up((HEADER_BYTES + body_len) as u64, BLOCK)
+}
+
+/// A whole record, padded, ready for the disk.
+pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
+    let mut out = AlignedBuf::with_capacity(padded_len(body.len()) as usize);
+    let mut head = Vec::with_capacity(HEADER_BYTES);
+    head.put_u32_le(MAGIC);
+    head.put_u16_le(VERSION);
+    head.put_u16_le(kind);
+    head.put_u32_le(0); // incompatible feature flags
+    head.put_u32_le(0); // checksum, below
+    head.put_u64_le(header.file.0);
+    head.put_u64_le(header.incarnation.0);
+    head.put_u64_le(header.sequence.0);
+    head.put_u64_le(header.durable_through.0);
+    head.put_u32_le(body.len() as u32);
+    head.resize(HEADER_BYTES, 0);
+    let crc = crc32c_append(crc32c_append(0, &head), body);
+    head[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(&head);
+    out.extend_from_slice(body);
+    out.pad_to(BLOCK as usize);
+    out
+}
+
+/// Reads the record at the start of `bytes`, which must have been written to `file`: its header, itself, and its
+/// length in the file. `None` if there is no whole valid one: zeros, another file's bytes, a torn or rotten record.
+pub fn decode(bytes: &[u8], file: FileId) -> Option<(Header, Record, u64)> {
+    let head: [u8; HEADER_BYTES] = *bytes.first_chunk()?;
+    let mut fields = Fields(&head);
+    if fields.u32()? != MAGIC || fields.u16()? != VERSION {
+        return None;
+    }
+    let kind = fields.u16()?;
+    fields.reserved::<4>()?;
+    let crc = fields.u32()?;
+    let header = Header {
+        file: fields.file()?,
+        incarnation: Incarnation(fields.u64()?),
+        sequence: fields.log_sequence()?,
+        durable_through: fields.log_sequence()?,
+    };
+    let body_len = fields.u32()? as usize;
+    fields.reserved::<12>()?;
+    if header.file != file || body_len > BODY_BYTES_MAX || header.durable_through >= header.sequence {
+        return None;
+    }
+    let body = bytes.get(HEADER_BYTES..HEADER_BYTES + body_len)?;
+    let mut unsummed = head;
+    unsummed[CRC_AT..CRC_AT + 4].fill(0);
+    if crc32c_append(crc32c_append(0, &unsummed), body) != crc {
+        return None;
+    }
+    let record = decode_body(kind, body)?;
+    Some((header, record, padded_len(body_len)))
+}
+
+/// The number of a record's kind on disk.
+pub fn kind_of(record: &Record) -> u16 {
+    match record {
+        Record::Dump { .. } => 1,
+        Record::Large { .. } => 2,
+        Record::Relocate { .. } => 3,
+        Record::TableSet { .. } => 4,
+        Record::DataFile { .. } => 5,
+        Record::DropFile { .. } => 6,
+        Record::DropVolume { .. } => 7,
+        Record::Checkpoint(_) => 8,
+    }
+}
+
+fn decode_body(kind: u16, body: &[u8]) -> Option<Record> {
+    let mut fields = Fields(body);
+    let f = &mut fields;
+    let record = match kind {
+        1 => Record::Dump {
+            segment: f.segment()?,
+            epoch: Epoch(f.u64()?),
+            through: f.segment_sequence()?,
+            entries: entries(f)?,
+        },
+        2 => large(f)?,
+        3 => Record::Relocate { segment: f.segment()?, epoch: Epoch(f.u64()?), entries: entries(f)? },
+        4 => {
+            let (segment, covers) = (f.segment()?, f.log_sequence()?);
+            let (added, removed) = (f.u32()?, f.u32()?);
+            let (added, removed) = (tables(f, added)?, f.list(removed, 8, Fields::file)?);
+            Record::TableSet { segment, added, removed, covers }
+        }
+        5 => Record::DataFile { segment: f.segment()?, file: f.file()? },
+        6 => Record::DropFile { segment: f.segment()?, file: f.file()? },
+        7 => Record::DropVolume { volume: VolumeId(f.u64()?) },
+        8 => Record::Checkpoint(checkpoint(f)?),
+        _ => return None,
+    };
+    fields.end()?;
+    Some(record)
+}
+
+fn put_stamp(out: &mut Vec<u8>, stamp: &WriteStamp) {
+    out.put_u64_le(stamp.generation.0);
+    out.put_u64_le(stamp.sequence.0);
+    out.put_u32_le(stamp.snapshot.0);
+    out.put_u32_le(0);
+}
+
+fn large(f: &mut Fields<'_>) -> Option<Record> {
+    let (segment, epoch, sequence) = (f.segment()?, Epoch(f.u64()?), f.segment_sequence()?);
+    let stamp = WriteStamp {
+        generation: Generation(f.u64()?),
+        sequence: WriteSequence(f.u64()?),
+        snapshot: SnapshotNumber(f.u32()?),
+    };
+    f.reserved::<4>()?;
+    let (file, offset, block, count) = (f.file()?, f.u64()?, f.u32()?, f.u32()?);
+    f.reserved::<8>()?;
+    let checksums = f.list(count, 4, Fields::u32)?;
+    // Both ends valid, and all between them are.
+    let fits = |i: u32| {
+        let place = offset.checked_add(u64::from(i) * BLOCK)?;
+        Entry::data(block.checked_add(i)?, sequence, file, place, 0).is_valid().then_some(())
+    };
+    fits(0)?;
+    fits(count.checked_sub(1)?)?;
+    Some(Record::Large { segment, epoch, sequence, stamp, block, file, offset, checksums })
+}
+
+fn put_entries(out: &mut Vec<u8>, entries: &[Entry]) {
+    put_count(out, entries.len());
+    out.put_u32_le(0);
+    for entry in entries {
+        let (kind, file, offset, checksum, stored) = match entry.mapping {
+            Mapping::Data { file, offset, checksum } => (MAPPING_DATA, file.0, offset, checksum, BLOCK as u32),
+            Mapping::Zeros => (MAPPING_ZEROS, 0, 0, 0, 0),
+        };
+        out.put_u32_le(entry.block);
+        out.put_u32_le(entry.count);
+        out.put_u64_le(entry.version.sequence.0);
+        out.put_u16_le(entry.version.moves);
+        out.put_u8(kind);
+        out.put_u8(0); // the place of an algorithm id
+        out.put_u32_le(0); // the place of a key id
+        out.put_u64_le(file);
+        out.put_u64_le(offset);
+        out.put_u32_le(checksum);
+        out.put_u32_le(stored);
+    }
+}
+
+fn entries(f: &mut Fields<'_>) -> Option<Vec<Entry>> {
+    let count = f.u32()?;
+    f.reserved::<4>()?;
+    f.list(count, ENTRY_BYTES, |f| {
+        let (block, count) = (f.u32()?, f.u32()?);
+        let version = Version { sequence: f.segment_sequence()?, moves: f.u16()? };
+        let kind = f.u8()?;
+        f.reserved::<5>()?;
+        let (file, offset, checksum, stored) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
+        let mapping = match kind {
+            MAPPING_DATA if stored == BLOCK as u32 => Mapping::Data { file: FileId(file), offset, checksum },
+            MAPPING_ZEROS if (file, offset, checksum, stored) == (0, 0, 0, 0) => Mapping::Zeros,
+            _ => return None,
+        };
+        let entry = Entry { block, count, version, mapping };
+        entry.is_valid().then_some(entry)
+    })
+}
+
+fn tables(f: &mut Fields<'_>, count: u32) -> Option<Vec<TableInfo>> {
+    f.list(count, TableInfo::ENCODED_LEN, |f| TableInfo::decode(&f.bytes()?))
+}
+
+fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
+    out.put_u64_le(checkpoint.from.0);
+    out.put_u64_le(checkpoint.decided_through.0);
+    put_count(out, checkpoint.rejected.len());
+    put_count(out, checkpoint.dropped.len());
+    put_count(out, checkpoint.segments.len());
+    out.put_u32_le(0);
+    checkpoint.rejected.iter().for_each(|sequence| out.put_u64_le(sequence.0));
+    checkpoint.dropped.iter().for_each(|volume| out.put_u64_le(volume.0));
+    for segment in &checkpoint.segments {
+        put_segment(out, segment.segment);
+        out.put_u64_le(segment.next.0);
+        out.put_u64_le(segment.dumped_through.0);
+        out.put_u64_le(segment.last_large.0);
+        out.put_u64_le(segment.tables.covers.0);
+        put_count(out, segment.tables.tables.len());
+        put_count(out, segment.data_files.len());
+        segment.tables.tables.iter().for_each(|table| out.put_slice(&table.encode()));
+        for (file, appended) in &segment.data_files {
+            out.put_u64_le(file.0);
+            out.put_u64_le(*appended);
+        }
+    }
+}
+
+fn checkpoint(f: &mut Fields<'_>) -> Option<Checkpoint> {
+    let (from, decided_through) = (f.log_sequence()?, f.log_sequence()?);
+    let (rejected, dropped, segments) = (f.u32()?, f.u32()?, f.u32()?);
+    f.reserved::<4>()?;
+    Some(Checkpoint {
+        from,
+        decided_through,
+        rejected: f.list(rejected, 8, Fields::log_sequence)?,
+        dropped: f.list(dropped, 8, |f| f.u64().map(VolumeId))?,
+        segments: f.list(segments, 56, segment_checkpoint)?,
+    })
+}
+
+fn segment_checkpoint(f: &mut Fields<'_>) -> Option<SegmentCheckpoint> {
+    let segment = f.segment()?;
+    let (next, dumped_through, last_large) = (f.segment_sequence()?, f.segment_sequence()?, f.segment_sequence()?);
+    let covers = f.log_sequence()?;
+    let (table_count, files) = (f.u32()?, f.u32()?);
+    let tables = SegmentTables { tables: tables(f, table_count)?, covers };
+    let data_files = f.list(files, 16, |f| Some((f.file()?, f.u64()?)))?;
+    let ordered = dumped_through < next && last_large < next && next > SegmentSequence(0);
+    ordered.then_some(SegmentCheckpoint { segment, next, dumped_through, last_large, tables, data_files })
+}
+
+#[cfg(test)]
+mod tests;
