@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base::{BLOCK, Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
 
-use crate::index::{Entry, SegmentTables};
+use crate::index::{Entry, SegmentTables, TableInfo};
 
 /// One record of the transaction log.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,7 +53,7 @@ pub enum Record {
         /// The segment.
         segment: SegmentId,
         /// New tables, newest first.
-        added: Vec<FileId>,
+        added: Vec<TableInfo>,
         /// Tables whose content is in the new ones.
         removed: Vec<FileId>,
         /// See [`SegmentTables::covers`]; unchanged by a merge.
