@@ -50,6 +50,11 @@ impl<V> IntervalMap<V> {
         self.ranges.iter().map(|(&start, (end, value))| (start..*end, value))
     }
 
+    /// Every range and its value, by address, to change values in place.
+    pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (Range<u64>, &mut V)> {
+        self.ranges.iter_mut().map(|(&start, (end, value))| (start..*end, value))
+    }
+
     /// The ranges that overlap `range`, whole (not clipped), by address.
     pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
         let first = match self.ranges.range(..=range.start).next_back() {
