@@ -1,1 +1,134 @@
-//! (to be written)
+//! The journal: where a write is made durable before it is acknowledged (EBS, FAST 2024, §2.3).
+//!
+//! To be completed: format, writer, scan.
+
+use base::{Bytes, Epoch, FileId, Incarnation, LogSequence, Result, SegmentId, SegmentSequence, WriteStamp};
+use files::{FileInfo, Store};
+use runtime::Handle;
+
+/// One write or discard of a segment, as it stands in the journal.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JournalRecord {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The ownership under which it was accepted.
+    pub epoch: Epoch,
+    /// Its place in the segment's order.
+    pub sequence: SegmentSequence,
+    /// Who wrote.
+    pub stamp: WriteStamp,
+    /// Byte offset in the segment, a multiple of 512.
+    pub offset: u64,
+    /// Length in bytes, a multiple of 512, not zero. At most [`RECORD_DATA_MAX`] for a write.
+    pub len: u64,
+    /// What it does.
+    pub operation: Operation,
+}
+
+/// What a [`JournalRecord`] does to its range.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Operation {
+    /// The range holds `data` from now on.
+    Write {
+        /// One for each fragment ([`base::io::fragment_checksums`]).
+        checksums: Vec<u32>,
+        /// As long as the range.
+        data: Bytes,
+    },
+    /// The range reads as zeros from now on.
+    Discard,
+}
+
+/// Most data of one record, in bytes: a longer write becomes several records.
+pub const RECORD_DATA_MAX: u64 = 256 * base::KIB;
+
+/// Settings of the journal of one loop.
+#[derive(Clone, Debug)]
+pub struct JournalOptions {
+    /// Size of a journal file, at least 1 MiB.
+    pub file_bytes: u64,
+    /// Journal files at most, those of earlier incarnations included; at least two.
+    pub files_max: usize,
+    /// Copies of each.
+    pub copies: u8,
+    /// The loop's number: each loop has a journal of its own.
+    pub log: u32,
+    /// How long an append waits for more data before it has 16 KiB; zero: until the turn's end.
+    pub fusion_wait: std::time::Duration,
+}
+
+/// A place in the journal where a replay may start: the beginning of an append.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JournalPosition {
+    /// The file.
+    pub file: FileId,
+    /// Byte offset of the append in it.
+    pub offset: u64,
+    /// The append's log sequence.
+    pub sequence: LogSequence,
+}
+
+/// What is oldest in the journal and not dumped.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OldestUndumped {
+    /// Where a replay would have to start now: nothing before it is needed. For `Dump` records.
+    pub position: JournalPosition,
+    /// The segments whose dump would free the oldest file.
+    pub segments: Vec<SegmentId>,
+}
+
+/// How full the journal is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum JournalPressure {
+    /// Files can be created as needed.
+    Low,
+    /// The last file that may exist is in use or about to be: dump the oldest segments.
+    High,
+    /// Writers wait for a file: dump the oldest segments as foreground work.
+    Full,
+}
+
+/// A journal file of an earlier incarnation, with what it holds, sealed.
+#[derive(Debug)]
+pub struct RecoveredJournal {
+    /// The file.
+    pub file: FileId,
+    /// The life that wrote it.
+    pub incarnation: Incarnation,
+}
+
+/// What [`scan`] decided.
+#[derive(Debug, Default)]
+pub struct ScanReport {
+    /// The files that still hold records, in journal order: hand them to the next `FusionWriteEngine`.
+    pub files: Vec<RecoveredJournal>,
+    /// Records handed out.
+    pub records: u64,
+    /// Journals whose tail was torn and cut.
+    pub torn_tails: u64,
+}
+
+/// Settings of a [`scan`].
+#[derive(Clone, Debug, Default)]
+pub struct ScanOptions {
+    /// Where the newest `Dump` record says that a replay may start; everything if there is none.
+    pub start: Option<JournalPosition>,
+    /// The operator's override: go on without acknowledged records that cannot be read.
+    pub accept_data_loss: bool,
+}
+
+/// Decides where the journals of earlier incarnations end, seals them there, and hands out their records in journal
+/// order. When it returns, that decision is durable.
+///
+/// # Errors
+/// `Corrupt` where records that were acknowledged cannot be read: names file and offset and the override. `Io`.
+pub async fn scan(
+    handle: &Handle,
+    store: &Store,
+    files: &[FileInfo],
+    options: &ScanOptions,
+    visit: impl FnMut(JournalRecord),
+) -> Result<ScanReport> {
+    let _ = (handle, store, files, options, visit);
+    todo!()
+}
