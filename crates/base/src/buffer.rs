@@ -1,6 +1,6 @@
 //! Memory that a disk can read from and write to directly.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -11,9 +11,14 @@ use bytes::Bytes;
 pub const ALIGNMENT: usize = 4096;
 
 /// A byte buffer at a 4 KiB boundary, as O_DIRECT wants it. Frozen into [`Bytes`] without a copy.
+///
+/// Memory that was never visible reads as zeros, but is only zeroed when it becomes visible: a buffer that is filled
+/// by [`AlignedBuf::extend_from_slice`] is written once.
 pub struct AlignedBuf {
     pointer: NonNull<u8>,
     len: usize,
+    /// Bytes from the start that were written or zeroed. `len <= initialized <= capacity`.
+    initialized: usize,
     capacity: usize,
 }
 
@@ -24,22 +29,28 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// A buffer of `len` zeros; its capacity is `len` rounded up to [`ALIGNMENT`].
     pub fn zeroed(len: usize) -> Self {
-        let mut buffer = Self::with_capacity(len);
+        let mut buffer = Self::allocate(len, alloc_zeroed);
+        buffer.initialized = buffer.capacity;
         buffer.len = len;
         buffer
     }
 
     /// An empty buffer that holds up to `capacity` bytes (rounded up to [`ALIGNMENT`]), all of them zero.
     pub fn with_capacity(capacity: usize) -> Self {
+        Self::allocate(capacity, alloc)
+    }
+
+    /// Memory from `allocator`, none of it taken as initialized.
+    fn allocate(capacity: usize, allocator: unsafe fn(Layout) -> *mut u8) -> Self {
         let capacity = capacity.next_multiple_of(ALIGNMENT);
         if capacity == 0 {
-            return AlignedBuf { pointer: NonNull::dangling(), len: 0, capacity: 0 };
+            return AlignedBuf { pointer: NonNull::dangling(), len: 0, initialized: 0, capacity: 0 };
         }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a size above zero.
-        let pointer = unsafe { alloc_zeroed(layout) };
+        let pointer = unsafe { allocator(layout) };
         let Some(pointer) = NonNull::new(pointer) else { handle_alloc_error(layout) };
-        AlignedBuf { pointer, len: 0, capacity }
+        AlignedBuf { pointer, len: 0, initialized: 0, capacity }
     }
 
     /// A buffer with a copy of `bytes`.
@@ -61,14 +72,22 @@ impl AlignedBuf {
     /// Changes the length. Bytes that become visible keep the value they last had (zero at first).
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity, "a buffer does not grow");
+        if len > self.initialized {
+            // SAFETY: the range lies within the allocation, which this buffer owns alone.
+            unsafe { self.pointer.add(self.initialized).write_bytes(0, len - self.initialized) }
+            self.initialized = len;
+        }
         self.len = len;
     }
 
     /// Appends `bytes`; the capacity must suffice.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        let start = self.len;
-        self.set_len(start + bytes.len());
-        self[start..].copy_from_slice(bytes);
+        let (start, end) = (self.len, self.len + bytes.len());
+        assert!(end <= self.capacity, "a buffer does not grow");
+        // SAFETY: the range lies within the allocation, which this buffer owns alone, so that `bytes` is elsewhere.
+        unsafe { self.pointer.add(start).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
+        self.initialized = self.initialized.max(end);
+        self.len = end;
     }
 
     /// Appends zeros up to the next multiple of `unit`.
@@ -97,7 +116,7 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len <= capacity` bytes are allocated and were initialised with zeros.
+        // SAFETY: `len <= initialized` bytes were written or zeroed.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }
@@ -146,6 +165,22 @@ mod tests {
         assert_eq!(bytes.as_ptr(), address);
         assert_eq!(address as usize % ALIGNMENT, 0);
         assert!(AlignedBuf::zeroed(0).is_empty());
+    }
+
+    #[test]
+    fn what_becomes_visible_is_zero_or_what_it_last_was() {
+        // Leaves other bytes in the memory that the allocator gives out next.
+        drop(AlignedBuf::copy_of(&[7; 8192]));
+        let mut buffer = AlignedBuf::with_capacity(8192);
+        buffer.extend_from_slice(&[1; 100]);
+        buffer.set_len(50);
+        buffer.set_len(8192);
+        assert!(buffer[..100].iter().all(|byte| *byte == 1) && buffer[100..].iter().all(|byte| *byte == 0));
+        buffer[8191] = 9;
+        buffer.set_len(0);
+        buffer.extend_from_slice(&[2]);
+        buffer.set_len(8192);
+        assert_eq!((buffer[0], buffer[1], buffer[8191]), (2, 1, 9));
     }
 
     #[test]
