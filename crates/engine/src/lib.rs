@@ -12,9 +12,12 @@ pub mod journal;
 pub mod reader;
 pub mod transaction;
 
-use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, Epoch, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;
 use runtime::Handle;
+
+/// The ownership of every segment, until segments move between servers.
+pub const EPOCH: Epoch = Epoch(1);
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]

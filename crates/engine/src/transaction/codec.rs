@@ -149,6 +149,15 @@ pub fn decode(bytes: &[u8], file: FileId) -> Option<(Header, Record, u64)> {
     Some((header, record, padded_len(body_len)))
 }
 
+/// The length of the body that the header at the start of `bytes` claims; nothing is verified. Zero where there are
+/// fewer bytes than a header has.
+pub fn claimed_body_len(bytes: &[u8]) -> usize {
+    match bytes.get(48..52) {
+        Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]) as usize,
+        _ => 0,
+    }
+}
+
 /// The number of a record's kind on disk.
 pub fn kind_of(record: &Record) -> u16 {
     match record {

@@ -98,6 +98,13 @@ pub struct Checkpoint {
     pub segments: Vec<SegmentCheckpoint>,
 }
 
+impl Checkpoint {
+    /// The first record that a replay over this checkpoint needs.
+    pub fn replay_start(&self) -> LogSequence {
+        self.segments.iter().map(|segment| segment.tables.covers).fold(self.from, LogSequence::min)
+    }
+}
+
 /// One segment in a [`Checkpoint`].
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SegmentCheckpoint {

@@ -3,6 +3,8 @@
 pub mod codec;
 mod fields;
 pub mod format;
+pub mod log;
+pub mod scan;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,6 +13,8 @@ use base::{LogSequence, Result, SegmentId};
 use files::LocalBoxFuture;
 
 pub use format::{Checkpoint, Record, SegmentCheckpoint};
+pub use log::{LogFile, LogOptions, TransactionLog};
+pub use scan::{ScannedLog, scan};
 
 /// Where merges and GC log what they did.
 pub trait TransactionSink {

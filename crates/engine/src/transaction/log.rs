@@ -1,0 +1,489 @@
+//! The writer of the transaction log.
+//!
+//! A record gets its log sequence, and its place behind the records before it, at the call. Several are in flight;
+//! they **retire** in log order: a record retires when it and every record before it are durable, and only then is
+//! its effect applied to memory and its waiter told. So what memory holds is always a prefix of the log (the effect
+//! of large writes, which wait for their data too, excepted), and a checkpoint can name the position it stands for.
+//!
+//! A file that failed takes no more: it is sealed at the end of the last record that retired from it, and the
+//! records behind that are written again to a new file under the same sequences. The seal makes their first try
+//! invisible, so no record is ever there twice. Only when that fails again and again is the log **broken**.
+//!
+//! Names: `durable_through` is the highest sequence up to which everything is complete: records, and the data of
+//! large writes. It travels in every header, and tells a recovery which large writes need no proof.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Error, FileId, Histogram, Instant, LogSequence, Result, SegmentId};
+use files::{CreateOptions, FileKind, FileWriter, LocalBoxFuture, Redundancy, Store};
+use runtime::sync::{Event, Receiver, Sender, oneshot};
+use runtime::{Class, Handle};
+
+use super::codec::{Header, encode, encode_body, kind_of, padded_len};
+use super::{FrozenAt, Record, Relocating, TransactionSink};
+
+/// How often a new file is tried before the log is broken; the pauses between double from [`RETRY_PAUSE`].
+const ATTEMPTS_MAX: u32 = 10;
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// How the log keeps its files.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// Capacity of a file.
+    pub file_bytes: u64,
+    /// Copies of a file.
+    pub copies: u8,
+}
+
+/// A file of the log that may still be needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogFile {
+    /// The file.
+    pub file: FileId,
+    /// Its first record's sequence.
+    pub first: LogSequence,
+}
+
+/// The log. Clones share it.
+#[derive(Clone)]
+pub struct TransactionLog(Rc<Shared>);
+
+struct Shared {
+    handle: Handle,
+    store: Store,
+    options: LogOptions,
+    state: RefCell<State>,
+    /// Something retired, rotated or broke.
+    changed: Event,
+}
+
+struct State {
+    writer: Option<FileWriter>,
+    /// Prepared ahead, so that a rotation does not wait and needs no space.
+    spare: Option<FileWriter>,
+    /// Somebody is opening a file, or sealing a failed one.
+    opening: bool,
+    next: LogSequence,
+    /// Records that have not retired, in log order.
+    slots: VecDeque<Slot>,
+    /// Appends in flight to the present file.
+    in_flight: usize,
+    /// Where the records of the present file that retired end.
+    retired_end: u64,
+    /// Large writes whose record retired before their data was there, or that failed.
+    incomplete: BTreeMap<LogSequence, Incomplete>,
+    /// Records whose effect on the index is not applied yet.
+    effects: BTreeMap<LogSequence, SegmentId>,
+    relocating: BTreeMap<SegmentId, Rc<Cell<usize>>>,
+    files: VecDeque<LogFile>,
+    rotations: u64,
+    latency: Histogram,
+    broken: Option<Error>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Incomplete {
+    Pending,
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    Waiting,
+    InFlight,
+    Durable,
+}
+
+struct Slot {
+    sequence: LogSequence,
+    kind: u16,
+    body: Rc<Vec<u8>>,
+    progress: Progress,
+    submitted: Instant,
+    apply: Box<dyn FnOnce(LogSequence)>,
+    waiter: Sender<Result<LogSequence>>,
+}
+
+impl TransactionLog {
+    /// A log that goes on with the record `next`. `files` are those of earlier incarnations that a replay still
+    /// needs, by their first record; nothing is ever appended to them.
+    pub fn new(handle: &Handle, store: &Store, options: LogOptions, next: LogSequence, files: Vec<LogFile>) -> Self {
+        let state = State {
+            writer: None,
+            spare: None,
+            opening: false,
+            next,
+            slots: VecDeque::new(),
+            in_flight: 0,
+            retired_end: 0,
+            incomplete: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            relocating: BTreeMap::new(),
+            files: files.into(),
+            rotations: 0,
+            latency: Histogram::new(),
+            broken: None,
+        };
+        TransactionLog(Rc::new(Shared {
+            handle: handle.clone(),
+            store: store.clone(),
+            options,
+            state: RefCell::new(state),
+            changed: Event::new(),
+        }))
+    }
+
+    /// Appends a record: see [`TransactionSink::log`].
+    pub fn append(
+        &self,
+        record: &Record,
+        apply: Box<dyn FnOnce(LogSequence)>,
+    ) -> (LogSequence, impl Future<Output = Result<LogSequence>> + use<>) {
+        let (waiter, receiver) = oneshot();
+        let sequence = {
+            let mut state = self.0.state.borrow_mut();
+            let sequence = state.next;
+            match &state.broken {
+                Some(error) => waiter.send(Err(error.clone())),
+                None => {
+                    state.next.0 += 1;
+                    if matches!(record, Record::Large { .. }) {
+                        state.incomplete.insert(sequence, Incomplete::Pending);
+                    }
+                    if let Some(segment) = record.segment().filter(|_| record.changes_index()) {
+                        state.effects.insert(sequence, segment);
+                    }
+                    state.slots.push_back(Slot {
+                        sequence,
+                        kind: kind_of(record),
+                        body: Rc::new(encode_body(record)),
+                        progress: Progress::Waiting,
+                        submitted: self.0.handle.now(),
+                        apply,
+                        waiter,
+                    });
+                }
+            }
+            sequence
+        };
+        self.write_waiting();
+        (sequence, outcome(receiver))
+    }
+
+    /// The data of a large write is durable, and its effect was applied.
+    pub fn on_large_done(&self, sequence: LogSequence) {
+        let mut state = self.0.state.borrow_mut();
+        state.incomplete.remove(&sequence);
+        state.effects.remove(&sequence);
+    }
+
+    /// The data of a large write did not become durable: whether it counts must be said by a checkpoint
+    /// ([`TransactionLog::undecided`]) before `durable_through` may pass it.
+    pub fn on_large_failed(&self, sequence: LogSequence) {
+        let mut state = self.0.state.borrow_mut();
+        state.incomplete.insert(sequence, Incomplete::Failed);
+        state.effects.remove(&sequence);
+    }
+
+    /// What a checkpoint that is composed now decides: large writes through the first value count, but those listed.
+    pub fn undecided(&self) -> (LogSequence, Vec<LogSequence>) {
+        let state = self.0.state.borrow();
+        let pending = state.incomplete.iter().find(|(_, what)| **what == Incomplete::Pending).map(|(at, _)| *at);
+        let end = pending.unwrap_or(state.next).min(state.retired_below());
+        let failed = state.incomplete.iter().filter(|(_, what)| **what == Incomplete::Failed).map(|(at, _)| *at);
+        (LogSequence(end.0 - 1), failed.take_while(|at| *at < end).collect())
+    }
+
+    /// A checkpoint that lists these failed large writes is durable: they hold nothing back any more.
+    pub fn on_rejected(&self, sequences: &[LogSequence]) {
+        let mut state = self.0.state.borrow_mut();
+        sequences.iter().for_each(|sequence| {
+            state.incomplete.remove(sequence);
+        });
+    }
+
+    /// Every record below this one is applied to memory (large writes: is durable).
+    pub fn retired_below(&self) -> LogSequence {
+        self.0.state.borrow().retired_below()
+    }
+
+    /// The sequence that the next record gets.
+    pub fn next_sequence(&self) -> LogSequence {
+        self.0.state.borrow().next
+    }
+
+    /// Files that may still be needed, oldest first.
+    pub fn files(&self) -> Vec<LogFile> {
+        self.0.state.borrow().files.iter().copied().collect()
+    }
+
+    /// How often a new file was begun.
+    pub fn rotations(&self) -> u64 {
+        self.0.state.borrow().rotations
+    }
+
+    /// Nanoseconds from the call to the retirement of each record.
+    pub fn latency(&self) -> Histogram {
+        self.0.state.borrow().latency.clone()
+    }
+
+    /// Why the log takes no more records, if it does not.
+    pub fn broken(&self) -> Option<Error> {
+        self.0.state.borrow().broken.clone()
+    }
+
+    /// Completes when a record retired, a file was begun, or the log broke.
+    pub fn changed(&self) -> impl Future<Output = ()> + use<> {
+        self.0.changed.wait()
+    }
+
+    /// Deletes the files whose records are all below `position`, which a durable checkpoint made unneeded.
+    ///
+    /// # Errors
+    /// `Io`: the files that are left are deleted by the next call.
+    pub async fn trim(&self, position: LogSequence) -> Result<()> {
+        loop {
+            let oldest = {
+                let state = self.0.state.borrow();
+                match (state.files.front(), state.files.get(1)) {
+                    (Some(oldest), Some(second)) if second.first <= position => oldest.file,
+                    _ => return Ok(()),
+                }
+            };
+            self.0.store.delete(oldest).await?;
+            let mut state = self.0.state.borrow_mut();
+            if state.files.front().is_some_and(|front| front.file == oldest) {
+                state.files.pop_front();
+            }
+        }
+    }
+
+    /// Opens the first file and the spare one, so that no later call has to wait for them.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub async fn prepare(&self) -> Result<()> {
+        let writer = self.create(self.0.options.file_bytes).await?;
+        self.begin_file(writer);
+        let spare = self.create(self.0.options.file_bytes).await?;
+        self.0.state.borrow_mut().spare = Some(spare);
+        Ok(())
+    }
+
+    async fn create(&self, capacity: u64) -> Result<FileWriter> {
+        let options = CreateOptions {
+            kind: FileKind::Transaction,
+            capacity,
+            redundancy: Redundancy::Copies(self.0.options.copies),
+            prepared: true,
+            epoch: crate::EPOCH,
+        };
+        self.0.store.create(options).await.map_err(|error| error.context("opening a transaction file"))
+    }
+
+    fn begin_file(&self, writer: FileWriter) {
+        let mut state = self.0.state.borrow_mut();
+        assert_eq!(state.in_flight, 0, "a new file begins when the old one is quiet");
+        let first = state.slots.front().map_or(state.next, |slot| slot.sequence);
+        state.files.push_back(LogFile { file: writer.id(), first });
+        state.retired_end = 0;
+        state.writer = Some(writer);
+        state.rotations += 1;
+    }
+
+    /// Submits what waits for the disk, as far as the present file has room.
+    fn write_waiting(&self) {
+        let mut state = self.0.state.borrow_mut();
+        let state = &mut *state;
+        if state.opening || state.broken.is_some() {
+            return;
+        }
+        let durable_through = state.durable_through();
+        for slot in state.slots.iter_mut().filter(|slot| slot.progress == Progress::Waiting) {
+            let len = padded_len(slot.body.len());
+            let Some(writer) = state.writer.as_mut().filter(|writer| !writer.has_failed() && writer.room() >= len)
+            else {
+                state.opening = true;
+                let this = self.clone();
+                let rotate = async move { this.rotate(len).await };
+                self.0.handle.spawn(Class::Io, "transaction file", rotate).detach();
+                return;
+            };
+            let header = Header {
+                file: writer.id(),
+                incarnation: self.0.store.incarnation(),
+                sequence: slot.sequence,
+                durable_through,
+            };
+            let append = writer.append(encode(&header, slot.kind, &slot.body).freeze());
+            slot.progress = Progress::InFlight;
+            state.in_flight += 1;
+            let (this, sequence) = (self.clone(), slot.sequence);
+            let land = async move {
+                let landed = append.await;
+                this.on_landed(sequence, landed.map(drop));
+            };
+            self.0.handle.spawn(Class::Io, "transaction append", land).detach();
+        }
+    }
+
+    fn on_landed(&self, sequence: LogSequence, landed: Result<()>) {
+        {
+            let mut state = self.0.state.borrow_mut();
+            let state = &mut *state;
+            state.in_flight -= 1;
+            let at = state.slots.binary_search_by_key(&sequence, |slot| slot.sequence);
+            let slot = &mut state.slots[at.expect("a record in flight has not retired")];
+            match landed {
+                Ok(()) => slot.progress = Progress::Durable,
+                Err(error) => {
+                    slot.progress = Progress::Waiting;
+                    tracing::warn!(%sequence, %error, "a transaction record did not become durable");
+                    if let Some(writer) = &mut state.writer {
+                        writer.fail();
+                    }
+                }
+            }
+        }
+        self.retire();
+        self.0.changed.notify();
+        self.write_waiting();
+    }
+
+    /// Applies what is durable, in log order.
+    fn retire(&self) {
+        let now = self.0.handle.now();
+        loop {
+            let slot = {
+                let mut state = self.0.state.borrow_mut();
+                if state.slots.front().is_none_or(|slot| slot.progress != Progress::Durable) {
+                    return;
+                }
+                let Some(slot) = state.slots.pop_front() else { return };
+                state.retired_end += padded_len(slot.body.len());
+                state.latency.record(now.nanos_since(slot.submitted));
+                if !state.incomplete.contains_key(&slot.sequence) {
+                    state.effects.remove(&slot.sequence);
+                }
+                slot
+            };
+            (slot.apply)(slot.sequence);
+            slot.waiter.send(Ok(slot.sequence));
+        }
+    }
+
+    /// Goes on in a new file with room for a record of `len` bytes, once the present one is quiet.
+    async fn rotate(&self, len: u64) {
+        while self.0.state.borrow().in_flight > 0 {
+            self.0.changed.wait().await;
+        }
+        let mut pause = RETRY_PAUSE;
+        for attempt in 1.. {
+            match self.try_rotate(len).await {
+                Ok(writer) => {
+                    self.begin_file(writer);
+                    self.0.state.borrow_mut().opening = false;
+                    break;
+                }
+                Err(error) if attempt < ATTEMPTS_MAX => {
+                    tracing::warn!(%error, attempt, "the transaction log cannot go on yet");
+                    self.0.handle.sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(error) => return self.on_broken(error.context("the transaction log is broken, restart the store")),
+            }
+        }
+        self.0.changed.notify();
+        self.write_waiting();
+        self.refill_spare().await;
+    }
+
+    async fn try_rotate(&self, len: u64) -> Result<FileWriter> {
+        let failed = {
+            let mut state = self.0.state.borrow_mut();
+            // What landed behind a hole is cut off by the seal, and written again.
+            for slot in &mut state.slots {
+                slot.progress = Progress::Waiting;
+            }
+            let end = state.retired_end;
+            state.writer.as_ref().filter(|writer| writer.has_failed()).map(|writer| (writer.id(), end))
+        };
+        if let Some((file, end)) = failed {
+            self.0.store.seal(file, end).await?;
+            self.0.state.borrow_mut().writer = None;
+        }
+        let spare = {
+            let mut state = self.0.state.borrow_mut();
+            match &state.spare {
+                Some(spare) if spare.room() >= len => state.spare.take(),
+                _ => None,
+            }
+        };
+        match spare {
+            Some(spare) => Ok(spare),
+            None => self.create(self.0.options.file_bytes.max(len)).await,
+        }
+    }
+
+    async fn refill_spare(&self) {
+        if self.0.state.borrow().spare.is_some() {
+            return;
+        }
+        match self.create(self.0.options.file_bytes).await {
+            Ok(spare) => self.0.state.borrow_mut().spare = Some(spare),
+            Err(error) => tracing::debug!(%error, "no spare transaction file"),
+        }
+    }
+
+    fn on_broken(&self, error: Error) {
+        tracing::error!(%error, "no more writes");
+        let slots = {
+            let mut state = self.0.state.borrow_mut();
+            state.broken = Some(error.clone());
+            std::mem::take(&mut state.slots)
+        };
+        slots.into_iter().for_each(|slot| slot.waiter.send(Err(error.clone())));
+        self.0.changed.notify();
+    }
+}
+
+impl State {
+    fn retired_below(&self) -> LogSequence {
+        self.slots.front().map_or(self.next, |slot| slot.sequence)
+    }
+
+    fn durable_through(&self) -> LogSequence {
+        let incomplete = self.incomplete.keys().next().copied().unwrap_or(self.next);
+        LogSequence(incomplete.min(self.retired_below()).0 - 1)
+    }
+}
+
+impl TransactionSink for TransactionLog {
+    fn log(&self, record: Record, apply: Box<dyn FnOnce(LogSequence)>) -> LocalBoxFuture<'static, Result<LogSequence>> {
+        let (_, outcome) = self.append(&record, apply);
+        Box::pin(outcome)
+    }
+
+    fn frozen_at(&self, segment: SegmentId) -> FrozenAt {
+        let state = self.0.state.borrow();
+        let pending = state.effects.iter().find(|(_, of)| **of == segment).map(|(sequence, _)| *sequence);
+        let relocating = state.relocating.get(&segment).is_some_and(|count| count.get() > 0);
+        FrozenAt { covers: pending.unwrap_or(state.next), quiet: pending.is_none() && !relocating }
+    }
+
+    fn relocating(&self, segment: SegmentId) -> Relocating {
+        let mut state = self.0.state.borrow_mut();
+        state.relocating.retain(|_, count| count.get() > 0);
+        Relocating::new(state.relocating.entry(segment).or_default().clone())
+    }
+}
+
+async fn outcome(receiver: Receiver<Result<LogSequence>>) -> Result<LogSequence> {
+    match receiver.await {
+        Some(outcome) => outcome,
+        None => Err(Error::internal("the transaction log was closed")),
+    }
+}

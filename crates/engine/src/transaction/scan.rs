@@ -1,0 +1,254 @@
+//! Reading the transaction log of earlier incarnations: where it ends, and what it says.
+//!
+//! A file of the log is begun only when everything in the files before it is durable, or sealed away. So only the
+//! last file with records can have a **torn** tail: appends that were in flight when the process died. Every other
+//! record that cannot be read from any copy is **rotten**: acknowledged work depends on it, and the store does not
+//! start without an override. Within the last file, a bad record is rotten if a later one says that it was durable.
+//!
+//! Flow: read all files; walk their records; decide the end; bring every copy of the tail to the decided content and
+//! seal, so that the next recovery decides the same; find the newest checkpoint; hand out what a replay needs.
+
+use std::collections::BTreeMap;
+
+use base::{AlignedBuf, BLOCK, Error, LogSequence, Result};
+use files::{FileInfo, FileKind, Store};
+
+use super::codec::{BODY_BYTES_MAX, Header, claimed_body_len, decode, padded_len};
+use super::format::{Checkpoint, Record};
+use super::log::LogFile;
+
+/// Bytes of one read.
+const READ_BYTES: u64 = base::MIB;
+
+/// What the log of earlier incarnations says.
+#[derive(Debug, Default)]
+pub struct ScannedLog {
+    /// The newest checkpoint; none in a new store.
+    pub checkpoint: Option<Checkpoint>,
+    /// Every record from the first one that a replay needs, in log order.
+    pub records: Vec<(LogSequence, Record)>,
+    /// Large writes up to here counted when they were logged over, or were decided by an earlier recovery.
+    pub durable_through: LogSequence,
+    /// The first sequence that is free.
+    pub next: LogSequence,
+    /// The files that a replay needs, oldest first.
+    pub files: Vec<LogFile>,
+    /// Whether the last file ended in records that were cut.
+    pub torn_tail: bool,
+    /// Copies of the tail that were brought to the decided content.
+    pub repaired_copies: u64,
+}
+
+/// A valid record and where it stands.
+struct Found {
+    offset: u64,
+    header: Header,
+    record: Record,
+}
+
+/// One file, as it was read.
+struct ReadFile {
+    info: FileInfo,
+    content: AlignedBuf,
+    found: Vec<Found>,
+    /// Where the records that follow each other from the start end.
+    end: u64,
+}
+
+/// Reads the transaction files of `store`, decides where the log ends and makes that durable.
+///
+/// # Errors
+/// `Corrupt` where records that were durable cannot be read (`accept_data_loss`: goes on without them), `Io`.
+pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
+    let mut files = Vec::new();
+    for info in store.list().into_iter().filter(|info| info.kind == FileKind::Transaction) {
+        files.push(read_file(store, info).await?);
+    }
+    // A file without a single valid record holds nothing that anything depends on.
+    let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| !file.found.is_empty());
+    files.sort_by_key(|file| file.found[0].header.sequence);
+    let mut scanned = ScannedLog { next: LogSequence(1), ..ScannedLog::default() };
+    let end = decide_end(store, &mut files, accept_data_loss, &mut scanned)?;
+    files.truncate(end);
+    for file in &files {
+        reconcile_and_seal(store, file, &mut scanned).await?;
+    }
+    for file in empty {
+        store.delete(file.info.id).await?;
+    }
+    collect(files, &mut scanned)?;
+    Ok(scanned)
+}
+
+/// Walks the records of all files in log order, and gives the number of files that count.
+fn decide_end(store: &Store, files: &mut [ReadFile], accept: bool, scanned: &mut ScannedLog) -> Result<usize> {
+    let mut claimed = BTreeMap::new();
+    for (index, file) in files.iter().enumerate() {
+        for found in &file.found {
+            claimed.insert(found.header.sequence, (index, found.header.durable_through));
+        }
+    }
+    let mut expected = files.first().map_or(LogSequence(1), |file| {
+        // Something stood before a first record that does not begin the file.
+        let first = &file.found[0];
+        LogSequence(first.header.sequence.0 - u64::from(first.offset > 0))
+    });
+    for index in 0..files.len() {
+        let file = &mut files[index];
+        let mut end = 0;
+        let mut good = 0;
+        for found in &file.found {
+            if found.offset != end || found.header.sequence != expected {
+                break;
+            }
+            end = found.offset + padded_len(claimed_body_len(&file.content[end as usize..]));
+            expected.0 += 1;
+            good += 1;
+            scanned.durable_through = scanned.durable_through.max(found.header.durable_through);
+        }
+        let whole = file.info.sealed.is_none_or(|sealed| sealed == end);
+        let rotten = claimed.range(expected..).any(|(_, (at, durable))| *at > index || *durable >= expected);
+        if (rotten || !whole) && !accept {
+            let path = store.locate(file.info.id, 0);
+            return Err(Error::corrupt(format!(
+                "{path}: the transaction record at byte {end} was durable and cannot be read from any copy; restore \
+                 the file, or start once with accept_data_loss to go on with what came before it"
+            )));
+        }
+        scanned.torn_tail |= good < file.found.len();
+        file.found.truncate(good);
+        file.end = end;
+        if rotten || !whole {
+            tracing::error!(%expected, "accepting the loss of all transaction records from here on");
+            return Ok(index + 1);
+        }
+    }
+    scanned.next = expected;
+    Ok(files.len())
+}
+
+/// Brings all copies of a file to its decided content, and seals it there.
+async fn reconcile_and_seal(store: &Store, file: &ReadFile, scanned: &mut ScannedLog) -> Result<()> {
+    let info = &file.info;
+    if info.sealed.is_some() {
+        return Ok(());
+    }
+    if file.end == 0 {
+        return store.delete(info.id).await;
+    }
+    if info.copies > 1 {
+        for copy in 0..info.copies_wanted {
+            scanned.repaired_copies += reconcile_copy(store, file, copy).await?;
+        }
+    }
+    store.seal(info.id, file.end).await
+}
+
+/// Writes what differs in one copy; gives how many ranges did.
+async fn reconcile_copy(store: &Store, file: &ReadFile, copy: u8) -> Result<u64> {
+    let mut repaired = 0;
+    let mut at = 0;
+    while at < file.end {
+        let len = READ_BYTES.min(file.end - at);
+        let wanted = &file.content[at as usize..(at + len) as usize];
+        let there = match store.read_copy(file.info.id, copy, at, len as usize).await {
+            Ok(there) => Some(there),
+            Err(error) if error.kind == base::ErrorKind::NotFound => return Ok(repaired),
+            Err(_) => None,
+        };
+        if there.is_none_or(|there| there[..] != *wanted) {
+            store.repair_copy(file.info.id, copy, at, AlignedBuf::copy_of(wanted).freeze()).await?;
+            repaired += 1;
+        }
+        at += len;
+    }
+    Ok(repaired)
+}
+
+/// Finds the newest checkpoint and keeps what a replay from it needs.
+fn collect(files: Vec<ReadFile>, scanned: &mut ScannedLog) -> Result<()> {
+    let mut all = Vec::new();
+    for file in files.into_iter().filter(|file| file.end > 0) {
+        scanned.files.push(LogFile { file: file.info.id, first: file.found[0].header.sequence });
+        all.extend(file.found.into_iter().map(|found| (found.header.sequence, found.record)));
+    }
+    if let Some((last, _)) = all.last() {
+        scanned.next = LogSequence(last.0 + 1);
+    }
+    let newest = all.iter().rposition(|(_, record)| matches!(record, Record::Checkpoint(_)));
+    let Some(newest) = newest else {
+        return match all.first() {
+            None => Ok(()),
+            Some((first, _)) => {
+                Err(Error::corrupt(format!("the transaction log begins at record {first} without a checkpoint")))
+            }
+        };
+    };
+    let Record::Checkpoint(checkpoint) = all[newest].1.clone() else { unreachable!("found as a checkpoint") };
+    let start = checkpoint.replay_start();
+    if all[0].0 > start {
+        return Err(Error::corrupt(format!(
+            "the transaction log begins at record {}, but the newest checkpoint needs it from record {start}",
+            all[0].0
+        )));
+    }
+    scanned.durable_through = scanned.durable_through.max(checkpoint.decided_through);
+    all.retain(|(sequence, record)| *sequence >= start && !matches!(record, Record::Checkpoint(_)));
+    scanned.records = all;
+    scanned.checkpoint = Some(checkpoint);
+    Ok(())
+}
+
+/// Reads one file and finds every valid record in it, also those behind holes; a record that is bad in one copy is
+/// taken from another.
+async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
+    let len = info.sealed.unwrap_or(info.capacity);
+    let mut content = AlignedBuf::zeroed(len as usize);
+    let mut at = 0;
+    while at < len {
+        let part = READ_BYTES.min(len - at);
+        match store.read(info.id, at, part as usize).await {
+            Ok(bytes) => content[at as usize..(at + part) as usize].copy_from_slice(&bytes),
+            // No copy gave all of it: the copies are asked record by record below.
+            Err(error) => tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read"),
+        }
+        at += part;
+    }
+    let mut file = ReadFile { info, content, found: Vec::new(), end: 0 };
+    let mut offset = 0;
+    while offset < len {
+        let found = match decode(&file.content[offset as usize..], file.info.id) {
+            Some(found) => Some(found),
+            None => from_other_copies(store, &mut file, offset).await,
+        };
+        offset += match found {
+            Some((header, record, len)) => {
+                file.found.push(Found { offset, header, record });
+                len
+            }
+            None => BLOCK,
+        };
+    }
+    Ok(file)
+}
+
+/// Tries to read the record at `offset` from each single copy, and puts its bytes into the content.
+async fn from_other_copies(store: &Store, file: &mut ReadFile, offset: u64) -> Option<(Header, Record, u64)> {
+    if file.info.copies <= 1 {
+        return None;
+    }
+    let rest = file.content.len() as u64 - offset;
+    for copy in 0..file.info.copies_wanted {
+        let Ok(first) = store.read_copy(file.info.id, copy, offset, BLOCK as usize).await else { continue };
+        let len = padded_len(claimed_body_len(&first));
+        if len > rest || len > padded_len(BODY_BYTES_MAX) {
+            continue;
+        }
+        let Ok(bytes) = store.read_copy(file.info.id, copy, offset, len as usize).await else { continue };
+        if let Some(found) = decode(&bytes, file.info.id) {
+            file.content[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
+            return Some(found);
+        }
+    }
+    None
+}
