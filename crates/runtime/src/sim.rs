@@ -46,11 +46,15 @@ mod driver;
 mod errno;
 mod events;
 mod namespace;
+mod network;
 mod node;
 mod state;
 mod storage;
+mod stream;
+mod tamper;
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,11 +62,14 @@ use std::time::Duration;
 use base::Instant;
 use policies::loop_schedule::LoopSettings;
 
-pub use self::disk::{DiskCounters, DiskId, DiskOptions, Fault, FaultPlan};
+pub use self::disk::{DiskCounters, DiskOptions, Fault, FaultPlan};
+pub use self::network::NetworkOptions;
 pub use self::node::{CpuOptions, NodeId, NodeOptions};
+pub use self::tamper::{DiskSnapshot, SimDisk};
 
 use self::disk::Disk;
 use self::driver::{SimDriver, Unparker};
+use self::network::{Network, Step};
 use self::state::{Event, LoopId, Node, State};
 use crate::executor::Executor;
 use crate::{Class, Handle};
@@ -138,6 +145,7 @@ impl World {
             mounts.push((path.clone(), state.storage.add_disk(Disk::new(disk.clone()))));
         }
         state.nodes.push(Node::new(&options, mounts));
+        state.network.links.add_node(options.addresses);
         NodeId(state.nodes.len() - 1)
     }
 
@@ -226,6 +234,9 @@ impl World {
                 self.turn(id);
             }
             Event::File { slot, number } => self.0.state.borrow_mut().on_file(slot, number),
+            Event::Net(event) => {
+                self.0.state.borrow_mut().on_network(at_ns, |network, step| network.on_event(step, event));
+            }
             Event::Job(id, job) => {
                 if self.0.state.borrow().loops[id.0].alive {
                     job();
@@ -270,8 +281,57 @@ impl World {
     /// Gives a node its power back, kills what still runs there, and starts a fresh loop on the same disks.
     pub fn restart(&self, node: NodeId) -> Handle {
         self.kill(node);
-        self.0.state.borrow_mut().nodes[node.0].has_power = true;
+        self.0.state.borrow_mut().give_power(node);
         self.start_loop(node)
+    }
+
+    /// The first IP address of a node.
+    pub fn address(&self, node: NodeId) -> IpAddr {
+        self.0.state.borrow().network.links.address(node)
+    }
+
+    /// Replaces what the network is like, for what happens from now on.
+    pub fn set_network(&self, options: NetworkOptions) {
+        assert!(options.pipe_bytes > 0 && options.transfer_bytes_per_sec > 0, "a network carries something");
+        self.0.state.borrow_mut().network.links.options = options;
+    }
+
+    /// Lets everything that `from` sends to `to` take so much longer.
+    pub fn set_extra_delay(&self, from: NodeId, to: NodeId, delay: Duration) {
+        self.0.state.borrow_mut().network.links.set_extra_delay(from, to, delay);
+    }
+
+    /// Cuts the link from `from` to `to`, in this direction only. What is sent waits until it is mended.
+    pub fn cut_link(&self, from: NodeId, to: NodeId) {
+        self.on_network(|network, step| network.set_cut(step, from, to, true));
+    }
+
+    /// Mends the link from `from` to `to`.
+    pub fn mend_link(&self, from: NodeId, to: NodeId) {
+        self.on_network(|network, step| network.set_cut(step, from, to, false));
+    }
+
+    /// Cuts both links between two nodes.
+    pub fn partition(&self, a: NodeId, b: NodeId) {
+        self.cut_link(a, b);
+        self.cut_link(b, a);
+    }
+
+    /// Mends both links between two nodes.
+    pub fn heal(&self, a: NodeId, b: NodeId) {
+        self.mend_link(a, b);
+        self.mend_link(b, a);
+    }
+
+    /// Resets all connections between two nodes; both sides get errors.
+    pub fn reset_connections(&self, a: NodeId, b: NodeId) {
+        self.on_network(|network, step| network.reset(step, a, b));
+    }
+
+    fn on_network(&self, act: impl FnOnce(&mut Network, &mut Step<'_>)) {
+        let mut state = self.0.state.borrow_mut();
+        let now_ns = state.now_ns;
+        state.on_network(now_ns, act);
     }
 
     /// From now on the clock of `node` gains `drift_ppm` millionths.

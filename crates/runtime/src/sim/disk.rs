@@ -100,18 +100,9 @@ impl Fault {
     pub(super) const COUNT: usize = 8;
 }
 
-/// The name of a disk of the world.
+/// The number of a disk in its world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DiskId(pub(super) usize);
-
-/// What happens to the content of a disk that returns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Returns {
-    /// It holds what was durable when it vanished, and some of what was not.
-    AsItWas,
-    /// It is a new, empty disk.
-    Empty,
-}
+pub(super) struct DiskId(pub(super) usize);
 
 /// What a disk did so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -138,10 +129,7 @@ impl DiskCounters {
     }
 }
 
-/// A copy of a whole disk, cheap to take: pages are shared until they change.
-#[derive(Clone, Debug)]
-pub struct DiskSnapshot(pub(super) Namespace);
-
+/// A disk, as the world keeps it.
 pub(super) struct Disk {
     pub(super) options: DiskOptions,
     pub(super) names: Namespace,
@@ -241,6 +229,10 @@ impl Disk {
         }
     }
 
+    pub(super) fn stop_injections(&mut self) {
+        self.injections.clear();
+    }
+
     /// Bytes that are still free.
     pub(super) fn free(&self) -> u64 {
         self.options.capacity.saturating_sub(self.used)
@@ -269,16 +261,22 @@ impl Disk {
         self.bus_free_ns = now_ns;
     }
 
-    /// The disk is gone until it returns.
-    pub(super) fn vanish(&mut self) {
+    /// The disk is gone until it returns; of what its cache held some reached the medium.
+    pub(super) fn vanish(&mut self, now_ns: u64, prng: &mut Prng) {
         self.present = false;
         self.life += 1;
+        self.lose_power(now_ns, prng);
     }
 
-    /// Replaces the content; nothing is open then, and everything is durable.
+    /// Replaces the content: what was open is dead, and everything is durable.
     pub(super) fn replace(&mut self, names: Namespace) {
         self.names = names;
         self.life += 1;
         self.recount();
+    }
+
+    /// Bytes of room in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used
     }
 }

@@ -10,7 +10,6 @@ pub(super) const EXDEV: i32 = 18;
 pub(super) const ENOTDIR: i32 = 20;
 pub(super) const EISDIR: i32 = 21;
 pub(super) const EINVAL: i32 = 22;
-pub(super) const EMFILE: i32 = 24;
 pub(super) const ENOSPC: i32 = 28;
 pub(super) const EPIPE: i32 = 32;
 pub(super) const ENOTEMPTY: i32 = 39;

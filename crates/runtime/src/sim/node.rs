@@ -1,5 +1,6 @@
 //! A node: a machine with disks, a clock and processors, on which one process runs one or more loops.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub struct NodeId(pub(super) usize);
 pub struct NodeOptions {
     /// Its disks and the absolute paths where they are mounted. Nothing exists outside of them.
     pub disks: Vec<(PathBuf, DiskOptions)>,
+    /// Its IP addresses; without any it gets one (10.0.0.1 and so on).
+    pub addresses: Vec<IpAddr>,
     /// What work costs.
     pub cpu: CpuOptions,
     /// What its clock shows when the world begins.
@@ -51,6 +54,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         NodeOptions {
             disks: vec![(PathBuf::from("/disk"), DiskOptions::default())],
+            addresses: Vec::new(),
             cpu: CpuOptions::default(),
             clock_start: Duration::from_secs(1),
             clock_drift_ppm: 0,

@@ -14,15 +14,17 @@ use slab::Slab;
 
 use super::World;
 use super::clock::Clock;
+use super::disk::DiskId;
 use super::driver::Unparker;
 use super::errno::{ECANCELED, fail};
 use super::events::EventQueue;
+use super::network::{Effects, NetEvent, Network, Step};
 use super::node::{CpuOptions, NodeId};
 use super::storage::{FileOp, Mounts, Storage};
 use crate::driver::{Op, OpId, Outcome, Payload, Wait};
 
 /// The number of a loop in its world; never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct LoopId(pub(super) usize);
 
 pub(super) struct State {
@@ -32,6 +34,8 @@ pub(super) struct State {
     pub(super) nodes: Vec<Node>,
     pub(super) loops: Vec<Loop>,
     pub(super) storage: Storage,
+    pub(super) network: Network,
+    effects: Effects,
     pub(super) history: History,
     pub(super) operations_done: u64,
     pub(super) any_woken: Arc<AtomicBool>,
@@ -46,6 +50,8 @@ pub(super) enum Event {
     Turn(LoopId),
     /// An operation on a file takes effect: its slot, and its number to tell it from a later user of the slot.
     File { slot: usize, number: u64 },
+    /// Something happens in the network.
+    Net(NetEvent),
     /// A job of a loop on another processor is done.
     Job(LoopId, Box<dyn FnOnce() + Send>),
     /// The test does something.
@@ -112,6 +118,8 @@ impl State {
             nodes: Vec::new(),
             loops: Vec::new(),
             storage: Storage::default(),
+            network: Network::default(),
+            effects: Effects::default(),
             history: History::default(),
             operations_done: 0,
             any_woken: Arc::default(),
@@ -141,11 +149,31 @@ impl State {
             return;
         }
         let InFlight { caller, id, operation, .. } = self.in_flight.remove(slot);
+        let outcome = self.complete(caller, operation);
+        self.deliver(caller, id, outcome);
+    }
+
+    fn complete(&mut self, caller: LoopId, operation: FileOp) -> Outcome {
         let outcome = self.storage.complete(operation, caller, &mut self.next_resource, &mut self.prng);
         if !self.loops[caller.0].alive {
             self.storage.close_all(caller);
         }
-        self.deliver(caller, id, outcome);
+        outcome
+    }
+
+    /// Lets the network take a step at `at_ns`, and carries out what comes of it.
+    pub(super) fn on_network(&mut self, at_ns: u64, act: impl FnOnce(&mut Network, &mut Step<'_>)) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let mut step =
+            Step { now_ns: at_ns, prng: &mut self.prng, next_resource: &mut self.next_resource, effects: &mut effects };
+        act(&mut self.network, &mut step);
+        for (at_ns, event) in effects.events.drain(..) {
+            self.queue.push(at_ns, Event::Net(event));
+        }
+        for ((to, id), outcome) in effects.outcomes.drain(..) {
+            self.deliver(to, id, outcome);
+        }
+        self.effects = effects;
     }
 
     /// Gives an outcome to its loop, if that lives.
@@ -220,17 +248,21 @@ impl State {
 
     /// The processes of a node die. What they had in flight lands in time, or late, or never: as a kernel would.
     pub(super) fn kill(&mut self, node: NodeId) {
-        let plan = self.prng.below(4);
+        let plan = *self.prng.pick(&[Some(Late::OnTime), Some(Late::Later), Some(Late::Never), None]);
         for slot in self.in_flight_of(node) {
             if !self.loops[self.in_flight[slot].caller.0].alive {
                 continue;
             }
-            let late = match plan {
-                0 => Late::OnTime,
-                1 => Late::Later,
-                2 => Late::Never,
-                _ => *self.prng.pick(&[Late::OnTime, Late::Later, Late::Never]),
-            };
+            // Only what the device works on outlives its process; a call within the kernel is over or never was.
+            if !self.storage.is_on_device(&self.in_flight[slot].operation) {
+                let InFlight { caller, operation, .. } = self.in_flight.remove(slot);
+                match self.prng.one_in(2) {
+                    true => drop(self.complete(caller, operation)),
+                    false => self.storage.abandon(operation),
+                }
+                continue;
+            }
+            let late = plan.unwrap_or_else(|| *self.prng.pick(&[Late::OnTime, Late::Later, Late::Never]));
             match late {
                 Late::OnTime => {}
                 Late::Later => {
@@ -241,33 +273,56 @@ impl State {
                 }
                 Late::Never => {
                     let operation = self.in_flight.remove(slot).operation;
-                    self.storage.abandon(operation, false, &mut self.prng);
+                    self.storage.abandon(operation);
                 }
             }
         }
+        let mut died = Vec::new();
         for (index, state) in self.loops.iter_mut().enumerate() {
             if state.node == node && state.alive {
                 state.die();
                 self.storage.close_all(LoopId(index));
+                died.push(LoopId(index));
             }
         }
+        let now_ns = self.now_ns;
+        died.into_iter().for_each(|id| self.on_network(now_ns, |network, step| network.kill(step, id)));
     }
 
     /// A node loses its power, and with it everything that was not durable.
     pub(super) fn lose_power(&mut self, node: NodeId) {
+        let mounts = self.nodes[node.0].mounts.clone();
         for slot in self.in_flight_of(node) {
             let InFlight { caller, operation, .. } = self.in_flight.remove(slot);
-            match !operation.is_write() && self.prng.one_in(2) {
-                true => drop(self.storage.complete(operation, caller, &mut self.next_resource, &mut self.prng)),
-                false => self.storage.abandon(operation, true, &mut self.prng),
+            if operation.is_write() {
+                mounts.iter().for_each(|(_, disk)| self.storage.tear(&operation, *disk, &mut self.prng));
+            } else if self.prng.one_in(2) {
+                self.complete(caller, operation);
             }
         }
         self.loops.iter_mut().filter(|state| state.node == node).for_each(Loop::die);
         self.nodes[node.0].has_power = false;
-        for (_, disk) in self.nodes[node.0].mounts.clone() {
+        self.network.lose_power(node);
+        for (_, disk) in mounts {
             self.storage.forget_disk(disk);
             self.storage.disks[disk.0].lose_power(self.now_ns, &mut self.prng);
         }
+    }
+
+    /// A node has power (again).
+    pub(super) fn give_power(&mut self, node: NodeId) {
+        self.nodes[node.0].has_power = true;
+        let now_ns = self.now_ns;
+        self.on_network(now_ns, |network, step| network.on_power(step, node));
+    }
+
+    /// A disk is gone at once: of the writes in flight some sectors reached it, but all of them will fail.
+    pub(super) fn lose_disk(&mut self, disk: DiskId) {
+        for (_, in_flight) in &self.in_flight {
+            self.storage.tear(&in_flight.operation, disk, &mut self.prng);
+        }
+        let now_ns = self.now_ns;
+        self.storage.disks[disk.0].vanish(now_ns, &mut self.prng);
     }
 
     fn in_flight_of(&self, node: NodeId) -> Vec<usize> {
@@ -328,16 +383,26 @@ impl State {
                 _ => Payload::None,
             };
             self.deliver(id, operation, Outcome { value: fail(ECANCELED), payload });
+        } else {
+            let at_ns = state.local_ns.max(self.now_ns);
+            self.on_network(at_ns, |network, step| network.cancel(step, (id, operation)));
         }
     }
 
     pub(super) fn loop_flush(&mut self, id: LoopId) {
         let mut queued = std::mem::take(&mut self.loops[id.0].queued);
         for (operation, op) in queued.drain(..) {
+            let for_network = self.is_for_network(&op);
             let state = &mut self.loops[id.0];
             let node = &self.nodes[state.node.0];
             state.local_ns = state.local_ns.max(self.now_ns) + node.cpu.submit_ns;
             self.submitted += 1;
+            if for_network {
+                let (at_ns, node) = (state.local_ns, state.node);
+                self.history.record([at_ns, id.0 as u64, operation.0, 0]);
+                self.on_network(at_ns, |network, step| network.submit(step, node, (id, operation), op));
+                continue;
+            }
             let (at_ns, operation_on_file) = self.storage.submit(state.local_ns, &node.mounts, op, &mut self.prng);
             let slot = self.in_flight.insert(InFlight {
                 number: self.submitted,
@@ -351,6 +416,19 @@ impl State {
         }
         // The capacity is kept; nothing was queued meanwhile, for the world is not re-entered here.
         self.loops[id.0].queued = queued;
+    }
+
+    fn is_for_network(&self, op: &Op) -> bool {
+        match op {
+            Op::Close { id } => !self.storage.knows(*id) && self.network.knows(id.0),
+            Op::Listen { .. }
+            | Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Receive { .. }
+            | Op::Send { .. }
+            | Op::Shutdown { .. } => true,
+            _ => false,
+        }
     }
 
     pub(super) fn loop_reap(&mut self, id: LoopId, outcomes: &mut Vec<(OpId, Outcome)>) {

@@ -145,18 +145,33 @@ impl Storage {
         Outcome { value, payload }
     }
 
-    /// Ends an operation without effect: its process or its machine died before it reached the disk. With `fate`,
-    /// some sectors of a write did reach it.
-    pub(super) fn abandon(&mut self, operation: FileOp, torn: bool, prng: &mut Prng) {
-        let Target::Description { id, .. } = operation.target else { return };
-        if let (true, Op::Write { offset, data, .. }) = (torn, &operation.op)
-            && let Some(description) = self.descriptions.get(&id)
+    /// Whether the device itself works on an operation: a write past the page cache.
+    pub(super) fn is_on_device(&self, operation: &FileOp) -> bool {
+        match operation.target {
+            Target::Description { id, .. } if operation.is_write() => {
+                self.descriptions.get(&id).is_some_and(|description| description.options.direct)
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends an operation without effect: its process or its machine died before it reached the disk.
+    pub(super) fn abandon(&mut self, operation: FileOp) {
+        if let Target::Description { id, .. } = operation.target {
+            self.release(id);
+        }
+    }
+
+    /// Lets some sectors of a write in flight to `disk` reach it.
+    pub(super) fn tear(&mut self, operation: &FileOp, disk: DiskId, prng: &mut Prng) {
+        if let (Target::Description { id, .. }, Op::Write { offset, data, .. }) = (&operation.target, &operation.op)
+            && let Some(description) = self.descriptions.get(id)
+            && description.disk == disk
+            && description.options.write
             && self.is_alive(description)
         {
-            let disk = &mut self.disks[description.disk.0];
-            tear(disk, description.inode, *offset, data, prng);
+            tear(&mut self.disks[disk.0], description.inode, *offset, data, prng);
         }
-        self.release(id);
     }
 
     /// Closes the files that a dead loop had open. They stay open while operations on them are in flight.
