@@ -9,6 +9,7 @@ pub mod garbage;
 pub mod gc;
 pub mod index;
 pub mod journal;
+pub mod options;
 pub mod reader;
 pub mod transaction;
 
@@ -16,34 +17,10 @@ use base::{AllocationExtent, Bytes, Epoch, ReadPart, Result, SegmentId, VolumeId
 use files::Store;
 use runtime::Handle;
 
+pub use options::Options;
+
 /// The ownership of every segment, until segments move between servers.
 pub const EPOCH: Epoch = Epoch(1);
-
-/// Settings of an engine.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Bytes of dirty segment caches (those being dumped included) together.
-    pub dirty_bytes_max: u64,
-    /// A segment's cache is dumped when it holds this much (512 KiB; EBS, FAST 2024, §2.3).
-    pub segment_cache_bytes: u64,
-    /// Bytes of index pages kept in memory.
-    pub page_cache_bytes: u64,
-    /// Size of a journal file and how many there may be.
-    pub journal_file_bytes: u64,
-    /// Journal files at most.
-    pub journal_files: usize,
-    /// Size of a data file.
-    pub data_file_bytes: u64,
-    /// Size of a transaction file.
-    pub transaction_file_bytes: u64,
-    /// Writes from this size on skip the journal.
-    pub large_write_bytes: u64,
-    /// How long the Fusion Write Engine waits for more data before it closes a batch that is not full; zero: the
-    /// turn's end.
-    pub fusion_wait: std::time::Duration,
-    /// Copies of every file.
-    pub copies: u8,
-}
 
 /// An engine on one loop. Clones share it.
 #[derive(Clone)]
