@@ -140,13 +140,24 @@ impl fmt::Debug for AlignedBuf {
     }
 }
 
-/// `len` zeros, shared: no memory is spent on them beyond one static page set.
+/// Zeros at a boundary that O_DIRECT accepts. They are never written to, so the system backs them by one page.
+#[repr(align(4096))]
+struct Zeros([u8; 1024 * 1024]);
+
+static ZEROS: Zeros = Zeros([0; 1024 * 1024]);
+
+/// `len` zeros, aligned as [`AlignedBuf`] is. Up to 1 MiB they are shared and cost nothing.
 pub fn zeros(len: usize) -> Bytes {
-    static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
-    match len <= ZEROS.len() {
-        true => Bytes::from_static(&ZEROS[..len]),
-        false => Bytes::from(vec![0u8; len]),
+    match len <= ZEROS.0.len() {
+        true => Bytes::from_static(&ZEROS.0[..len]),
+        false => AlignedBuf::zeroed(len).freeze(),
     }
+}
+
+/// Whether `bytes` are a part of what [`zeros`] shares: told by their address, without looking at them.
+pub fn are_shared_zeros(bytes: &[u8]) -> bool {
+    let (shared, bytes) = (ZEROS.0.as_ptr_range(), bytes.as_ptr_range());
+    shared.start <= bytes.start && bytes.end <= shared.end
 }
 
 #[cfg(test)]
@@ -181,6 +192,17 @@ mod tests {
         buffer.extend_from_slice(&[2]);
         buffer.set_len(8192);
         assert_eq!((buffer[0], buffer[1], buffer[8191]), (2, 1, 9));
+    }
+
+    #[test]
+    fn zeros_are_aligned_and_known_by_their_address() {
+        for len in [0, 1, 4096, 1 << 20, (1 << 20) + 1] {
+            let zeros = zeros(len);
+            assert_eq!((zeros.len(), zeros.as_ptr() as usize % ALIGNMENT), (len, 0));
+            assert_eq!(are_shared_zeros(&zeros), len <= 1 << 20);
+            assert!(zeros.iter().all(|&byte| byte == 0));
+        }
+        assert!(!are_shared_zeros(&AlignedBuf::zeroed(4096)));
     }
 
     #[test]
