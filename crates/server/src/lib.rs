@@ -1,1 +1,23 @@
-//! (header)
+//! The block server: who may use a segment, and in which order its users change.
+//!
+//! A thin layer over the engine. A request passes it on its way down and its reply on the way up:
+//!
+//! `session -> ownership (epoch) -> range -> admission -> engine`
+//!
+//! A **session** is one agent's hold on one volume. Attaching a volume opens one under a generation that the volume
+//! directory has recorded; every older session of the volume is closed at once and drained before the new one's first
+//! request (docs/SAFETY.md, rules 19 and 20), so that a write of a former holder never lands behind one of the new
+//! holder. **Ownership** is an epoch per segment; until segments move it is 1 everywhere, and it is checked all the
+//! same. **Admission** bounds how many requests the engine works on at once.
+//!
+//! Invariants: at most one session of a volume is open; a closed session admits nothing; an open one was opened when
+//! no request of an older one was in flight; every reply carries the owner's epoch, errors included.
+
+mod backend;
+mod server;
+mod session;
+mod statistics;
+
+pub use backend::Backend;
+pub use server::{Options, Server};
+pub use statistics::{ServerStatistics, StageStatistics};

@@ -1,0 +1,78 @@
+//! What a block server needs from the engine below it.
+
+use std::future::Future;
+
+use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+
+/// The engine as a server sees it; [`engine::Engine`] is the real one. The contracts are those of its methods.
+pub trait Backend: 'static {
+    /// See [`engine::Engine::read`].
+    fn read(&self, segment: SegmentId, offset: u64, len: u64) -> impl Future<Output = Result<Vec<ReadPart>>>;
+
+    /// See [`engine::Engine::write`].
+    fn write(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+    ) -> impl Future<Output = Result<()>>;
+
+    /// See [`engine::Engine::discard`].
+    fn discard(&self, segment: SegmentId, offset: u64, len: u64, stamp: WriteStamp)
+    -> impl Future<Output = Result<()>>;
+
+    /// See [`engine::Engine::allocation`].
+    fn allocation(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> impl Future<Output = Result<Vec<AllocationExtent>>>;
+
+    /// See [`engine::Engine::drop_volume`].
+    fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>>;
+}
+
+impl Backend for engine::Engine {
+    fn read(&self, segment: SegmentId, offset: u64, len: u64) -> impl Future<Output = Result<Vec<ReadPart>>> {
+        self.read(segment, offset, len)
+    }
+
+    fn write(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+    ) -> impl Future<Output = Result<()>> {
+        self.write(segment, offset, data, checksums, stamp)
+    }
+
+    fn discard(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        len: u64,
+        stamp: WriteStamp,
+    ) -> impl Future<Output = Result<()>> {
+        self.discard(segment, offset, len, stamp)
+    }
+
+    fn allocation(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> impl Future<Output = Result<Vec<AllocationExtent>>> {
+        self.allocation(segment, offset, len, extents_max)
+    }
+
+    fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>> {
+        self.drop_volume(volume)
+    }
+}

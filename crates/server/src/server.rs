@@ -1,0 +1,257 @@
+//! The service itself: each request passes session, ownership, range and admission, and reaches the engine.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
+use base::{AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, ReadPart, Result, VolumeId, WriteStamp};
+use runtime::Handle;
+use runtime::sync::{Budget, Permit};
+use wire::{
+    Answer, Attachment, BlockService, LocalBoxFuture, Reply, SessionId, Target, VolumeDescriptor, VolumeDirectory,
+    VolumeOwner,
+};
+
+use crate::backend::Backend;
+use crate::session::{FIRST_EPOCH, InFlight, Sessions};
+use crate::statistics::{ServerStatistics, StageStatistics};
+
+/// Settings of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Requests that the engine works on at once; others wait in order of arrival.
+    pub requests_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { requests_max: CONNECTIONS_MAX * REQUESTS_PER_CONNECTION / 16 }
+    }
+}
+
+/// A block server on one loop.
+pub struct Server<B: Backend> {
+    handle: Handle,
+    backend: B,
+    directory: Rc<dyn VolumeDirectory>,
+    sessions: Sessions,
+    slots: Budget,
+    stopping: Cell<bool>,
+    statistics: RefCell<ServerStatistics>,
+}
+
+/// A request on its way through the engine: its place in the session and its slot, given back together.
+struct Admitted {
+    in_flight: InFlight,
+    _slot: Permit,
+    since: Instant,
+}
+
+/// Which of the statistics a request belongs to.
+type Stage = fn(&mut ServerStatistics) -> &mut StageStatistics;
+
+impl<B: Backend> Server<B> {
+    /// A server of the segments in `backend`, which asks `directory` for volumes and their generations.
+    pub fn new(handle: &Handle, backend: B, directory: Rc<dyn VolumeDirectory>, options: Options) -> Rc<Self> {
+        Rc::new(Server {
+            handle: handle.clone(),
+            backend,
+            directory,
+            sessions: Sessions::default(),
+            slots: Budget::new(options.requests_max.max(1) as u64),
+            stopping: Cell::new(false),
+            statistics: RefCell::default(),
+        })
+    }
+
+    /// The engine below.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// What happened since it started.
+    pub fn statistics(&self) -> ServerStatistics {
+        let mut statistics = self.statistics.borrow().clone();
+        statistics.sessions = self.sessions.count();
+        statistics.in_flight = self.slots.total() - self.slots.available();
+        statistics
+    }
+
+    /// Refuses new requests and returns when those in flight are done. The engine is closed by its owner.
+    pub async fn stop(&self) {
+        self.stopping.set(true);
+        self.sessions.close_all().await;
+    }
+
+    async fn open_session(&self, volume: VolumeId, generation: Generation) -> Result<Attachment> {
+        self.check_running()?;
+        let descriptor = self.describe_current(volume, generation).await?;
+        let session = self.sessions.open(&descriptor, generation).await?;
+        // The volume may have been deleted or attached anew while older sessions were drained.
+        let still_current = self.describe_current(volume, generation).await.and_then(|_| self.check_running());
+        if let Err(error) = still_current {
+            self.sessions.close(session).await;
+            return Err(error);
+        }
+        Ok(Attachment { session, epoch: FIRST_EPOCH })
+    }
+
+    /// The volume, if `generation` is the newest that is recorded for it.
+    async fn describe_current(&self, volume: VolumeId, generation: Generation) -> Result<VolumeDescriptor> {
+        let descriptor = self.directory.describe(volume).await?;
+        match descriptor.generation == generation {
+            true => Ok(descriptor),
+            false => {
+                let recorded = descriptor.generation;
+                Err(Error::fenced(format!("{volume} is attached under {recorded}, not {generation}")))
+            }
+        }
+    }
+
+    fn check_running(&self) -> Result<()> {
+        match self.stopping.get() {
+            true => Err(Error::internal("the block server is stopping")),
+            false => Ok(()),
+        }
+    }
+
+    /// Everything before the engine. The session counts the request from its arrival on, so that a newer session
+    /// waits for it even while it is in line.
+    async fn admit(&self, target: Target, offset: u64, len: u64) -> Result<Admitted> {
+        let arrived = self.handle.now();
+        let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len));
+        let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
+        let slot = match self.slots.try_take(1) {
+            Some(slot) => slot,
+            None => self.slots.take(1).await,
+        };
+        let since = self.handle.now();
+        self.statistics.borrow_mut().queue_ns.record(since.nanos_since(arrived));
+        Ok(Admitted { in_flight, _slot: slot, since })
+    }
+
+    /// As [`Self::admit`], for what changes data.
+    async fn admit_change(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> Result<Admitted> {
+        let admitted = self.admit(target, offset, len).await?;
+        let session = &admitted.in_flight.session;
+        if session.read_only {
+            return Err(Error::invalid(format!("{} is read-only", target.segment.volume)));
+        }
+        if stamp.generation != session.generation {
+            let (ours, theirs) = (session.generation, stamp.generation);
+            return Err(Error::fenced(format!("a write of {theirs} in a session of {ours}")));
+        }
+        Ok(admitted)
+    }
+
+    /// Counts an outcome, and makes it a reply.
+    fn conclude<T>(&self, stage: Stage, admitted: &Admitted, bytes: u64, result: Result<T>) -> Answer<T> {
+        let latency_ns = self.handle.now().nanos_since(admitted.since);
+        let mut statistics = self.statistics.borrow_mut();
+        stage(&mut statistics).on_outcome(latency_ns, bytes, result.is_ok());
+        if let Err(error) = &result {
+            statistics.on_error(error.kind);
+            if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Internal) {
+                tracing::error!(%error, "a request failed in the engine");
+            }
+        }
+        reply(result)
+    }
+}
+
+fn reply<T>(result: Result<T>) -> Answer<T> {
+    Ok(Reply { epoch: FIRST_EPOCH, result })
+}
+
+impl<B: Backend> BlockService for Server<B> {
+    fn attach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<Attachment>> {
+        Box::pin(self.open_session(volume, generation))
+    }
+
+    fn detach(&self, session: SessionId) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.sessions.close(session).await;
+            Ok(())
+        })
+    }
+
+    fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
+        Box::pin(async move {
+            let admitted = match self.admit(target, offset, len).await {
+                Ok(admitted) => admitted,
+                Err(error) => return reply(Err(error)),
+            };
+            let result = self.backend.read(target.segment, offset, len).await;
+            if let Ok(parts) = &result {
+                let returned: u64 = parts.iter().map(ReadPart::len).sum();
+                assert_eq!(returned, len, "a read returns what was asked for");
+            }
+            self.conclude(|s| &mut s.read, &admitted, len, result)
+        })
+    }
+
+    fn write(
+        &self,
+        target: Target,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+    ) -> LocalBoxFuture<'_, Answer<()>> {
+        Box::pin(async move {
+            let len = data.len() as u64;
+            let admitted = match self.admit_change(target, offset, len, stamp).await {
+                Ok(admitted) => admitted,
+                Err(error) => return reply(Err(error)),
+            };
+            let result = match checksums.len() == base::io::fragments(offset, len).count() {
+                true => self.backend.write(target.segment, offset, data, checksums, stamp).await,
+                false => Err(Error::invalid("a write has one checksum for each block that it touches")),
+            };
+            self.conclude(|s| &mut s.write, &admitted, len, result)
+        })
+    }
+
+    fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
+        Box::pin(async move {
+            let admitted = match self.admit_change(target, offset, len, stamp).await {
+                Ok(admitted) => admitted,
+                Err(error) => return reply(Err(error)),
+            };
+            let result = self.backend.discard(target.segment, offset, len, stamp).await;
+            self.conclude(|s| &mut s.discard, &admitted, len, result)
+        })
+    }
+
+    fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
+        // An answered write is durable; what a flush can still tell is that the session is the newest.
+        Box::pin(async move { reply(self.admit(target, 0, base::SECTOR).await.map(drop)) })
+    }
+
+    fn allocation(
+        &self,
+        target: Target,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
+        Box::pin(async move {
+            match self.admit(target, offset, len).await {
+                Ok(_admitted) => reply(self.backend.allocation(target.segment, offset, len, extents_max.max(1)).await),
+                Err(error) => reply(Err(error)),
+            }
+        })
+    }
+}
+
+impl<B: Backend> VolumeOwner for Server<B> {
+    fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.sessions.close_volume(volume).await;
+            self.backend.drop_volume(volume).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
