@@ -1,0 +1,213 @@
+//! Requests that the kernel works on: their memory, the entry that asks for them, and what their completion means.
+//!
+//! Everything that an entry points to is on the heap and owned by the request, so the request itself may move.
+
+use std::ffi::{CString, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use base::buffer::ALIGNMENT;
+use base::{AlignedBuf, Bytes};
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{opcode, types};
+
+use super::names;
+use super::resources::{Kind, ResourceKey};
+use super::sockets::RawAddress;
+use crate::driver::{OpId, OpenOptions, Outcome, Payload};
+
+/// Most bytes of one read or write; the kernel's own limit is a little below 2 GiB.
+const TRANSFER_MAX: usize = 1 << 30;
+/// Most parts of one gathered send (the kernel's IOV_MAX).
+const PARTS_MAX: usize = 1024;
+
+pub(super) struct Request {
+    pub id: OpId,
+    /// Tells this use of a slot from earlier ones.
+    pub life: u32,
+    pub resource: Option<ResourceKey>,
+    pub cancelled: bool,
+    pub work: Work,
+}
+
+pub(super) enum Work {
+    Open { path: CString, options: OpenOptions, direct: bool },
+    Close { fd: RawFd, is_file: bool },
+    Read { buffer: AlignedBuf, done: usize, offset: u64 },
+    Write { data: Bytes, bounce: Option<AlignedBuf>, offset: u64 },
+    Sync,
+    SyncDirectory { directory: OwnedFd },
+    Allocate { offset: u64, len: u64 },
+    SetLen { len: u64 },
+    Rename { from: CString, to: CString },
+    Remove { path: CString },
+    Accept,
+    Connect { socket: OwnedFd, address: RawAddress },
+    Receive { buffer: AlignedBuf, from: usize },
+    Send { data: Vec<Bytes>, message: Option<Box<Message>> },
+    Shutdown,
+}
+
+/// The header of a gathered send, with what it points to.
+pub(super) struct Message {
+    header: libc::msghdr,
+    parts: Vec<libc::iovec>,
+}
+
+/// What a completion leads to.
+pub(super) enum Next {
+    /// The operation has its outcome.
+    Done(Outcome),
+    /// The operation opened something; its id is the outcome.
+    Opened(OwnedFd, Kind),
+    /// The request goes on: its entry is to be queued again.
+    Again,
+}
+
+impl Work {
+    /// Writes `data`; memory that O_DIRECT would refuse is copied first.
+    pub fn write(data: Bytes, offset: u64, direct: bool) -> Work {
+        let misaligned = direct && data.as_ptr() as usize % ALIGNMENT != 0;
+        let bounce = misaligned.then(|| AlignedBuf::copy_of(&data));
+        Work::Write { data, bounce, offset }
+    }
+
+    pub fn send(data: Vec<Bytes>) -> Work {
+        let message = (data.len() != 1).then(|| Message::new(&data));
+        Work::Send { data, message }
+    }
+
+    /// The entry that asks the kernel for (the rest of) this work. `fd` is the resource's descriptor, if it has one.
+    pub fn entry(&mut self, fd: RawFd) -> Entry {
+        let file = Fd(fd);
+        let cwd = Fd(libc::AT_FDCWD);
+        match self {
+            Work::Open { path, options, direct } => {
+                let flags = names::open_flags(options, *direct);
+                opcode::OpenAt::new(cwd, path.as_ptr()).flags(flags).mode(0o600).build()
+            }
+            Work::Close { fd, is_file } => {
+                // The last close of a removed file frees its blocks, which takes long: not on this thread.
+                let flags = if *is_file { Flags::ASYNC } else { Flags::empty() };
+                opcode::Close::new(Fd(*fd)).build().flags(flags)
+            }
+            Work::Read { buffer, done, offset } => {
+                let rest = &mut buffer[*done..];
+                let len = rest.len().min(TRANSFER_MAX) as u32;
+                opcode::Read::new(file, rest.as_mut_ptr(), len).offset(*offset + *done as u64).build()
+            }
+            Work::Write { data, bounce, offset } => {
+                let bytes: &[u8] = bounce.as_deref().unwrap_or(data);
+                let len = bytes.len().min(TRANSFER_MAX) as u32;
+                opcode::Write::new(file, bytes.as_ptr(), len).offset(*offset).build()
+            }
+            Work::Sync => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+            Work::SyncDirectory { directory } => opcode::Fsync::new(Fd(directory.as_raw_fd())).build(),
+            Work::Allocate { offset, len } => opcode::Fallocate::new(file, *len).offset(*offset).build(),
+            Work::SetLen { len } => opcode::Ftruncate::new(file, *len).build(),
+            Work::Rename { from, to } => opcode::RenameAt::new(cwd, from.as_ptr(), cwd, to.as_ptr()).build(),
+            Work::Remove { path } => opcode::UnlinkAt::new(cwd, path.as_ptr()).build(),
+            Work::Accept => {
+                opcode::Accept::new(file, ptr::null_mut(), ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
+            }
+            Work::Connect { socket, address } => {
+                opcode::Connect::new(Fd(socket.as_raw_fd()), address.as_ptr(), address.len()).build()
+            }
+            Work::Receive { buffer, from } => {
+                let room = &mut buffer[*from..];
+                opcode::Recv::new(file, room.as_mut_ptr(), room.len().min(TRANSFER_MAX) as u32).build()
+            }
+            Work::Send { data, message } => match message {
+                Some(message) => opcode::SendMsg::new(file, &message.header).flags(libc::MSG_NOSIGNAL as u32).build(),
+                None => {
+                    let len = data[0].len().min(TRANSFER_MAX) as u32;
+                    opcode::Send::new(file, data[0].as_ptr(), len).flags(libc::MSG_NOSIGNAL).build()
+                }
+            },
+            Work::Shutdown => opcode::Shutdown::new(file, libc::SHUT_RDWR).build(),
+        }
+    }
+
+    /// Whether it may wait for a peer for ever, so that it is cancelled when the loop ends.
+    pub fn waits_for_peer(&self) -> bool {
+        matches!(self, Work::Accept | Work::Connect { .. } | Work::Receive { .. } | Work::Send { .. })
+    }
+}
+
+impl Request {
+    /// What the kernel's `result` means: a count or descriptor, or a negative error number.
+    ///
+    /// Takes the memory out of the request unless it goes on.
+    pub fn on_completion(&mut self, result: i32) -> Next {
+        let value = match u64::try_from(result) {
+            Ok(value) => Ok(value),
+            Err(_) if self.is_repeated(-result) => return Next::Again,
+            Err(_) => Err(io::Error::from_raw_os_error(-result)),
+        };
+        if let (Work::Read { buffer, done, .. }, Ok(count)) = (&mut self.work, &value) {
+            *done += *count as usize;
+            // A read of less than a sector's multiple has met the end of the file.
+            if *count > 0 && *done < buffer.len() && *count % 512 == 0 && !self.cancelled {
+                return Next::Again;
+            }
+        }
+        // What the request owned goes with its outcome, or goes now.
+        match (std::mem::replace(&mut self.work, Work::Sync), value) {
+            (Work::Open { direct, .. }, Ok(fd)) => Next::Opened(own(fd), Kind::File { direct }),
+            (Work::Accept, Ok(fd)) => Next::Opened(own(fd), Kind::Stream),
+            (Work::Connect { socket, .. }, Ok(_)) => Next::Opened(socket, Kind::Stream),
+            (Work::Read { buffer, done, .. }, value) => {
+                Next::Done(Outcome { value: value.map(|_| done as u64), payload: Payload::Buffer(buffer) })
+            }
+            (Work::Receive { buffer, .. }, value) => Next::Done(Outcome { value, payload: Payload::Buffer(buffer) }),
+            (_, value) => Next::Done(Outcome { value, payload: Payload::None }),
+        }
+    }
+}
+
+impl Request {
+    /// Whether an error asks for another attempt rather than being the outcome.
+    fn is_repeated(&mut self, errno: i32) -> bool {
+        match (&mut self.work, errno) {
+            _ if self.cancelled => false,
+            // A signal, or a moment without memory: nothing has happened.
+            (Work::Connect { .. }, _) => false,
+            (_, libc::EINTR | libc::EAGAIN) => true,
+            // The file system refuses O_DIRECT. It says so after it has made the file: only the first attempt can
+            // have been exclusive.
+            (Work::Open { direct, options, .. }, libc::EINVAL) => {
+                options.exclusive = false;
+                std::mem::take(direct)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Message {
+    fn new(data: &[Bytes]) -> Box<Message> {
+        let parts: Vec<libc::iovec> = data
+            .iter()
+            .take(PARTS_MAX)
+            .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut c_void, iov_len: part.len() })
+            .collect();
+        // SAFETY: all zeros is a valid header: no address, no parts, no control data.
+        let header: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message = Box::new(Message { header, parts });
+        message.header.msg_iov = message.parts.as_mut_ptr();
+        message.header.msg_iovlen = message.parts.len();
+        message
+    }
+}
+
+fn own(fd: u64) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for the request, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
+}
+
+/// Asks for the end of one request, or of all on a descriptor.
+pub(super) fn cancel_entry(target: types::CancelBuilder) -> Entry {
+    opcode::AsyncCancel2::new(target).build()
+}
