@@ -8,10 +8,13 @@ pub mod fusion;
 pub mod garbage;
 pub mod gc;
 pub mod index;
+pub mod join;
 pub mod journal;
 pub mod options;
+pub mod pins;
 pub mod reader;
 pub mod transaction;
+pub mod verified;
 
 use base::{AllocationExtent, Bytes, Epoch, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;

@@ -1,0 +1,204 @@
+//! Reads whose bytes are proven before they are used: another copy where one is bad, an error where all are.
+//!
+//! **Flow.** One read from whichever copy the file layer likes best; the caller's proof (a page's checksum, a block's)
+//! is applied to it. Only if that fails is every copy read by itself: the first that proves itself is the answer, the
+//! ones that did not are overwritten with it in the background. Wrong bytes never leave this module; when no copy is
+//! good the error names the path and the offset of each.
+//!
+//! **Bound.** At most [`REPAIRS_MAX`] repairs at a time; beyond that a bad copy is left for the next read or scrub.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::rc::Rc;
+
+use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Result};
+use files::Store;
+use runtime::{Class, Handle};
+
+use crate::pins::{Pin, Pins};
+
+/// Repairs in flight at most.
+const REPAIRS_MAX: u64 = 16;
+
+/// The files of an engine, read with proof. Clones share counters and pins.
+#[derive(Clone)]
+pub struct VerifiedFiles(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    store: Store,
+    pins: Pins,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    mismatches: Cell<u64>,
+    lost: Cell<u64>,
+    repaired: Cell<u64>,
+    repairs_in_flight: Cell<u64>,
+}
+
+/// What went wrong with the bytes of files, and what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VerifyStatistics {
+    /// Copies that held wrong bytes when they were read.
+    pub mismatches: u64,
+    /// Reads that no copy could serve with proof.
+    pub lost: u64,
+    /// Copies that were overwritten with proven bytes.
+    pub repaired: u64,
+}
+
+/// A range of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileRange {
+    /// The file.
+    pub file: FileId,
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl VerifiedFiles {
+    /// The files of `store`.
+    pub fn new(handle: &Handle, store: &Store) -> Self {
+        let (handle, store) = (handle.clone(), store.clone());
+        VerifiedFiles(Rc::new(Inner { handle, store, pins: Pins::new(), counters: Counters::default() }))
+    }
+
+    /// The loop.
+    pub fn handle(&self) -> &Handle {
+        &self.0.handle
+    }
+
+    /// The file layer below.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Keeps every file that the index names now until the pin is dropped.
+    pub fn pin(&self) -> Pin {
+        self.0.pins.pin()
+    }
+
+    /// Removes a file once every reader that may still know it has ended. Its intent is on record by now.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn delete_unpinned(&self, file: FileId) -> Result<()> {
+        self.0.pins.quiesce().await;
+        self.0.store.delete(file).await
+    }
+
+    /// Counters since the start.
+    pub fn statistics(&self) -> VerifyStatistics {
+        let counters = &self.0.counters;
+        VerifyStatistics {
+            mismatches: counters.mismatches.get(),
+            lost: counters.lost.get(),
+            repaired: counters.repaired.get(),
+        }
+    }
+
+    /// Reads from whichever copy is best, without proof: the caller checks and calls [`VerifiedFiles::recover`].
+    ///
+    /// # Errors
+    /// Those of [`Store::read`].
+    pub async fn read_unproven(&self, range: FileRange) -> Result<AlignedBuf> {
+        self.0.store.read(range.file, range.offset, range.len).await
+    }
+
+    /// Reads `range` so that `is_good` holds for the bytes. `what` names them for a person.
+    ///
+    /// # Errors
+    /// `Corrupt` when copies were read and none is good, `Io` when none could be read.
+    pub async fn read(
+        &self,
+        range: FileRange,
+        what: &dyn Display,
+        is_good: impl Fn(&[u8]) -> bool,
+    ) -> Result<AlignedBuf> {
+        match self.read_unproven(range).await {
+            Ok(bytes) if is_good(&bytes) => Ok(bytes),
+            _ => self.recover(range, what, is_good).await,
+        }
+    }
+
+    /// Looks through all copies of `range` for one that `is_good`, and repairs those that are not.
+    ///
+    /// # Errors
+    /// `Corrupt` when copies were read and none is good, `Io` when none could be read.
+    pub async fn recover(
+        &self,
+        range: FileRange,
+        what: &dyn Display,
+        is_good: impl Fn(&[u8]) -> bool,
+    ) -> Result<AlignedBuf> {
+        let FileRange { file, offset, len } = range;
+        let store = &self.0.store;
+        let Some(info) = store.info(file) else {
+            bump(&self.0.counters.lost);
+            return Err(Error::corrupt(format!("{what}: file {file} of the store is missing")));
+        };
+        let (mut good, mut bad, mut unread) = (None, Vec::new(), Vec::new());
+        for copy in 0..info.copies_wanted {
+            match store.read_copy(file, copy, offset, len).await {
+                Ok(bytes) if is_good(&bytes) => good = good.or(Some(bytes)),
+                Ok(_) => bad.push(copy),
+                Err(error) => unread.push((copy, error)),
+            }
+        }
+        self.0.counters.mismatches.set(self.0.counters.mismatches.get() + bad.len() as u64);
+        let Some(good) = good else {
+            bump(&self.0.counters.lost);
+            return Err(self.explain(range, what, &bad, &unread));
+        };
+        for copy in bad {
+            tracing::warn!(path = store.locate(file, copy), offset, "{what}: wrong bytes in one copy");
+            self.repair(range, copy, AlignedBuf::copy_of(&good).freeze());
+        }
+        Ok(good)
+    }
+
+    fn explain(&self, range: FileRange, what: &dyn Display, bad: &[u8], unread: &[(u8, Error)]) -> Error {
+        let (file, offset) = (range.file, range.offset);
+        let place = |copy: u8| format!("{} at offset {offset}", self.0.store.locate(file, copy));
+        let wrong = bad.iter().map(|&copy| format!("wrong bytes in {}", place(copy)));
+        let failed = unread.iter().map(|(copy, error)| format!("{}: {error}", place(*copy)));
+        let all: Vec<String> = wrong.chain(failed).collect();
+        let kind = match bad.is_empty() && unread.iter().any(|(_, error)| error.kind == ErrorKind::Io) {
+            true => ErrorKind::Io,
+            false => ErrorKind::Corrupt,
+        };
+        Error { kind, message: format!("{what}: no good copy: {}", all.join("; ")) }
+    }
+
+    /// Overwrites one copy with proven bytes, in the background.
+    fn repair(&self, range: FileRange, copy: u8, good: Bytes) {
+        let in_flight = &self.0.counters.repairs_in_flight;
+        if in_flight.get() >= REPAIRS_MAX {
+            return;
+        }
+        bump(in_flight);
+        let (this, pin) = (self.clone(), self.pin());
+        let repair = async move {
+            let _pin = pin;
+            let counters = &this.0.counters;
+            match this.0.store.repair_copy(range.file, copy, range.offset, good).await {
+                Ok(()) => bump(&counters.repaired),
+                Err(error) => {
+                    let path = this.0.store.locate(range.file, copy);
+                    tracing::warn!(path, offset = range.offset, "a bad copy could not be repaired: {error}");
+                }
+            }
+            counters.repairs_in_flight.set(counters.repairs_in_flight.get() - 1);
+        };
+        self.0.handle.spawn(Class::Background, "repair a copy", repair).detach();
+    }
+}
+
+fn bump(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
