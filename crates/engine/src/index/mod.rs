@@ -1,6 +1,10 @@
 //! The index: for every block of every segment, where its newest content is.
 
 pub mod entry;
+pub mod memtable;
+pub mod page_cache;
+pub mod sweep;
+pub mod table;
 
 pub use entry::{Entry, Mapping, Version};
 
