@@ -19,8 +19,8 @@ use base::{BLOCK, FileId, SECTOR, SegmentSequence};
 /// Highest sequence that an entry can hold: 48 bits, nine years at a million writes per second to one segment.
 pub const SEQUENCE_MAX: SegmentSequence = SegmentSequence((1 << 48) - 1);
 
-/// Highest number of moves that an entry can hold. A merge of all tables of a segment starts the count again.
-pub const MOVES_MAX: u16 = u16::MAX;
+/// Highest number of moves that an entry can hold: 24 bits, half a year of one move each second.
+pub const MOVES_MAX: u32 = (1 << 24) - 1;
 
 /// Where a block's content is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,7 +44,7 @@ pub struct Version {
     /// The write or discard that gave the block its content.
     pub sequence: SegmentSequence,
     /// How often garbage collection moved that content.
-    pub moves: u16,
+    pub moves: u32,
 }
 
 /// One fact of the index: a block (or, for zeros, a range of blocks), its version and its place.
@@ -75,7 +75,7 @@ impl Entry {
     /// The same content at another place, one move later.
     pub fn relocated(&self, file: FileId, offset: u64) -> Entry {
         let Mapping::Data { checksum, .. } = self.mapping else { panic!("only data is moved") };
-        assert!(self.version.moves < MOVES_MAX, "a merge resets the moves before they run out");
+        assert!(self.version.moves < MOVES_MAX, "such a block stays where it is");
         let version = Version { sequence: self.version.sequence, moves: self.version.moves + 1 };
         Entry { version, mapping: Mapping::Data { file, offset, checksum }, ..*self }
     }
@@ -131,7 +131,11 @@ impl Entry {
             }
         };
         let sequence = self.version.sequence;
-        in_segment && place && sequence > SegmentSequence(0) && sequence <= SEQUENCE_MAX
+        in_segment
+            && place
+            && sequence > SegmentSequence(0)
+            && sequence <= SEQUENCE_MAX
+            && self.version.moves <= MOVES_MAX
     }
 }
 

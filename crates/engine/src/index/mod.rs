@@ -48,13 +48,14 @@ pub struct TableInfo {
     /// The block after the last one that an entry covers.
     pub end_block: u32,
     /// The highest number of moves of an entry; above zero, the table holds relocated entries.
-    pub moves_max: u16,
+    pub moves_max: u32,
     /// The lowest sequence of an entry.
     pub sequence_min: SegmentSequence,
     /// The highest sequence of an entry.
     pub sequence_max: SegmentSequence,
-    /// Every write of the segment up to this one was in the index when the newest part of this table was frozen.
-    pub dumped_through: SegmentSequence,
+    /// Nothing of the segment was in flight when the newest part of this table was frozen: an entry that is older
+    /// than what it holds for the same block cannot arrive any more.
+    pub quiet: bool,
 }
 
 impl TableInfo {
@@ -69,11 +70,12 @@ impl TableInfo {
         for (i, count) in counts.into_iter().enumerate() {
             bytes[8 + 4 * i..][..4].copy_from_slice(&count.to_le_bytes());
         }
-        let sequences = [self.sequence_min, self.sequence_max, self.dumped_through];
+        let sequences = [self.sequence_min, self.sequence_max];
         for (i, sequence) in sequences.into_iter().enumerate() {
             bytes[32 + 8 * i..][..8].copy_from_slice(&sequence.0.to_le_bytes());
         }
-        bytes[56..58].copy_from_slice(&self.moves_max.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.moves_max.to_le_bytes());
+        bytes[52] = u8::from(self.quiet);
         bytes
     }
 
@@ -91,10 +93,10 @@ impl TableInfo {
             end_block: u32_at(28),
             sequence_min: SegmentSequence(u64_at(32)),
             sequence_max: SegmentSequence(u64_at(40)),
-            dumped_through: SegmentSequence(u64_at(48)),
-            moves_max: u16::from_le_bytes([bytes[56], bytes[57]]),
+            moves_max: u32_at(48),
+            quiet: bytes[52] == 1,
         };
-        (info.is_valid() && bytes[58..].iter().all(|&b| b == 0)).then_some(info)
+        (info.is_valid() && bytes[52] <= 1 && bytes[53..].iter().all(|&b| b == 0)).then_some(info)
     }
 
     fn is_valid(&self) -> bool {
@@ -106,6 +108,7 @@ impl TableInfo {
             && self.first_block < self.end_block
             && self.sequence_min <= self.sequence_max
             && self.sequence_max <= entry::SEQUENCE_MAX
+            && self.moves_max <= entry::MOVES_MAX
     }
 }
 
@@ -125,7 +128,7 @@ mod tests {
             moves_max: 7,
             sequence_min: SegmentSequence(8),
             sequence_max: SegmentSequence(9),
-            dumped_through: SegmentSequence(10),
+            quiet: true,
         }
     }
 

@@ -239,10 +239,10 @@ fn put_entries(out: &mut Vec<u8>, entries: &[Entry]) {
         out.put_u32_le(entry.block);
         out.put_u32_le(entry.count);
         out.put_u64_le(entry.version.sequence.0);
-        out.put_u16_le(entry.version.moves);
+        out.put_u32_le(entry.version.moves);
         out.put_u8(kind);
         out.put_u8(0); // the place of an algorithm id
-        out.put_u32_le(0); // the place of a key id
+        out.put_u16_le(0); // the place of a key id
         out.put_u64_le(file);
         out.put_u64_le(offset);
         out.put_u32_le(checksum);
@@ -255,9 +255,9 @@ fn entries(f: &mut Fields<'_>) -> Option<Vec<Entry>> {
     f.reserved::<4>()?;
     f.list(count, ENTRY_BYTES, |f| {
         let (block, count) = (f.u32()?, f.u32()?);
-        let version = Version { sequence: f.segment_sequence()?, moves: f.u16()? };
+        let version = Version { sequence: f.segment_sequence()?, moves: f.u32()? };
         let kind = f.u8()?;
-        f.reserved::<5>()?;
+        f.reserved::<3>()?;
         let (file, offset, checksum, stored) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
         let mapping = match kind {
             MAPPING_DATA if stored == BLOCK as u32 => Mapping::Data { file: FileId(file), offset, checksum },

@@ -117,18 +117,18 @@ fn encode_entry(entry: &Entry, bytes: &mut [u8]) {
     assert!(entry.is_valid(), "{entry:?}");
     bytes[..4].copy_from_slice(&entry.block.to_le_bytes());
     bytes[4..10].copy_from_slice(&entry.version.sequence.0.to_le_bytes()[..6]);
-    bytes[10..12].copy_from_slice(&entry.version.moves.to_le_bytes());
+    bytes[10..13].copy_from_slice(&entry.version.moves.to_le_bytes()[..3]);
     match entry.mapping {
         Mapping::Zeros => {
             bytes[16..20].copy_from_slice(&entry.count.to_le_bytes());
-            bytes[30] = KIND_ZEROS;
+            bytes[13] = KIND_ZEROS;
         }
         Mapping::Data { file, offset, checksum } => {
-            bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
             bytes[16..24].copy_from_slice(&file.0.to_le_bytes());
             // A valid entry's offset fits 32 bits in units of 512 bytes.
             bytes[24..28].copy_from_slice(&((offset / SECTOR) as u32).to_le_bytes());
-            bytes[30] = KIND_DATA;
+            bytes[28..32].copy_from_slice(&checksum.to_le_bytes());
+            bytes[13] = KIND_DATA;
         }
     }
 }
@@ -142,16 +142,17 @@ pub fn leaf_block(page: &[u8], index: usize) -> u32 {
 pub fn leaf_entry(page: &[u8], index: usize) -> Option<Entry> {
     let bytes = &page[HEADER_LEN + index * ENTRY_LEN..][..ENTRY_LEN];
     let sequence = u64::from(u32_at(bytes, 4)) | u64::from(u16_at(bytes, 8)) << 32;
-    let version = Version { sequence: SegmentSequence(sequence), moves: u16_at(bytes, 10) };
-    let (count, mapping) = match bytes[30] {
-        KIND_ZEROS => (u32_at(bytes, 16), Mapping::Zeros),
+    let moves = u32_at(bytes, 10) & 0x00ff_ffff;
+    let version = Version { sequence: SegmentSequence(sequence), moves };
+    let (count, mapping) = match bytes[13] {
+        KIND_ZEROS if bytes[20..] == [0; 12] => (u32_at(bytes, 16), Mapping::Zeros),
         KIND_DATA => {
             let (file, offset) = (FileId(u64_at(bytes, 16)), u64::from(u32_at(bytes, 24)) * SECTOR);
-            (1, Mapping::Data { file, offset, checksum: u32_at(bytes, 12) })
+            (1, Mapping::Data { file, offset, checksum: u32_at(bytes, 28) })
         }
         _ => return None,
     };
-    let reserved_is_zero = bytes[28..30] == [0, 0] && bytes[31] == 0;
+    let reserved_is_zero = bytes[14..16] == [0, 0];
     let entry = Entry { block: u32_at(bytes, 0), count, version, mapping };
     (reserved_is_zero && entry.is_valid()).then_some(entry)
 }

@@ -143,17 +143,17 @@ impl TableWriter {
         }
     }
 
-    /// Ends the table: inner pages, summary, footer, seal. At least one entry was pushed.
+    /// Ends the table: inner pages, summary, footer, seal. At least one entry was pushed. `quiet`: see [`TableInfo`].
     ///
     /// # Errors
     /// `Io`, `Full`: the table is lost; delete its file.
-    pub async fn finish(mut self, dumped_through: SegmentSequence) -> Result<TableInfo> {
+    pub async fn finish(mut self, quiet: bool) -> Result<TableInfo> {
         assert!(self.info.entries > 0, "an empty table is not written");
         self.end_leaf();
         self.flush_if_full().await?;
         self.info.leaves = self.next_page;
         self.info.data_files = self.data_files.len() as u32;
-        self.info.dumped_through = dumped_through;
+        self.info.quiet = quiet;
         let layout = Layout::new(self.info.leaves, self.info.data_files);
 
         let mut first_blocks = std::mem::take(&mut self.first_blocks);

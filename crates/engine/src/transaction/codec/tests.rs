@@ -25,7 +25,7 @@ fn table(file: u64) -> TableInfo {
         moves_max: 0,
         sequence_min: SegmentSequence(1),
         sequence_max: SegmentSequence(2),
-        dumped_through: SegmentSequence(2),
+        quiet: true,
     }
 }
 
