@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::Prng;
+use base::buffer::are_shared_zeros;
 
 /// Bytes in a page, the unit of allocation.
 pub(super) const PAGE: u64 = 4096;
@@ -179,7 +180,7 @@ impl Content {
             self.durable_size = self.durable_size.max(offset + data.len() as u64);
         }
         self.writes += 1;
-        let zeros = is_zeros(data);
+        let zeros = are_shared_zeros(data);
         let Content { chunks, dirty_pages, writes, syncing, .. } = self;
         for_each_page(offset, data.len() as u64, |number, within, range| {
             let chunk = chunks.get_mut(&(number / PAGES_PER_CHUNK)).expect("allocated above");
@@ -258,7 +259,7 @@ impl Content {
         let size = match prng.below(3) {
             0 => low,
             1 => high,
-            _ => prng.between(low, high),
+            _ => (prng.between(low, high) / SECTOR * SECTOR).max(low),
         };
         self.size = size;
         self.cut(size);
@@ -428,13 +429,6 @@ fn copy_sector(from: &Data, to: &mut Data, sector: u64) {
     }
 }
 
-/// Whether `data` is the shared run of zeros of `base::buffer::zeros`: told by its address, at no cost.
-fn is_zeros(data: &[u8]) -> bool {
-    let zeros = base::buffer::zeros(256 * 1024).as_ptr_range();
-    let range = data.as_ptr_range();
-    zeros.start <= range.start && range.end <= zeros.end
-}
-
 /// The numbers of the bits that are set.
 fn bits(mask: u8) -> impl Iterator<Item = u64> {
     (0..PAGE / SECTOR).filter(move |sector| mask & (1 << sector) != 0)
@@ -473,3 +467,6 @@ fn for_each_chunk(offset: u64, len: u64, mut f: impl FnMut(u64, u64)) {
         f(chunk, mask);
     }
 }
+
+#[cfg(test)]
+mod tests;

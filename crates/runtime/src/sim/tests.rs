@@ -1,6 +1,7 @@
 //! What the simulated world promises as a whole: it repeats itself, its time moves, its loops behave.
 
 mod network;
+mod storage;
 
 use std::path::Path;
 use std::time::Duration;
