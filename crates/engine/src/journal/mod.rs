@@ -2,9 +2,17 @@
 //!
 //! To be completed: format, writer, scan.
 
-use base::{Bytes, Epoch, FileId, Incarnation, LogSequence, Result, SegmentId, SegmentSequence, WriteStamp};
+use base::{Bytes, Epoch, FileId, LogSequence, Result, SegmentId, SegmentSequence, WriteStamp};
 use files::{FileInfo, Store};
 use runtime::Handle;
+
+pub(crate) mod batch;
+pub mod format;
+mod ledger;
+pub(crate) mod writer;
+
+use ledger::LedgerFile;
+pub use writer::JournalStatistics;
 
 /// One write or discard of a segment, as it stands in the journal.
 #[derive(Clone, PartialEq, Debug)]
@@ -88,13 +96,15 @@ pub enum JournalPressure {
     Full,
 }
 
-/// A journal file of an earlier incarnation, with what it holds, sealed.
+/// A journal file of an earlier incarnation, sealed, with the segments and sequences that stand in it.
 #[derive(Debug)]
-pub struct RecoveredJournal {
+pub struct RecoveredJournal(pub(crate) LedgerFile);
+
+impl RecoveredJournal {
     /// The file.
-    pub file: FileId,
-    /// The life that wrote it.
-    pub incarnation: Incarnation,
+    pub fn file(&self) -> FileId {
+        self.0.file
+    }
 }
 
 /// What [`scan`] decided.

@@ -6,68 +6,68 @@ use base::{FileId, LogSequence, SegmentId, SegmentSequence, VolumeId};
 use bytes::BufMut;
 
 /// Appends a segment: volume, index, four reserved bytes.
-pub(super) fn put_segment(out: &mut Vec<u8>, segment: SegmentId) {
+pub(crate) fn put_segment(out: &mut Vec<u8>, segment: SegmentId) {
     out.put_u64_le(segment.volume.0);
     out.put_u32_le(segment.index);
     out.put_u32_le(0);
 }
 
 /// Appends the length of a list; lists are far smaller than 2^32 (a record is bounded).
-pub(super) fn put_count(out: &mut Vec<u8>, count: usize) {
+pub(crate) fn put_count(out: &mut Vec<u8>, count: usize) {
     out.put_u32_le(u32::try_from(count).expect("a record's lists are bounded"));
 }
 
 /// What is left of a body. Every method gives `None` where the bytes end or are not what they must be.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl Fields<'_> {
-    pub(super) fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*first)
     }
 
-    pub(super) fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.bytes::<1>().map(|[byte]| byte)
     }
 
-    pub(super) fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.bytes().map(u16::from_le_bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.bytes().map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.bytes().map(u64::from_le_bytes)
     }
 
     /// `N` bytes that must be zero in this version.
-    pub(super) fn reserved<const N: usize>(&mut self) -> Option<()> {
+    pub(crate) fn reserved<const N: usize>(&mut self) -> Option<()> {
         (self.bytes::<N>()? == [0; N]).then_some(())
     }
 
-    pub(super) fn segment(&mut self) -> Option<SegmentId> {
+    pub(crate) fn segment(&mut self) -> Option<SegmentId> {
         let segment = SegmentId { volume: VolumeId(self.u64()?), index: self.u32()? };
         self.reserved::<4>()?;
         (segment.volume != VolumeId(0)).then_some(segment)
     }
 
-    pub(super) fn file(&mut self) -> Option<FileId> {
+    pub(crate) fn file(&mut self) -> Option<FileId> {
         self.u64().filter(|&file| file != 0).map(FileId)
     }
 
-    pub(super) fn log_sequence(&mut self) -> Option<LogSequence> {
+    pub(crate) fn log_sequence(&mut self) -> Option<LogSequence> {
         self.u64().map(LogSequence)
     }
 
-    pub(super) fn segment_sequence(&mut self) -> Option<SegmentSequence> {
+    pub(crate) fn segment_sequence(&mut self) -> Option<SegmentSequence> {
         self.u64().map(SegmentSequence)
     }
 
     /// `count` items of at least `bytes_min` bytes each.
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         count: u32,
         bytes_min: usize,
@@ -85,7 +85,7 @@ impl Fields<'_> {
     }
 
     /// Nothing may follow.
-    pub(super) fn end(&self) -> Option<()> {
+    pub(crate) fn end(&self) -> Option<()> {
         self.0.is_empty().then_some(())
     }
 }

@@ -1,7 +1,7 @@
 //! The transaction log: the write-ahead log of the index, shared by all segments of an engine.
 
 pub mod codec;
-mod fields;
+pub(crate) mod fields;
 pub mod format;
 pub mod log;
 pub mod scan;

@@ -1,0 +1,680 @@
+//! Writes batches into journal files: several appends in flight, confirmed strictly in order.
+//!
+//! Names: a *flight* is an append that was given to the store and whose records were not told yet; the *current* file
+//! takes appends; the *next* one is prepared before it is needed; *finished* files only wait to be dumped.
+//!
+//! Invariants:
+//! - A batch is told that it is durable only after every batch before it (SAFETY: acknowledgements follow journal
+//!   order), also across files.
+//! - After an append failed, nothing more goes into its file. When the other flights have landed, the file is sealed
+//!   behind its last confirmed append, and the batches that were not confirmed are written again, under the same log
+//!   sequences, into a new file. Its `base` says that what may have landed in the old one is void, even if the seal
+//!   could not be written. A batch that fails [`APPEND_TRIES_MAX`] times is given up together with all that waits.
+//! - At most `files_max` files exist. When none can be created, batches wait until the oldest was dumped and trimmed.
+//!
+//! Flow: [`JournalWriter::append_limit`], [`JournalWriter::append`]; an outcome comes; `settle` confirms from the
+//! front; or `start_over` seals, opens a new file, and `relaunch` writes again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use base::limits::{JOURNAL_APPEND_MAX, JOURNAL_APPENDS_IN_FLIGHT};
+use base::{Error, ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
+use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use runtime::sync::Event;
+use runtime::{Class, Handle};
+
+use super::batch::{Batch, Place};
+use super::ledger::{Ledger, LedgerFile};
+use super::{JournalOptions, JournalPosition, JournalPressure, OldestUndumped};
+use crate::cache::CacheMemory;
+
+/// How often a batch is written before its records fail.
+const APPEND_TRIES_MAX: u32 = 3;
+/// How often creating, sealing or deleting a file is tried in a row, and the pause after the first failure; each
+/// further one is ten times longer.
+const FILE_TRIES_MAX: u32 = 3;
+const FILE_RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// How long the creation of a file that nobody waits for yet rests after it failed.
+const PREPARE_PAUSE: Duration = Duration::from_secs(1);
+/// How long the journal is quiet before a marker says that its last append was durable.
+const MARKER_PAUSE: Duration = Duration::from_millis(20);
+
+/// Who gathers the records: told when an append may have become possible, and when none is for now.
+pub(crate) trait Upstream {
+    /// [`JournalWriter::append_limit`] may have grown.
+    fn on_room(&self);
+    /// No journal can be written: fail what waits. Later submissions try again.
+    fn on_journal_lost(&self, error: &Error);
+}
+
+/// Counters of a journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct JournalStatistics {
+    /// Appends that became durable.
+    pub appends: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of them, padding and headers included, one copy counted.
+    pub bytes: u64,
+    /// Appends that failed.
+    pub failed_appends: u64,
+    /// Batches that were written again after a failure.
+    pub rewritten_batches: u64,
+    /// Files that were taken into use.
+    pub files: u64,
+    /// Times that writers had to wait for a file.
+    pub file_waits: u64,
+}
+
+/// The writer of one loop's journal. Clones share it.
+#[derive(Clone)]
+pub(crate) struct JournalWriter(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    store: Store,
+    options: JournalOptions,
+    memory: CacheMemory,
+    upstream: RefCell<Option<Weak<dyn Upstream>>>,
+    pressure_event: Event,
+    /// Notified whenever a flight or a file changed its state.
+    changed: Event,
+    state: RefCell<State>,
+    marker_armed: Cell<bool>,
+}
+
+struct State {
+    ledger: Ledger,
+    current: Option<Current>,
+    next: Option<FileWriter>,
+    /// A file is being created.
+    creating: bool,
+    /// When the creation of a file that nobody waits for may be tried again.
+    prepare_at: Instant,
+    /// Somebody waits for a file, and `files_max` forbids it.
+    starved: bool,
+    /// An append failed: nothing is appended until a new file is open.
+    failing: bool,
+    /// No file is opened any more.
+    closed: bool,
+    flights: VecDeque<Flight>,
+    next_flight: u64,
+    /// Batches that have to be written again, before any other.
+    again: VecDeque<Unconfirmed>,
+    /// The next append's number.
+    sequence: LogSequence,
+    durable_through: LogSequence,
+    /// Whether the last append had records: a marker is due when the journal falls quiet.
+    unmarked: bool,
+    ordinal: u32,
+    pressure: JournalPressure,
+    statistics: JournalStatistics,
+}
+
+struct Current {
+    writer: FileWriter,
+    ordinal: u32,
+    base: LogSequence,
+}
+
+struct Unconfirmed {
+    batch: Batch,
+    /// How often it failed.
+    failures: u32,
+}
+
+struct Flight {
+    number: u64,
+    file: FileId,
+    sequence: LogSequence,
+    len: u64,
+    unconfirmed: Unconfirmed,
+    outcome: Option<Result<()>>,
+}
+
+/// An append that failed, when everything in flight has landed.
+struct Failure {
+    /// Files with appends that were not confirmed.
+    files: Vec<FileId>,
+    /// Why the first of them failed.
+    error: Error,
+    /// Whether the first one has failed too often.
+    exhausted: bool,
+}
+
+impl JournalWriter {
+    /// A writer with no file open yet; it creates its first one at once.
+    pub(crate) fn new(
+        handle: &Handle,
+        store: &Store,
+        options: JournalOptions,
+        memory: &CacheMemory,
+        recovered: Vec<LedgerFile>,
+    ) -> Self {
+        assert!(options.files_max >= 2, "one journal file is written while another is dumped");
+        assert!(options.file_bytes >= JOURNAL_APPEND_MAX, "a file holds the longest append");
+        let writer = JournalWriter(Rc::new(Inner {
+            handle: handle.clone(),
+            store: store.clone(),
+            options,
+            memory: memory.clone(),
+            upstream: RefCell::new(None),
+            pressure_event: Event::new(),
+            changed: Event::new(),
+            marker_armed: Cell::new(false),
+            state: RefCell::new(State {
+                ledger: Ledger::new(recovered),
+                current: None,
+                next: None,
+                creating: false,
+                prepare_at: Instant::ZERO,
+                starved: false,
+                failing: false,
+                closed: false,
+                flights: VecDeque::new(),
+                next_flight: 0,
+                again: VecDeque::new(),
+                sequence: LogSequence(1),
+                durable_through: LogSequence(0),
+                unmarked: false,
+                ordinal: 0,
+                pressure: JournalPressure::Low,
+                statistics: JournalStatistics::default(),
+            }),
+        }));
+        writer.ensure_file(false);
+        writer
+    }
+
+    /// Says who gathers the records. Once, before the first append.
+    pub(crate) fn connect(&self, upstream: Weak<dyn Upstream>) {
+        *self.0.upstream.borrow_mut() = Some(upstream);
+    }
+
+    /// The longest append that is possible now; `None` when none is: [`Upstream::on_room`] says when to ask again.
+    pub(crate) fn append_limit(&self) -> Option<u64> {
+        let state = self.0.state.borrow();
+        let free = !state.failing && state.again.is_empty() && state.flights.len() < JOURNAL_APPENDS_IN_FLIGHT;
+        if free && state.current.is_none() {
+            drop(state);
+            self.ensure_file(true);
+            return self.current_room();
+        }
+        drop(state);
+        self.current_room().filter(|_| free)
+    }
+
+    fn current_room(&self) -> Option<u64> {
+        self.0.state.borrow().current.as_ref().map(|current| current.writer.room().min(JOURNAL_APPEND_MAX))
+    }
+
+    /// Ends the current file, because a record does not fit into its rest.
+    pub(crate) fn finish_file(&self) {
+        self.0.state.borrow_mut().current = None;
+        self.ensure_file(true);
+        self.end_files();
+    }
+
+    /// Appends a batch no longer than [`JournalWriter::append_limit`].
+    pub(crate) fn append(&self, batch: Batch) {
+        self.launch(Unconfirmed { batch, failures: 0 });
+        self.ensure_file(false);
+    }
+
+    fn launch(&self, mut unconfirmed: Unconfirmed) {
+        let mut state = self.0.state.borrow_mut();
+        let State { current, sequence, durable_through, .. } = &mut *state;
+        let current = current.as_mut().expect("an append has a file");
+        let place = Place {
+            file: current.writer.id(),
+            incarnation: self.0.store.incarnation(),
+            log: self.0.options.log,
+            ordinal: current.ordinal,
+            base: current.base,
+            sequence: *sequence,
+            durable_through: *durable_through,
+            offset: current.writer.position(),
+        };
+        let bytes = unconfirmed.batch.encode(&place);
+        let len = bytes.len() as u64;
+        let appended = current.writer.append(bytes);
+        sequence.0 += 1;
+        state.unmarked = !unconfirmed.batch.is_marker();
+        let number = state.next_flight;
+        state.next_flight += 1;
+        let flight = Flight { number, file: place.file, sequence: place.sequence, len, unconfirmed, outcome: None };
+        state.flights.push_back(flight);
+        drop(state);
+        let this = self.clone();
+        let landing = async move {
+            let outcome = appended.await.map(drop);
+            this.on_landed(number, outcome);
+        };
+        self.0.handle.spawn(Class::Io, "journal append", landing).detach();
+    }
+
+    fn on_landed(&self, number: u64, outcome: Result<()>) {
+        let mut state = self.0.state.borrow_mut();
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "an append to the journal failed");
+            state.failing = true;
+            state.statistics.failed_appends += 1;
+            if let Some(current) = &mut state.current {
+                current.writer.fail();
+            }
+        }
+        let first = state.flights.front().map_or(number, |flight| flight.number);
+        let flight = state.flights.get_mut((number - first) as usize).expect("a flight stays until it landed");
+        flight.outcome = Some(outcome);
+        drop(state);
+        self.settle();
+    }
+
+    /// Confirms what has landed, from the front.
+    fn settle(&self) {
+        while let Some(batch) = self.confirm_front() {
+            batch.deliver(&self.0.memory);
+        }
+        if let Some(failure) = self.take_failure() {
+            let this = self.clone();
+            let starting_over = async move { this.start_over(failure).await };
+            self.0.handle.spawn(Class::Io, "journal failure", starting_over).detach();
+            return;
+        }
+        self.end_files();
+        self.relaunch();
+        self.arm_marker();
+        self.0.changed.notify();
+        self.tell_room();
+    }
+
+    fn confirm_front(&self) -> Option<Batch> {
+        let mut state = self.0.state.borrow_mut();
+        if !matches!(state.flights.front()?.outcome, Some(Ok(()))) {
+            return None;
+        }
+        let Flight { file, sequence, len, unconfirmed, .. } = state.flights.pop_front()?;
+        let batch = unconfirmed.batch;
+        state.durable_through = sequence;
+        let known = state.ledger.file(file).expect("a file with flights is in the ledger");
+        known.on_append(sequence, len, batch.sequences());
+        state.statistics.appends += 1;
+        state.statistics.records += batch.sequences().count() as u64;
+        state.statistics.bytes += len;
+        Some(batch)
+    }
+
+    /// Writes batches again, as far as there is a file and room.
+    fn relaunch(&self) {
+        loop {
+            let mut state = self.0.state.borrow_mut();
+            let Some(len) = state.again.front().map(|first| first.batch.padded_len()) else { return };
+            if state.failing || state.flights.len() >= JOURNAL_APPENDS_IN_FLIGHT {
+                return;
+            }
+            match state.current.as_ref().map(|current| current.writer.room() >= len) {
+                Some(true) => {}
+                Some(false) => {
+                    drop(state);
+                    self.finish_file();
+                    continue;
+                }
+                None => {
+                    drop(state);
+                    self.ensure_file(true);
+                    if self.current_room().is_none() {
+                        return;
+                    }
+                    continue;
+                }
+            }
+            let Some(unconfirmed) = state.again.pop_front() else { return };
+            state.statistics.rewritten_batches += 1;
+            drop(state);
+            self.launch(unconfirmed);
+        }
+    }
+
+    /// After a failure, once every flight has landed: moves what was not confirmed to the batches that are written
+    /// again, under the same log sequences.
+    fn take_failure(&self) -> Option<Failure> {
+        let mut state = self.0.state.borrow_mut();
+        if !state.failing || !state.flights.iter().all(|flight| flight.outcome.is_some()) {
+            return None;
+        }
+        state.sequence = state.flights.front()?.sequence;
+        let flights: Vec<Flight> = state.flights.drain(..).collect();
+        let mut files: Vec<FileId> = flights.iter().map(|flight| flight.file).collect();
+        files.extend(state.current.take().map(|current| current.writer.id()));
+        files.dedup();
+        let mut failure = Failure { files, error: Error::io("an append failed"), exhausted: false };
+        for Flight { mut unconfirmed, outcome, .. } in flights.into_iter().rev() {
+            if let Some(Err(error)) = outcome {
+                unconfirmed.failures += 1;
+                failure.error = error;
+            }
+            failure.exhausted = unconfirmed.failures >= APPEND_TRIES_MAX;
+            state.again.push_front(unconfirmed);
+        }
+        Some(failure)
+    }
+
+    /// Ends the files that were not confirmed to their end, and goes on in a new one.
+    async fn start_over(&self, failure: Failure) {
+        for file in failure.files {
+            self.end_file(file).await;
+        }
+        self.0.state.borrow_mut().failing = false;
+        if failure.exhausted || failure.error.kind == ErrorKind::Fenced {
+            self.give_up(&failure.error);
+        }
+        self.settle();
+    }
+
+    /// Fails everything that waits, in order. The outcome of what was tried is unknown: it may have landed.
+    fn give_up(&self, error: &Error) {
+        let error = match error.kind {
+            ErrorKind::Fenced | ErrorKind::Full => error.clone(),
+            _ => Error::io(&error.message),
+        };
+        let error = error.context("the journal cannot be written");
+        let again = std::mem::take(&mut self.0.state.borrow_mut().again);
+        again.into_iter().for_each(|unconfirmed| unconfirmed.batch.fail(&error));
+        let upstream = self.upstream();
+        if let Some(upstream) = upstream {
+            upstream.on_journal_lost(&error);
+        }
+    }
+
+    fn upstream(&self) -> Option<Rc<dyn Upstream>> {
+        self.0.upstream.borrow().as_ref()?.upgrade()
+    }
+
+    fn tell_room(&self) {
+        if let Some(upstream) = self.upstream() {
+            upstream.on_room();
+        }
+    }
+
+    /// Seals finished files whose last flight has landed, in the background: their end is proven by the files after
+    /// them anyway, the seal spares a recovery the search.
+    fn end_files(&self) {
+        let ending: Vec<FileId> = {
+            let mut state = self.0.state.borrow_mut();
+            let State { ledger, flights, current, failing, .. } = &mut *state;
+            if *failing {
+                return;
+            }
+            let in_use = |file: FileId| {
+                flights.iter().any(|flight| flight.file == file)
+                    || current.as_ref().is_some_and(|current| current.writer.id() == file)
+            };
+            ledger.plan_end(in_use)
+        };
+        for file in ending {
+            let this = self.clone();
+            let sealing = async move { this.end_file(file).await };
+            self.0.handle.spawn(Class::Background, "journal seal", sealing).detach();
+        }
+    }
+
+    /// Seals a file behind its last confirmed append, or deletes it if there is none.
+    async fn end_file(&self, file: FileId) {
+        let end = self.0.state.borrow_mut().ledger.file(file).map(|known| known.end());
+        let Some(end) = end else { return };
+        for attempt in 1..=FILE_TRIES_MAX {
+            let ended = match end {
+                0 => self.0.store.delete(file).await,
+                end => self.0.store.seal(file, end).await,
+            };
+            match ended {
+                Ok(()) if end == 0 => {
+                    self.0.state.borrow_mut().ledger.remove(file);
+                    break;
+                }
+                Ok(()) => break,
+                Err(error) => tracing::warn!(%error, attempt, "a journal file could not be ended"),
+            }
+            self.pause(attempt).await;
+        }
+        if let Some(known) = self.0.state.borrow_mut().ledger.file(file) {
+            known.on_ended();
+        }
+        self.0.changed.notify();
+        self.note_pressure(true);
+    }
+
+    async fn pause(&self, attempt: u32) {
+        if attempt < FILE_TRIES_MAX {
+            self.0.handle.sleep(FILE_RETRY_PAUSE * 10u32.pow(attempt - 1)).await;
+        }
+    }
+
+    /// Takes the next file into use if there is no current one, and has another prepared when half of the current
+    /// one is used. `wanted`: somebody cannot append without.
+    fn ensure_file(&self, wanted: bool) {
+        let mut state = self.0.state.borrow_mut();
+        if state.failing || state.closed {
+            return;
+        }
+        if state.current.is_none()
+            && let Some(writer) = state.next.take()
+        {
+            self.install(&mut state, writer);
+        }
+        let (file_bytes, now) = (self.0.options.file_bytes, self.0.handle.now());
+        let due = match &state.current {
+            None => true,
+            Some(current) => current.writer.room() < file_bytes / 2 && now >= state.prepare_at,
+        };
+        if due && state.next.is_none() && !state.creating {
+            let allowed = state.ledger.len() < self.0.options.files_max;
+            if allowed {
+                state.creating = true;
+                let this = self.clone();
+                self.0.handle.spawn(Class::Io, "journal file", async move { this.create_file().await }).detach();
+            } else if wanted && state.current.is_none() && !state.starved {
+                state.starved = true;
+                state.statistics.file_waits += 1;
+            }
+        }
+        drop(state);
+        self.note_pressure(false);
+    }
+
+    fn install(&self, state: &mut State, writer: FileWriter) {
+        state.ordinal += 1;
+        state.starved = false;
+        state.statistics.files += 1;
+        state.ledger.push(LedgerFile::new(writer.id(), self.0.options.file_bytes, 0, state.sequence));
+        state.current = Some(Current { writer, ordinal: state.ordinal, base: state.sequence });
+    }
+
+    async fn create_file(&self) {
+        let options = CreateOptions {
+            kind: FileKind::Journal,
+            capacity: self.0.options.file_bytes,
+            redundancy: Redundancy::Copies(self.0.options.copies),
+            prepared: true,
+            epoch: base::Epoch(1),
+        };
+        let mut attempt = 0;
+        let created = loop {
+            attempt += 1;
+            match self.0.store.create(options).await {
+                Ok(writer) => break Ok(writer),
+                Err(error) if attempt == FILE_TRIES_MAX || error.kind == ErrorKind::Fenced => break Err(error),
+                Err(error) => tracing::warn!(%error, attempt, "a journal file could not be created"),
+            }
+            self.pause(attempt).await;
+        };
+        let mut state = self.0.state.borrow_mut();
+        state.creating = false;
+        match created {
+            Ok(writer) => state.next = Some(writer),
+            Err(error) => {
+                tracing::error!(%error, "no journal file can be created");
+                state.prepare_at = self.0.handle.now() + PREPARE_PAUSE;
+                let lost = state.current.is_none();
+                drop(state);
+                if lost {
+                    self.give_up(&error);
+                }
+                self.0.changed.notify();
+                return;
+            }
+        }
+        drop(state);
+        self.ensure_file(false);
+        self.settle();
+    }
+
+    /// Lets a marker follow when the journal has been quiet for a while. Without it, the last append of a journal is
+    /// proven durable by nothing: if it rotted, a recovery would have to take it for torn.
+    fn arm_marker(&self) {
+        let due = { self.0.state.borrow().unmarked };
+        if !due || self.0.marker_armed.replace(true) {
+            return;
+        }
+        let this = Rc::downgrade(&self.0);
+        let handle = self.0.handle.clone();
+        let marking = async move {
+            let mut seen = None;
+            loop {
+                handle.sleep(MARKER_PAUSE).await;
+                let Some(this) = this.upgrade().map(JournalWriter) else { return };
+                let (sequence, in_flight, unmarked) = {
+                    let state = this.0.state.borrow();
+                    (state.sequence, !state.flights.is_empty(), state.unmarked)
+                };
+                if seen.replace(sequence) != Some(sequence) || in_flight {
+                    continue;
+                }
+                this.0.marker_armed.set(false);
+                if unmarked && this.append_limit().is_some_and(|limit| limit > 0) {
+                    this.append(Batch::marker());
+                }
+                return;
+            }
+        };
+        self.0.handle.spawn(Class::Background, "journal marker", marking).detach();
+    }
+}
+
+/// Dumping makes room: what may go, what to dump, how urgent it is.
+impl JournalWriter {
+    /// See [`crate::fusion::FusionWriteEngine::trim`].
+    pub(crate) async fn trim(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) {
+        loop {
+            let planned = { self.0.state.borrow_mut().ledger.plan_trim(dumped_through) };
+            let Some(file) = planned else { return };
+            let deleted = self.0.store.delete(file).await;
+            {
+                let mut state = self.0.state.borrow_mut();
+                match &deleted {
+                    Ok(()) => state.ledger.remove(file),
+                    Err(_) => state.ledger.file(file).into_iter().for_each(LedgerFile::on_ended),
+                }
+            }
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "a journal file could not be deleted; it is tried again after the next dump");
+                return;
+            }
+            self.ensure_file(false);
+            self.settle();
+        }
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::oldest_undumped`].
+    pub(crate) fn oldest_undumped(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+    ) -> Option<OldestUndumped> {
+        self.0.state.borrow().ledger.oldest_undumped(dumped_through)
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::replay_start`].
+    pub(crate) fn replay_start(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+    ) -> Option<JournalPosition> {
+        self.0.state.borrow().ledger.replay_start(dumped_through)
+    }
+
+    pub(crate) fn pressure(&self) -> JournalPressure {
+        self.0.state.borrow().pressure
+    }
+
+    /// Completes when a flight or a file changes its state.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + use<> {
+        self.0.changed.wait()
+    }
+
+    pub(crate) fn pressure_event(&self) -> Event {
+        self.0.pressure_event.clone()
+    }
+
+    pub(crate) fn statistics(&self) -> JournalStatistics {
+        self.0.state.borrow().statistics
+    }
+
+    /// `freed`: a file may be trimmed now that could not before.
+    fn note_pressure(&self, freed: bool) {
+        let (before, now) = {
+            let mut state = self.0.state.borrow_mut();
+            let finished_max = self.0.options.files_max.saturating_sub(2).max(1);
+            let now = match state.starved {
+                true => JournalPressure::Full,
+                false if state.ledger.finished() >= finished_max => JournalPressure::High,
+                false => JournalPressure::Low,
+            };
+            (std::mem::replace(&mut state.pressure, now), now)
+        };
+        if now > before || (freed && now > JournalPressure::Low) {
+            self.0.pressure_event.notify();
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        let state = self.0.state.borrow();
+        !state.creating && !state.failing && state.flights.is_empty() && state.again.is_empty()
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::close`]. What is gathered upstream must have been appended.
+    pub(crate) async fn close(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Result<()> {
+        loop {
+            let changed = self.0.changed.wait();
+            self.trim(dumped_through).await;
+            if self.is_settled() {
+                break;
+            }
+            changed.await;
+        }
+        {
+            let mut state = self.0.state.borrow_mut();
+            state.closed = true;
+            state.current = None;
+        }
+        self.end_files();
+        loop {
+            let changed = self.0.changed.wait();
+            if self.0.state.borrow().ledger.is_quiet() {
+                break;
+            }
+            changed.await;
+        }
+        let next = { self.0.state.borrow_mut().next.take() };
+        if let Some(next) = next {
+            self.0.store.delete(next.id()).await?;
+        }
+        loop {
+            let planned = { self.0.state.borrow_mut().ledger.plan_trim(dumped_through) };
+            let Some(file) = planned else { return Ok(()) };
+            self.0.store.delete(file).await?;
+            self.0.state.borrow_mut().ledger.remove(file);
+        }
+    }
+}
