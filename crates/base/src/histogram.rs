@@ -77,6 +77,22 @@ impl Histogram {
         self.max
     }
 
+    /// How many values lie below each of the powers of two 2^`first`, 2^(`first`+1) and so on, from 8 on: exact,
+    /// because every bucket ends at or between them.
+    pub fn counts_below_powers(&self, first: u32, powers: usize) -> Vec<u64> {
+        assert!(first >= 3, "the buckets of smaller values do not fill an octave");
+        let mut seen = 0;
+        let mut next = 0;
+        (0..powers)
+            .map(|power| {
+                let end = STEPS + (first as usize + power - 3) * STEPS;
+                seen += self.counts[next..end.min(BUCKETS)].iter().sum::<u64>();
+                next = end.min(BUCKETS);
+                seen
+            })
+            .collect()
+    }
+
     /// How many values are surely not above `bound`: those of the buckets that end at or below it.
     pub fn count_up_to(&self, bound: u64) -> u64 {
         self.counts.iter().enumerate().take_while(|(bucket, _)| upper_bound(*bucket) <= bound).map(|(_, n)| n).sum()
@@ -142,6 +158,8 @@ mod tests {
         other.record(5_000_000);
         one.merge(&other);
         assert_eq!((one.count_up_to(2), one.count_up_to(3), one.count_up_to(1023)), (0, 1, 3));
+        assert_eq!(one.counts_below_powers(3, 9), [1, 1, 1, 1, 1, 1, 1, 3, 4]);
+        assert_eq!(one.counts_below_powers(22, 3), [4, 5, 5]);
         assert_eq!((one.count_up_to(u64::MAX), one.max()), (5, 5_000_000));
     }
 }

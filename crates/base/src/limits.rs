@@ -29,6 +29,13 @@ pub const REQUESTS_PER_CONNECTION: usize = 256;
 /// Connections of one frontend.
 pub const CONNECTIONS_MAX: usize = 1024;
 
+/// Calls of the control API that wait for the manager or are with it.
+pub const API_CALLS_MAX: usize = 64;
+/// Connections of the control API.
+pub const API_CONNECTIONS_MAX: usize = 128;
+/// Longest body of a call of the control API, in bytes.
+pub const API_BODY_MAX: usize = 64 * 1024;
+
 /// Most bytes of one journal append.
 pub const JOURNAL_APPEND_MAX: u64 = MIB;
 /// Journal appends in flight on one loop.

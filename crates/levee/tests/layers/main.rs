@@ -79,7 +79,7 @@ fn a_tree_that_breaks_every_rule_fails_for_each() {
         "cellar is not in layers.toml",
         "roof imports cellar, which layers.toml does not allow",
         "base (crates/base/src/lib.rs): std::fs is for the modules in layers.toml [os] only",
-        "base (crates/base/src/lib.rs): std::thread is for the modules in layers.toml [os] only",
+        "base (crates/base/src/lib.rs): std::thread::sleep is for the modules in layers.toml [os] only",
         "base::clock (crates/base/src/clock.rs): std::time::Instant is for the modules in layers.toml [os] only",
         "base::clock (crates/base/src/clock.rs): tokio is for the modules in layers.toml [os] only",
         "base::clock (crates/base/src/clock.rs): std::net::TcpStream is for the modules in layers.toml [os] only",

@@ -14,7 +14,7 @@ use syn::visit::{self, Visit};
 use crate::{Layers, read};
 
 /// What belongs to the edges. A path is forbidden if it equals one of these or lies below it.
-const FORBIDDEN: [&str; 26] = [
+const FORBIDDEN: [&str; 29] = [
     "std::env",
     "std::fs",
     "std::net::TcpListener",
@@ -23,7 +23,10 @@ const FORBIDDEN: [&str; 26] = [
     "std::net::UdpSocket",
     "std::os",
     "std::process",
-    "std::thread",
+    "std::thread::Builder",
+    "std::thread::scope",
+    "std::thread::sleep",
+    "std::thread::spawn",
     "std::time::Instant",
     "std::time::SystemTime",
     "axum",

@@ -1,0 +1,126 @@
+//! What a volume may be called, and how large it may be: each refusal says what would be accepted.
+
+use base::limits::{DATA_SECTOR_DEFAULT, VOLUME_NAME_MAX, VOLUME_SIZE_MAX, VOLUME_SIZE_MIN};
+use base::units::{format_size, is_aligned};
+use base::{BLOCK, Error, Result, SECTOR};
+use wire::Layout;
+
+/// Longest label of an owner, in bytes.
+pub const OWNER_MAX: usize = 63;
+
+/// Checks a volume's name. It becomes an NBD export name and a part of URIs and metrics, so it needs no escaping in
+/// any of them.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_name(name: &str) -> Result<()> {
+    let wrong = |what: &str| {
+        Err(Error::invalid(format!(
+            "{name:?} is not a volume name: {what}; use 1 to {VOLUME_NAME_MAX} of a-z, A-Z, 0-9, '-', '_' and '.', \
+             beginning with a letter or digit"
+        )))
+    };
+    match name.chars().next() {
+        None => wrong("it is empty"),
+        Some(first) if !first.is_ascii_alphanumeric() => wrong("it does not begin with a letter or digit"),
+        Some(_) if name.len() > VOLUME_NAME_MAX => wrong("it is too long"),
+        Some(_) => match name.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.".contains(*c))) {
+            Some(odd) => wrong(&format!("it contains {odd:?}")),
+            None => Ok(()),
+        },
+    }
+}
+
+/// Checks a volume's size in bytes.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_size(size: u64) -> Result<()> {
+    if !(VOLUME_SIZE_MIN..=VOLUME_SIZE_MAX).contains(&size) {
+        return Err(Error::invalid(format!(
+            "a volume cannot have {size} bytes ({}): choose from {} to {}",
+            format_size(size),
+            format_size(VOLUME_SIZE_MIN),
+            format_size(VOLUME_SIZE_MAX)
+        )));
+    }
+    if !is_aligned(size, SECTOR) {
+        return Err(Error::invalid(format!("a volume's size is a multiple of {SECTOR} bytes, which {size} is not")));
+    }
+    Ok(())
+}
+
+/// Checks a volume's data sector (its stripe unit) in bytes.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_data_sector(bytes: u64) -> Result<()> {
+    match Layout::is_data_sector(bytes) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "a data sector cannot have {bytes} bytes: choose a power of two from {} on, such as {}",
+            format_size(BLOCK),
+            format_size(DATA_SECTOR_DEFAULT)
+        ))),
+    }
+}
+
+/// Checks the label that says whose volume it is.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_owner(owner: &str) -> Result<()> {
+    match owner.len() <= OWNER_MAX && !owner.chars().any(char::is_control) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("an owner is at most {OWNER_MAX} bytes without control characters"))),
+    }
+}
+
+/// The known word that is nearest to `word`, if one is near enough to be what was meant.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .min()
+        .filter(|(distance, candidate)| *distance <= candidate.len().max(3) / 2)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{GIB, KIB, MIB, TIB};
+
+    use super::*;
+
+    #[test]
+    fn names_that_need_no_escaping() {
+        for good in ["a", "vm-1", "db.prod_7", "0", &"x".repeat(63)] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", ".hidden", "a b", "a/b", "a?b", "ü", "a\n", "a\0", &"x".repeat(64)] {
+            let error = check_name(bad).unwrap_err();
+            assert_eq!(error.kind, base::ErrorKind::Invalid, "{bad}");
+            assert!(error.message.contains("beginning with a letter or digit"), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_within_the_limits() {
+        for good in [MIB, GIB, GIB + 512, 64 * TIB] {
+            assert!(check_size(good).is_ok(), "{good}");
+        }
+        for bad in [0, 512, MIB - 512, GIB + 1, 64 * TIB + 512, u64::MAX] {
+            assert!(check_size(bad).is_err(), "{bad}");
+        }
+        assert!(check_data_sector(128 * KIB).is_ok() && check_data_sector(2 * MIB).is_ok());
+        assert!(check_data_sector(3 * KIB).is_err() && check_data_sector(0).is_err());
+    }
+
+    #[test]
+    fn the_nearest_word_is_named_if_it_is_near() {
+        let known = ["name", "size", "data_sector", "owner"];
+        assert_eq!(nearest("sise", known), Some("size"));
+        assert_eq!(nearest("datasector", known), Some("data_sector"));
+        assert_eq!(nearest("zzzzzzzz", known), None);
+    }
+}

@@ -1,0 +1,436 @@
+//! The manager: owns the volume table and answers for it.
+//!
+//! Intuition: one state machine on one loop. A request is planned against the table, its change is made durable, then
+//! it is applied; one change at a time, in a task of its own, so that a caller who stops waiting stops nothing.
+//!
+//! Flow of a deletion, which survives a crash between any two steps: mark (durable: the name is free, nobody can
+//! attach) -> clients are let go -> the block server drops the segments (durable) -> forget (durable). What a crash or
+//! an error interrupts is taken up by [`Manager::resume`] or by a retry in the background.
+//!
+//! Invariants: an attachment's generation is durable before anybody hears of it; an answer follows durability.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::limits::{API_CALLS_MAX, DATA_SECTOR_DEFAULT};
+use base::{Error, ErrorKind, Generation, Result, VolumeId};
+use files::{Redundancy, Store};
+use runtime::sync::{Budget, oneshot};
+use runtime::{Class, Handle, Task};
+use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+
+use crate::observe::{Observer, Snapshot};
+use crate::table::log::TableLog;
+use crate::table::{Change, Row, VolumeState, VolumeTable};
+
+#[cfg(test)]
+mod tests;
+
+/// How long the first retry of an interrupted deletion waits; each later one waits twice as long.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest wait between retries.
+const RETRY_LONGEST: Duration = Duration::from_secs(60);
+
+/// Settings of a manager.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How the table survives the loss of a directory.
+    pub redundancy: Redundancy,
+    /// Whether to go on without records that were acknowledged and have rotted.
+    pub accept_data_loss: bool,
+}
+
+/// A volume that somebody wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CreateVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its stripe unit in bytes.
+    pub data_sector_bytes: u64,
+    /// Whose it is.
+    pub owner: String,
+    /// Whether a volume of that name and size may exist already.
+    pub allow_existing: bool,
+}
+
+impl CreateVolume {
+    /// A volume with the defaults.
+    pub fn new(name: impl Into<String>, size: u64) -> Self {
+        CreateVolume {
+            name: name.into(),
+            size,
+            data_sector_bytes: DATA_SECTOR_DEFAULT,
+            owner: String::new(),
+            allow_existing: false,
+        }
+    }
+}
+
+/// A volume as it is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeView {
+    /// What the table says.
+    pub row: Row,
+    /// Clients that are connected now.
+    pub clients: usize,
+}
+
+/// What can be asked of a manager.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Makes a volume: [`Reply::Created`].
+    Create(CreateVolume),
+    /// Every volume: [`Reply::Volumes`].
+    List,
+    /// One volume by name: [`Reply::Volume`].
+    Show(String),
+    /// Removes a volume: [`Reply::Deleted`].
+    Delete {
+        /// Its name.
+        name: String,
+        /// Whether clients may lose it.
+        force: bool,
+    },
+    /// The state of everything: [`Reply::Snapshot`].
+    Observe,
+}
+
+/// What a manager answers.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The volume exists, and whether it did before.
+    Created(VolumeView, bool),
+    /// One volume.
+    Volume(VolumeView),
+    /// All volumes by name, those that are being deleted last.
+    Volumes(Vec<VolumeView>),
+    /// The volume is deleted, and whether its space was given back already.
+    Deleted(VolumeView, bool),
+    /// The state of everything.
+    Snapshot(Box<Snapshot>),
+}
+
+/// A request on its way from another thread, and where the answer goes.
+pub struct Call {
+    /// What is asked.
+    pub request: Request,
+    /// Where the answer goes; nobody may be waiting any more.
+    pub reply: futures_channel::oneshot::Sender<Result<Reply>>,
+}
+
+/// The manager of one store. Clones share it.
+#[derive(Clone)]
+pub struct Manager(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    table: RefCell<VolumeTable>,
+    /// Taken out by the one task that holds the permit of `turn`.
+    log: RefCell<Option<TableLog>>,
+    turn: Budget,
+    owner: RefCell<Option<Rc<dyn VolumeOwner>>>,
+    user: RefCell<Option<Rc<dyn VolumeUser>>>,
+    observer: RefCell<Option<Rc<dyn Observer>>>,
+    closing: Cell<bool>,
+}
+
+impl Manager {
+    /// Opens the volume table of `store`. Comes before everything else that makes files there.
+    ///
+    /// # Errors
+    /// `Corrupt` where the table has lost an acknowledged record, `Io`, `Full`.
+    pub async fn open(handle: &Handle, store: &Store, options: Options) -> Result<Manager> {
+        let (recovered, log) = TableLog::open(store, options.redundancy, options.accept_data_loss).await?;
+        if recovered.lost_records > 0 {
+            tracing::warn!(records = recovered.lost_records, "the volume table has lost records, as was accepted");
+        }
+        Ok(Manager(Rc::new(Inner {
+            handle: handle.clone(),
+            table: RefCell::new(recovered.table),
+            log: RefCell::new(Some(log)),
+            turn: Budget::new(1),
+            owner: RefCell::default(),
+            user: RefCell::default(),
+            observer: RefCell::default(),
+            closing: Cell::new(false),
+        })))
+    }
+
+    /// Introduces the side that owns segments and the side that uses volumes.
+    pub fn connect(&self, owner: Rc<dyn VolumeOwner>, user: Rc<dyn VolumeUser>) {
+        *self.0.owner.borrow_mut() = Some(owner);
+        *self.0.user.borrow_mut() = Some(user);
+    }
+
+    /// Says whom to ask for snapshots.
+    pub fn observe_with(&self, observer: Rc<dyn Observer>) {
+        *self.0.observer.borrow_mut() = Some(observer);
+    }
+
+    /// Takes up the deletions that an earlier life did not finish, in the background.
+    pub fn resume(&self) {
+        let unfinished: Vec<VolumeId> =
+            self.0.table.borrow().rows().filter(|r| r.state == VolumeState::Deleting).map(|r| r.id).collect();
+        for volume in unfinished {
+            self.retry_deletion(volume);
+        }
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// Those of each request; `Internal` while shutting down.
+    pub async fn handle(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Create(wanted) => self.create(wanted).await.map(|(view, existed)| Reply::Created(view, existed)),
+            Request::List => Ok(Reply::Volumes(self.volumes())),
+            Request::Show(name) => self.show(&name).map(Reply::Volume),
+            Request::Delete { name, force } => {
+                self.delete(&name, force).await.map(|(view, is_done)| Reply::Deleted(view, is_done))
+            }
+            Request::Observe => self.observe().map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
+        }
+    }
+
+    /// Answers the calls of a mailbox until its senders are gone: a bounded number at a time, the others wait there.
+    pub fn serve(&self, calls: async_channel::Receiver<Call>) -> Task<()> {
+        let this = self.clone();
+        self.0.handle.spawn(Class::Io, "control calls", async move {
+            let in_flight = Budget::new(API_CALLS_MAX as u64);
+            while let Ok(call) = calls.recv().await {
+                let permit = in_flight.take(1).await;
+                let manager = this.clone();
+                let answer = async move {
+                    let _ = call.reply.send(manager.handle(call.request).await);
+                    drop(permit);
+                };
+                this.0.handle.spawn(Class::Io, "control call", answer).detach();
+            }
+        })
+    }
+
+    /// Makes a volume; says whether it existed before.
+    ///
+    /// # Errors
+    /// `Invalid`, `Conflict` for a name that exists (with another size, if an existing one is allowed), `Full`, `Io`.
+    pub async fn create(&self, wanted: CreateVolume) -> Result<(VolumeView, bool)> {
+        let name = wanted.name.clone();
+        if wanted.allow_existing
+            && let Some(existing) = self.existing(&wanted)?
+        {
+            return Ok((existing, true));
+        }
+        let fresh = Row {
+            id: VolumeId(0),
+            name: wanted.name.clone(),
+            size: wanted.size,
+            data_sector_bytes: wanted.data_sector_bytes,
+            owner: wanted.owner.clone(),
+            created_wall_ms: self.0.handle.wall_ms(),
+            generation: Generation(0),
+            state: VolumeState::Active,
+        };
+        match self.commit(move |table| table.plan_create(fresh)).await {
+            Ok(_) => self.show(&name).map(|view| (view, false)),
+            // Somebody else made it meanwhile.
+            Err(error) if error.kind == ErrorKind::Conflict && wanted.allow_existing => match self.existing(&wanted)? {
+                Some(existing) => Ok((existing, true)),
+                None => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    fn existing(&self, wanted: &CreateVolume) -> Result<Option<VolumeView>> {
+        let Ok(existing) = self.show(&wanted.name) else { return Ok(None) };
+        match existing.row.size == wanted.size {
+            true => Ok(Some(existing)),
+            false => Err(Error::conflict(format!(
+                "there is a volume {:?} already, of {} bytes instead of {}; choose another name, its size, or delete \
+                 it first",
+                wanted.name, existing.row.size, wanted.size
+            ))),
+        }
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn show(&self, name: &str) -> Result<VolumeView> {
+        let table = self.0.table.borrow();
+        table.find(name).map(|row| self.view(row))
+    }
+
+    /// Every volume by name, those that are being deleted last.
+    pub fn volumes(&self) -> Vec<VolumeView> {
+        let mut views: Vec<VolumeView> = self.0.table.borrow().rows().map(|row| self.view(row)).collect();
+        views.sort_by(|a, b| {
+            (a.row.state as u8, &a.row.name, a.row.id).cmp(&(b.row.state as u8, &b.row.name, b.row.id))
+        });
+        views
+    }
+
+    fn view(&self, row: &Row) -> VolumeView {
+        let clients = self.0.user.borrow().as_ref().map_or(0, |user| user.users(row.id));
+        VolumeView { row: row.clone(), clients }
+    }
+
+    /// Deletes a volume; says whether its space was given back already (otherwise that goes on in the background).
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` for a volume with clients without `force`, `Io`.
+    pub async fn delete(&self, name: &str, force: bool) -> Result<(VolumeView, bool)> {
+        let view = self.show(name)?;
+        let (volume, this) = (view.row.id, self.clone());
+        self.commit(move |table| {
+            let row = table.get(volume)?;
+            let clients = this.view(row).clients;
+            if clients > 0 && !force {
+                return Err(Error::conflict(format!(
+                    "the volume {:?} is in use by {clients} {}; disconnect, or delete it with force",
+                    row.name,
+                    if clients == 1 { "client" } else { "clients" }
+                )));
+            }
+            table.plan_delete(volume)
+        })
+        .await?;
+        let this = self.clone();
+        let finished = self.apart("delete volume", async move { this.finish_deletion(volume).await }).await;
+        if let Err(error) = &finished {
+            tracing::warn!(%volume, %error, "a deleted volume's space is not free yet; trying again");
+            self.retry_deletion(volume);
+        }
+        Ok((view, finished.is_ok()))
+    }
+
+    async fn finish_deletion(&self, volume: VolumeId) -> Result<()> {
+        let (owner, user) = (self.0.owner.borrow().clone(), self.0.user.borrow().clone());
+        let (Some(owner), Some(user)) = (owner, user) else {
+            return Err(Error::internal("the store is starting or shutting down"));
+        };
+        user.release(volume).await;
+        owner.drop_volume(volume).await?;
+        self.commit(move |_| Ok(Change::Forget(volume))).await.map(drop)
+    }
+
+    fn retry_deletion(&self, volume: VolumeId) {
+        let this = self.clone();
+        let retries = async move {
+            let mut wait = RETRY_FIRST;
+            while !this.0.closing.get() {
+                match this.finish_deletion(volume).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!(%volume, %error, "a deletion waits"),
+                }
+                this.0.handle.sleep(wait).await;
+                wait = (wait * 2).min(RETRY_LONGEST);
+            }
+        };
+        self.0.handle.spawn(Class::Background, "finish deletion", retries).detach();
+    }
+
+    /// The state of everything.
+    ///
+    /// # Errors
+    /// `Retry` while the store starts.
+    pub fn observe(&self) -> Result<Snapshot> {
+        let observer = self.0.observer.borrow().clone();
+        let observer = observer.ok_or_else(|| Error::retry("the store is starting or shutting down"))?;
+        let volumes = self.0.table.borrow().rows().filter(|row| row.state == VolumeState::Active).count();
+        Ok(Snapshot { volumes, ..observer.observe() })
+    }
+
+    /// Takes no more changes, waits for the one in flight and lets go of everybody.
+    pub async fn close(&self) {
+        self.0.closing.set(true);
+        let _permit = self.0.turn.take(1).await;
+        self.0.log.borrow_mut().take();
+        self.0.owner.borrow_mut().take();
+        self.0.user.borrow_mut().take();
+        self.0.observer.borrow_mut().take();
+    }
+
+    /// Plans a change against the table as it is when its turn comes, makes it durable and applies it.
+    async fn commit(&self, plan: impl FnOnce(&VolumeTable) -> Result<Change> + 'static) -> Result<Change> {
+        let this = self.clone();
+        let steps = async move {
+            let _permit = this.0.turn.take(1).await;
+            let log = this.0.log.borrow_mut().take();
+            let Some(mut log) = log else { return Err(Error::internal("the store is shutting down")) };
+            let planned = plan(&this.0.table.borrow());
+            let outcome = match planned {
+                Ok(change) => log.append(|| this.0.table.borrow().clone(), &change).await.map(|()| change),
+                Err(error) => {
+                    *this.0.log.borrow_mut() = Some(log);
+                    return Err(error);
+                }
+            };
+            *this.0.log.borrow_mut() = Some(log);
+            match outcome {
+                Ok(change) => {
+                    this.0.table.borrow_mut().apply(change.clone());
+                    Ok(change)
+                }
+                Err(error) => {
+                    // If it was a creation, its record may be found later: its id is not given out again.
+                    this.0.table.borrow_mut().burn_id();
+                    Err(error)
+                }
+            }
+        };
+        self.apart("volume table", steps).await
+    }
+
+    /// Runs `steps` in a task of their own, to their end even when the caller stops waiting.
+    async fn apart<T: 'static>(
+        &self,
+        name: &'static str,
+        steps: impl Future<Output = Result<T>> + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = oneshot();
+        self.0.handle.spawn(Class::Io, name, async move { sender.send(steps.await) }).detach();
+        receiver.await.unwrap_or_else(|| Err(Error::internal("the store is shutting down")))
+    }
+}
+
+impl VolumeDirectory for Manager {
+    fn resolve<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>> {
+        Box::pin(async move { self.0.table.borrow().find(name).map(Row::descriptor) })
+    }
+
+    fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(async move { self.0.table.borrow().get(volume).map(Row::descriptor) })
+    }
+
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async move {
+            let table = self.0.table.borrow();
+            let active = table.rows().filter(|row| row.state == VolumeState::Active);
+            let mut names: Vec<String> = active.map(|row| row.name.clone()).collect();
+            names.sort();
+            Ok(names)
+        })
+    }
+
+    fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(async move {
+            let change = self.commit(move |table| table.plan_attach(volume)).await?;
+            let Change::Attach { generation, .. } = change else {
+                return Err(Error::internal("an attachment became another change"));
+            };
+            // A later attachment may have come meanwhile: this one keeps its own generation, and is fenced.
+            let table = self.0.table.borrow();
+            table.get(volume).map(|row| VolumeDescriptor { generation, ..row.descriptor() })
+        })
+    }
+
+    fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
+        // Only generations are kept: who is attached at this moment is known to the agents and dies with them.
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

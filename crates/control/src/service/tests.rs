@@ -1,0 +1,274 @@
+//! The manager in the simulated world: what it answers, and that a deletion ends whatever interrupts it.
+
+use std::collections::BTreeSet;
+
+use base::{GIB, Prng};
+use files::memory::{AppendFault, Memory, MemoryOptions};
+use runtime::sim::{NodeOptions, World};
+
+use super::*;
+
+/// The side of the store that owns data, and the side that has clients.
+#[derive(Default)]
+struct Others {
+    /// Volumes with data: outlives a crash.
+    data: RefCell<BTreeSet<VolumeId>>,
+    /// Volumes that the manager asked to drop.
+    dropped: RefCell<Vec<VolumeId>>,
+    clients: Cell<usize>,
+    drops_that_fail: Cell<usize>,
+}
+
+/// [`Others`] as one life sees them.
+struct Connected {
+    others: Rc<Others>,
+    handle: Handle,
+}
+
+impl VolumeOwner for Connected {
+    fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.handle.sleep(Duration::from_micros(200)).await;
+            if let Some(left) = self.others.drops_that_fail.get().checked_sub(1) {
+                self.others.drops_that_fail.set(left);
+                return Err(Error::io("the disk failed"));
+            }
+            assert_eq!(self.others.clients.get(), 0, "clients are let go before the data is");
+            self.others.data.borrow_mut().remove(&volume);
+            self.others.dropped.borrow_mut().push(volume);
+            Ok(())
+        })
+    }
+}
+
+impl VolumeUser for Connected {
+    fn release(&self, _volume: VolumeId) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.handle.sleep(Duration::from_micros(100)).await;
+            self.others.clients.set(0);
+        })
+    }
+
+    fn users(&self, _volume: VolumeId) -> usize {
+        self.others.clients.get()
+    }
+}
+
+async fn open(handle: &Handle, memory: &Memory, others: &Rc<Others>) -> Manager {
+    let options = Options { redundancy: Redundancy::Copies(1), accept_data_loss: false };
+    let manager = Manager::open(handle, &memory.open(handle), options).await.unwrap();
+    let connected = Rc::new(Connected { others: others.clone(), handle: handle.clone() });
+    manager.connect(connected.clone(), connected);
+    manager
+}
+
+fn in_a_world<F: Future<Output = ()> + 'static>(seed: u64, test: impl FnOnce(Handle, Memory, Rc<Others>) -> F) {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let memory = Memory::new(seed, MemoryOptions::default());
+    world.block_on(&handle, test(handle.clone(), memory, Rc::default()));
+}
+
+#[test]
+fn a_volume_from_creation_to_deletion() {
+    in_a_world(1, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        let (created, existed) = manager.create(CreateVolume::new("vm-1", 10 * GIB)).await.unwrap();
+        assert!(!existed && created.row.id == VolumeId(1) && created.row.created_wall_ms > 0);
+        assert_eq!(VolumeDirectory::list(&manager).await.unwrap(), ["vm-1"]);
+
+        let found = manager.resolve("vm-1").await.unwrap();
+        assert_eq!((found.id, found.size, found.segments, found.generation), (VolumeId(1), 10 * GIB, 4, Generation(0)));
+        assert_eq!(manager.attach(found.id).await.unwrap().generation, Generation(1));
+        assert_eq!(manager.attach(found.id).await.unwrap().generation, Generation(2));
+        manager.detach(found.id, Generation(1)).await.unwrap();
+        assert_eq!(manager.describe(found.id).await.unwrap().generation, Generation(2));
+
+        others.clients.set(2);
+        let refused = manager.delete("vm-1", false).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Conflict);
+        assert!(refused.message.contains("2 clients"), "{refused}");
+        assert_eq!(manager.show("vm-1").unwrap().clients, 2, "a refused deletion changes nothing");
+        let (_, is_done) = manager.delete("vm-1", true).await.unwrap();
+        assert!(is_done && manager.volumes().is_empty());
+        assert_eq!(*others.dropped.borrow(), [VolumeId(1)]);
+        assert_eq!(manager.resolve("vm-1").await.unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(manager.delete("vm-1", false).await.unwrap_err().kind, ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn creating_twice_is_a_conflict_unless_it_is_allowed_and_the_same() {
+    in_a_world(2, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        manager.create(CreateVolume::new("a", GIB)).await.unwrap();
+        let again = |size, allow_existing| CreateVolume { allow_existing, ..CreateVolume::new("a", size) };
+        assert_eq!(manager.create(again(GIB, false)).await.unwrap_err().kind, ErrorKind::Conflict);
+        assert!(manager.create(again(GIB, true)).await.unwrap().1);
+        let other = manager.create(again(2 * GIB, true)).await.unwrap_err();
+        assert_eq!(other.kind, ErrorKind::Conflict);
+        assert!(other.message.contains("1073741824 bytes instead of 2147483648"), "{other}");
+        // Two at once: one makes it, the other finds it.
+        let both = CreateVolume { allow_existing: true, ..CreateVolume::new("b", GIB) };
+        let other_manager = manager.clone();
+        let wanted = both.clone();
+        let first = handle.spawn(Class::Io, "create", async move { other_manager.create(wanted).await });
+        let (second, existed) = manager.create(both).await.unwrap();
+        let (first, first_existed) = first.await.unwrap();
+        assert_eq!(first, second);
+        assert!(existed != first_existed, "exactly one of them made it");
+    });
+}
+
+#[test]
+fn attaching_goes_on_where_the_caller_stops_waiting() {
+    in_a_world(3, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        let volume = manager.create(CreateVolume::new("a", GIB)).await.unwrap().0.row.id;
+        let impatient = manager.clone();
+        let attaching = handle.spawn(Class::Io, "attach", async move { impatient.attach(volume).await.map(drop) });
+        handle.yield_now().await;
+        drop(attaching);
+        assert_eq!(manager.attach(volume).await.unwrap().generation, Generation(2));
+    });
+}
+
+#[test]
+fn a_deletion_that_fails_is_tried_again() {
+    in_a_world(4, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        manager.create(CreateVolume::new("a", GIB)).await.unwrap();
+        others.drops_that_fail.set(3);
+        let (_, is_done) = manager.delete("a", false).await.unwrap();
+        assert!(!is_done);
+        assert_eq!(manager.volumes()[0].row.state, VolumeState::Deleting);
+        manager.create(CreateVolume::new("a", GIB)).await.unwrap();
+        handle.sleep(Duration::from_secs(60)).await;
+        assert_eq!(*others.dropped.borrow(), [VolumeId(1)]);
+        assert_eq!(manager.volumes().len(), 1, "only the new volume is left");
+        manager.close().await;
+        assert_eq!(manager.create(CreateVolume::new("c", GIB)).await.unwrap_err().kind, ErrorKind::Internal);
+    });
+}
+
+#[test]
+fn an_append_that_fails_gives_an_error_and_the_next_one_succeeds() {
+    in_a_world(5, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        for (index, fault) in [AppendFault::Lost, AppendFault::Torn, AppendFault::Landed].into_iter().enumerate() {
+            memory.fail_appends(None, 1, fault);
+            let failed = manager.create(CreateVolume::new("a", GIB)).await.unwrap_err();
+            assert_eq!(failed.kind, ErrorKind::Io);
+            let name = format!("b{index}");
+            manager.create(CreateVolume::new(name, GIB)).await.unwrap();
+        }
+        drop(manager);
+        let manager = open(&handle, &memory, &others).await;
+        assert_eq!(VolumeDirectory::list(&manager).await.unwrap(), ["b0", "b1", "b2"]);
+        let ids: Vec<u64> = manager.volumes().iter().map(|view| view.row.id.0).collect();
+        assert_eq!(ids, [2, 4, 6], "the ids of the failed ones are not given out");
+    });
+}
+
+/// What one life confirmed.
+#[derive(Default)]
+struct Confirmed {
+    created: BTreeSet<VolumeId>,
+    deleting: BTreeSet<VolumeId>,
+    deleted: BTreeSet<VolumeId>,
+}
+
+/// Creates, attaches and deletes until the life ends.
+async fn live(manager: Manager, others: Rc<Others>, confirmed: Rc<RefCell<Confirmed>>, mut prng: Prng) {
+    loop {
+        let views = manager.volumes();
+        let active: Vec<_> = views.iter().filter(|view| view.row.state == VolumeState::Active).collect();
+        if active.len() < 2 || prng.one_in(3) {
+            let name = format!("volume-{}", prng.next_u64());
+            let Ok((view, _)) = manager.create(CreateVolume::new(name, GIB)).await else { return };
+            confirmed.borrow_mut().created.insert(view.row.id);
+            others.data.borrow_mut().insert(view.row.id);
+        } else {
+            let row = prng.pick(&active).row.clone();
+            others.clients.set(prng.below(2) as usize);
+            confirmed.borrow_mut().deleting.insert(row.id);
+            match manager.delete(&row.name, true).await {
+                Ok(_) => confirmed.borrow_mut().deleted.insert(row.id),
+                Err(_) => return,
+            };
+        }
+    }
+}
+
+#[test]
+fn a_deletion_survives_a_crash_at_any_point() {
+    let (mut resumed, mut restored) = (0, 0);
+    for seed in 900..1_100 {
+        let world = World::new(seed);
+        let node = world.add_node(NodeOptions::default());
+        let handle = world.start_loop(node);
+        let outcome = world.block_on(&handle, {
+            let handle = handle.clone();
+            async move {
+                let memory = Memory::new(seed, MemoryOptions::default());
+                let (others, confirmed) = (Rc::new(Others::default()), Rc::new(RefCell::new(Confirmed::default())));
+                let mut prng = Prng::new(seed);
+                let manager = open(&handle, &memory, &others).await;
+                let steps = live(manager.clone(), others.clone(), confirmed.clone(), prng.fork());
+                let life = handle.spawn(Class::Io, "life", steps);
+                handle.sleep(Duration::from_micros(prng.between(100, 5_000))).await;
+                memory.kill();
+                drop(life);
+                manager.close().await;
+                others.clients.set(0);
+
+                let manager = open(&handle, &memory, &others).await;
+                let unfinished = manager.volumes().iter().filter(|v| v.row.state == VolumeState::Deleting).count();
+                manager.resume();
+                handle.sleep(Duration::from_secs(5)).await;
+                let confirmed = confirmed.borrow();
+                let left: BTreeSet<VolumeId> = manager.volumes().iter().map(|view| view.row.id).collect();
+                assert!(manager.volumes().iter().all(|view| view.row.state == VolumeState::Active), "seed {seed}");
+                assert!(confirmed.deleted.is_disjoint(&left), "seed {seed}: a deleted volume is back");
+                let kept = confirmed.created.difference(&confirmed.deleting);
+                assert!(kept.clone().all(|volume| left.contains(volume)), "seed {seed}: a volume is lost");
+                assert!(others.data.borrow().is_subset(&left), "seed {seed}: data without a volume");
+                let dropped: BTreeSet<VolumeId> = others.dropped.borrow().iter().copied().collect();
+                assert!(dropped.is_disjoint(&left), "seed {seed}: a volume without its data");
+                let came_back = confirmed.deleting.difference(&confirmed.deleted).filter(|v| left.contains(v)).count();
+                (unfinished, came_back)
+            }
+        });
+        resumed += outcome.0;
+        restored += outcome.1;
+    }
+    assert!(resumed > 20 && restored > 10, "coverage: {resumed} resumed, {restored} undecided deletions undone");
+}
+
+#[test]
+fn calls_from_another_thread_are_answered_in_bounded_numbers() {
+    in_a_world(6, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        let (calls, mailbox) = runtime::sync::mailbox(2);
+        let serving = manager.serve(mailbox);
+        let mut answers = Vec::new();
+        for number in 0..3 * API_CALLS_MAX {
+            let (reply, answer) = futures_channel::oneshot::channel();
+            let request = Request::Create(CreateVolume::new(format!("v{number}"), GIB));
+            calls.send(Call { request, reply }).await.unwrap();
+            match number % 5 {
+                0 => drop(answer), // a client that went away
+                _ => answers.push(answer),
+            }
+        }
+        for answer in answers {
+            assert!(matches!(answer.await.unwrap(), Ok(Reply::Created(_, false))));
+        }
+        drop(calls);
+        serving.await;
+        let Reply::Volumes(volumes) = manager.handle(Request::List).await.unwrap() else { panic!("another reply") };
+        assert_eq!(volumes.len(), 3 * API_CALLS_MAX);
+        assert_eq!(manager.handle(Request::Observe).await.unwrap_err().kind, ErrorKind::Retry);
+    });
+}

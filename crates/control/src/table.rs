@@ -1,0 +1,319 @@
+//! The volume table: which volumes exist, as a state machine that a log of changes rebuilds.
+//!
+//! A **row** is a volume. A **change** is planned against the table (which may refuse it), written to the log, and
+//! only then applied; applying a change that was planned never fails, and replaying the same changes gives the same
+//! table. [`format`] is what they look like in bytes, [`log`] keeps them in a file.
+//!
+//! Invariants: an id is given out once, also when a name is created again; at most one *active* volume has a given
+//! name (volumes that are being deleted have lost theirs); a generation only grows.
+
+use std::collections::BTreeMap;
+
+use base::limits::VOLUMES_MAX;
+use base::units::format_size;
+use base::{Error, Generation, Result, VolumeId};
+use wire::VolumeDescriptor;
+
+use crate::rules;
+
+pub mod format;
+pub mod log;
+#[cfg(test)]
+mod log_tests;
+pub mod recovery;
+
+/// Where a volume stands in its life. The numbers are on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum VolumeState {
+    /// It can be attached.
+    Active = 1,
+    /// Its deletion was decided; its segments are being dropped.
+    Deleting = 2,
+}
+
+/// What the table knows of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its id, never used again.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its stripe unit in bytes.
+    pub data_sector_bytes: u64,
+    /// Whose it is: a label without meaning to Levee.
+    pub owner: String,
+    /// When it was created, in milliseconds since 1970: a label.
+    pub created_wall_ms: u64,
+    /// Its newest attachment; zero where it was never attached.
+    pub generation: Generation,
+    /// Where it stands in its life.
+    pub state: VolumeState,
+}
+
+impl Row {
+    /// What agents and block servers need to know of it.
+    pub fn descriptor(&self) -> VolumeDescriptor {
+        VolumeDescriptor {
+            data_sector_bytes: self.data_sector_bytes,
+            generation: self.generation,
+            ..VolumeDescriptor::new(self.id, self.name.as_str(), self.size)
+        }
+    }
+}
+
+/// One step in the life of the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// A volume comes into being.
+    Create(Row),
+    /// A volume is attached under this generation.
+    Attach {
+        /// The volume.
+        volume: VolumeId,
+        /// The new, highest generation.
+        generation: Generation,
+    },
+    /// A volume's deletion is decided: its name is free again.
+    MarkDeleted(VolumeId),
+    /// Nothing of a deleted volume is left.
+    Forget(VolumeId),
+}
+
+/// All volumes, and the ids that were ever given out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeTable {
+    rows: BTreeMap<VolumeId, Row>,
+    by_name: BTreeMap<String, VolumeId>,
+    next_id: VolumeId,
+}
+
+impl Default for VolumeTable {
+    fn default() -> Self {
+        VolumeTable { rows: BTreeMap::new(), by_name: BTreeMap::new(), next_id: VolumeId(1) }
+    }
+}
+
+impl VolumeTable {
+    /// Every volume in the order of ids, those that are being deleted included.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.values()
+    }
+
+    /// The id that the next volume gets.
+    pub fn next_id(&self) -> VolumeId {
+        self.next_id
+    }
+
+    /// The active volume called `name`.
+    ///
+    /// # Errors
+    /// `NotFound`, with the nearest name.
+    pub fn find(&self, name: &str) -> Result<&Row> {
+        if let Some(row) = self.by_name.get(name).and_then(|id| self.rows.get(id)) {
+            return Ok(row);
+        }
+        let hint = rules::nearest(name, self.by_name.keys().map(String::as_str));
+        let hint = hint.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+        Err(Error::not_found(format!("there is no volume {name:?}{hint}")))
+    }
+
+    /// The active volume with this id.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn get(&self, volume: VolumeId) -> Result<&Row> {
+        let found = self.rows.get(&volume).filter(|row| row.state == VolumeState::Active);
+        found.ok_or_else(|| Error::not_found(format!("there is no volume {volume}")))
+    }
+
+    /// Decides on a new volume; the id of `wanted` is set here.
+    ///
+    /// # Errors
+    /// `Invalid` for a name, size, data sector or owner against the rules, `Conflict` for a name that exists, `Full`
+    /// for too many volumes.
+    pub fn plan_create(&self, wanted: Row) -> Result<Change> {
+        rules::check_name(&wanted.name)?;
+        rules::check_size(wanted.size)?;
+        rules::check_data_sector(wanted.data_sector_bytes)?;
+        rules::check_owner(&wanted.owner)?;
+        if let Ok(existing) = self.find(&wanted.name) {
+            return Err(Error::conflict(format!(
+                "there is a volume {:?} already, of {} ({} bytes); choose another name or delete it first",
+                existing.name,
+                format_size(existing.size),
+                existing.size
+            )));
+        }
+        if self.rows.len() >= VOLUMES_MAX {
+            return Err(Error::full(format!("there are {VOLUMES_MAX} volumes already, the most that a store keeps")));
+        }
+        let fresh = Row { id: self.next_id, generation: Generation(0), state: VolumeState::Active, ..wanted };
+        Ok(Change::Create(fresh))
+    }
+
+    /// Decides on a new attachment.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn plan_attach(&self, volume: VolumeId) -> Result<Change> {
+        let row = self.get(volume)?;
+        Ok(Change::Attach { volume, generation: Generation(row.generation.0 + 1) })
+    }
+
+    /// Decides on the deletion of an active volume.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn plan_delete(&self, volume: VolumeId) -> Result<Change> {
+        self.get(volume).map(|row| Change::MarkDeleted(row.id))
+    }
+
+    /// Takes an id out of use without a volume: the outcome of its creation is unknown.
+    pub fn burn_id(&mut self) {
+        self.next_id.0 += 1;
+    }
+
+    /// Checks that `change` can follow on this table: true of every planned change, and of every record of a log
+    /// that is intact.
+    ///
+    /// # Errors
+    /// `Corrupt`, with what does not fit.
+    pub fn check(&self, change: &Change) -> Result<()> {
+        let fits = match change {
+            Change::Create(row) => {
+                row.id >= self.next_id && row.state == VolumeState::Active && !self.by_name.contains_key(&row.name)
+            }
+            Change::Attach { volume, generation } => self.get(*volume).is_ok_and(|row| row.generation < *generation),
+            Change::MarkDeleted(volume) => self.get(*volume).is_ok(),
+            Change::Forget(volume) => self.rows.get(volume).is_some_and(|row| row.state == VolumeState::Deleting),
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!("the change {change:?} does not follow from the volume table"))),
+        }
+    }
+
+    /// Lets a change happen that [`VolumeTable::check`] accepts.
+    pub fn apply(&mut self, change: Change) {
+        assert!(self.check(&change).is_ok(), "only planned changes are applied: {change:?}");
+        match change {
+            Change::Create(row) => {
+                self.next_id = VolumeId(row.id.0 + 1);
+                self.by_name.insert(row.name.clone(), row.id);
+                self.rows.insert(row.id, row);
+            }
+            Change::Attach { volume, generation } => self.row_mut(volume).generation = generation,
+            Change::MarkDeleted(volume) => {
+                let row = self.row_mut(volume);
+                row.state = VolumeState::Deleting;
+                let name = row.name.clone();
+                self.by_name.remove(&name);
+            }
+            Change::Forget(volume) => {
+                self.rows.remove(&volume);
+            }
+        }
+    }
+
+    fn row_mut(&mut self, volume: VolumeId) -> &mut Row {
+        self.rows.get_mut(&volume).expect("a change that was checked names a volume that exists")
+    }
+
+    /// A table as a checkpoint lists it.
+    ///
+    /// # Errors
+    /// `Corrupt` where ids or names repeat, or an id was not given out yet.
+    pub fn from_rows(next_id: VolumeId, rows: impl IntoIterator<Item = Row>) -> Result<VolumeTable> {
+        let mut table = VolumeTable { next_id, ..VolumeTable::default() };
+        for row in rows {
+            let wrong = |what| Err(Error::corrupt(format!("the checkpoint lists {} with {what}", row.id)));
+            if row.id == VolumeId(0) || row.id >= next_id {
+                return wrong("an id that was not given out");
+            }
+            let is_active = row.state == VolumeState::Active;
+            if is_active && table.by_name.insert(row.name.clone(), row.id).is_some() {
+                return wrong("the name of another volume");
+            }
+            if table.rows.contains_key(&row.id) {
+                return wrong("the id of another volume");
+            }
+            table.rows.insert(row.id, row);
+        }
+        Ok(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{ErrorKind, GIB, KIB};
+
+    use super::*;
+
+    fn row(name: &str, size: u64) -> Row {
+        Row {
+            id: VolumeId(0),
+            name: name.into(),
+            size,
+            data_sector_bytes: 128 * KIB,
+            owner: String::new(),
+            created_wall_ms: 0,
+            generation: Generation(0),
+            state: VolumeState::Active,
+        }
+    }
+
+    fn create(table: &mut VolumeTable, name: &str) -> VolumeId {
+        let change = table.plan_create(row(name, GIB)).unwrap();
+        table.apply(change);
+        table.find(name).unwrap().id
+    }
+
+    #[test]
+    fn an_id_is_never_used_again() {
+        let mut table = VolumeTable::default();
+        let first = create(&mut table, "a");
+        table.apply(table.plan_delete(first).unwrap());
+        let second = create(&mut table, "a");
+        assert!(second > first, "the name is free again, the id is not");
+        table.apply(Change::Forget(first));
+        table.burn_id();
+        assert_eq!(create(&mut table, "b"), VolumeId(4));
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let mut table = VolumeTable::default();
+        create(&mut table, "database");
+        let duplicate = table.plan_create(row("database", GIB)).unwrap_err();
+        assert_eq!(duplicate.kind, ErrorKind::Conflict);
+        assert!(duplicate.message.contains("1 GiB"), "{duplicate}");
+        let missing = table.find("databose").unwrap_err();
+        assert_eq!(missing.message, r#"there is no volume "databose"; did you mean "database"?"#);
+        assert_eq!(table.plan_create(row("a b", GIB)).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(table.plan_create(row("small", 512)).unwrap_err().kind, ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_volume_that_is_being_deleted_cannot_be_attached() {
+        let mut table = VolumeTable::default();
+        let volume = create(&mut table, "a");
+        table.apply(table.plan_attach(volume).unwrap());
+        assert_eq!(table.get(volume).unwrap().generation, Generation(1));
+        table.apply(table.plan_delete(volume).unwrap());
+        assert_eq!(table.plan_attach(volume).unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(table.plan_delete(volume).unwrap_err().kind, ErrorKind::NotFound);
+        assert!(table.check(&Change::MarkDeleted(volume)).is_err());
+    }
+
+    #[test]
+    fn a_checkpoint_that_contradicts_itself_is_refused() {
+        let listed = |id, name: &str| Row { id: VolumeId(id), ..row(name, GIB) };
+        assert!(VolumeTable::from_rows(VolumeId(3), [listed(1, "a"), listed(2, "b")]).is_ok());
+        assert!(VolumeTable::from_rows(VolumeId(2), [listed(2, "b")]).is_err());
+        assert!(VolumeTable::from_rows(VolumeId(9), [listed(1, "a"), listed(2, "a")]).is_err());
+        assert!(VolumeTable::from_rows(VolumeId(9), [listed(1, "a"), listed(1, "b")]).is_err());
+    }
+}

@@ -1,0 +1,368 @@
+//! The bytes of the volume table: docs/formats/volume-table.md.
+
+use base::checksum::{crc32c, crc32c_append};
+use base::units::round_up;
+use base::{BLOCK, Error, FileId, Generation, Incarnation, LogSequence, Result, VolumeId};
+
+use super::{Change, Row, VolumeState, VolumeTable};
+use crate::rules;
+
+/// The first bytes of every record.
+pub const MAGIC: [u8; 8] = *b"LEVEEVT\0";
+/// The version that is written, and the only one that is read.
+pub const VERSION: u16 = 1;
+/// Length of a record's header in bytes.
+pub const HEADER: usize = 64;
+/// Longest body that a reader accepts: a checkpoint of the most volumes with the longest names.
+pub const BODY_MAX: usize = 16 + base::limits::VOLUMES_MAX * ROW_MAX;
+
+const ROW: usize = 48;
+const ROW_MAX: usize = ROW + base::limits::VOLUME_NAME_MAX + rules::OWNER_MAX;
+
+/// What a record says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The file that it was written to.
+    pub file: FileId,
+    /// The life of the server that wrote it.
+    pub incarnation: Incarnation,
+    /// Its place in the table's history: 1 for the first record of a store, then one more for each.
+    pub sequence: LogSequence,
+    /// The last record that was durable when this one was written.
+    pub durable_through: LogSequence,
+}
+
+/// A record's content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// The whole table. The first record of every file, and only that.
+    Checkpoint(VolumeTable),
+    /// One change.
+    Change(Change),
+}
+
+/// What a reader finds at a place.
+#[derive(Debug)]
+pub enum Found {
+    /// A record that is intact, and its length in the file with padding.
+    Record(Header, Body, u64),
+    /// Nothing that is intact: never written, torn or rotten.
+    Nothing,
+}
+
+/// The bytes of a record, padded with zeros to a multiple of 4 KiB.
+pub fn encode(header: &Header, body: &Body) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
+    let kind: u16 = match body {
+        Body::Checkpoint(table) => {
+            put_u64(&mut bytes, table.next_id().0);
+            put_u64(&mut bytes, table.rows().count() as u64);
+            table.rows().for_each(|row| put_row(&mut bytes, row));
+            1
+        }
+        Body::Change(change) => {
+            put_change(&mut bytes, change);
+            2
+        }
+    };
+    let body_len = (bytes.len() - HEADER) as u32;
+    bytes[0..8].copy_from_slice(&MAGIC);
+    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[10..12].copy_from_slice(&kind.to_le_bytes());
+    bytes[12..16].copy_from_slice(&body_len.to_le_bytes());
+    bytes[16..24].copy_from_slice(&header.file.0.to_le_bytes());
+    bytes[24..32].copy_from_slice(&header.incarnation.0.to_le_bytes());
+    bytes[32..40].copy_from_slice(&header.sequence.0.to_le_bytes());
+    bytes[40..48].copy_from_slice(&header.durable_through.0.to_le_bytes());
+    bytes.resize(round_up(bytes.len() as u64, BLOCK) as usize, 0);
+    let checksum = record_checksum(&bytes);
+    bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Reads the record at the start of `bytes` if it is one of `file` and intact.
+///
+/// # Errors
+/// `Corrupt` for a record whose checksum is right and whose content makes no sense, `Invalid` for one of a newer
+/// Levee.
+pub fn decode(file: FileId, bytes: &[u8]) -> Result<Found> {
+    if bytes.len() < HEADER || bytes[0..8] != MAGIC {
+        return Ok(Found::Nothing);
+    }
+    let body_len = u32_at(bytes, 12) as usize;
+    let header = Header {
+        file: FileId(u64_at(bytes, 16)),
+        incarnation: Incarnation(u64_at(bytes, 24)),
+        sequence: LogSequence(u64_at(bytes, 32)),
+        durable_through: LogSequence(u64_at(bytes, 40)),
+    };
+    let padded_len = round_up((HEADER + body_len) as u64, BLOCK);
+    if header.file != file || body_len > BODY_MAX || padded_len > bytes.len() as u64 {
+        return Ok(Found::Nothing);
+    }
+    if record_checksum(&bytes[..padded_len as usize]) != u32_at(bytes, 60) {
+        return Ok(Found::Nothing);
+    }
+    let (version, kind) = (u16_at(bytes, 8), u16_at(bytes, 10));
+    let (read_only_compatible, incompatible) = (u16_at(bytes, 50), u16_at(bytes, 52));
+    if version != VERSION || incompatible != 0 || read_only_compatible != 0 || bytes[54..60] != [0; 6] {
+        return Err(Error::invalid(format!(
+            "the volume table was written in format {version} (flags {read_only_compatible:#x}, {incompatible:#x}), \
+             this Levee knows format {VERSION}: start the version that wrote it"
+        )));
+    }
+    let mut rest = Reader(&bytes[HEADER..HEADER + body_len]);
+    let body = match kind {
+        1 => Body::Checkpoint(rest.table()?),
+        2 => Body::Change(rest.change()?),
+        _ => return Err(Error::corrupt(format!("a record of the volume table has the unknown kind {kind}"))),
+    };
+    rest.end()?;
+    Ok(Found::Record(header, body, padded_len))
+}
+
+/// The checksum of a record, padding included, over everything but the checksum itself.
+fn record_checksum(record: &[u8]) -> u32 {
+    crc32c_append(crc32c(&record[..60]), &record[HEADER..])
+}
+
+fn put_u64(bytes: &mut Vec<u8>, value: u64) {
+    bytes.extend_from_slice(&value.to_le_bytes());
+}
+
+fn put_row(bytes: &mut Vec<u8>, row: &Row) {
+    put_u64(bytes, row.id.0);
+    put_u64(bytes, row.size);
+    put_u64(bytes, row.data_sector_bytes);
+    put_u64(bytes, row.created_wall_ms);
+    put_u64(bytes, row.generation.0);
+    bytes.extend_from_slice(&[row.state as u8, row.name.len() as u8, row.owner.len() as u8, 0, 0, 0, 0, 0]);
+    bytes.extend_from_slice(row.name.as_bytes());
+    bytes.extend_from_slice(row.owner.as_bytes());
+}
+
+fn put_change(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Create(row) => {
+            put_u64(bytes, 1);
+            put_row(bytes, row);
+        }
+        Change::Attach { volume, generation } => {
+            put_u64(bytes, 2);
+            put_u64(bytes, volume.0);
+            put_u64(bytes, generation.0);
+        }
+        Change::MarkDeleted(volume) => {
+            put_u64(bytes, 3);
+            put_u64(bytes, volume.0);
+        }
+        Change::Forget(volume) => {
+            put_u64(bytes, 4);
+            put_u64(bytes, volume.0);
+        }
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+/// Takes a body apart; every step may find that it is too short.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take(&mut self, len: usize) -> Result<&[u8]> {
+        if len > self.0.len() {
+            return Err(Error::corrupt("a record of the volume table is shorter than what it holds"));
+        }
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.take(8).map(|bytes| u64_at(bytes, 0))
+    }
+
+    fn text(&mut self, len: u8) -> Result<String> {
+        let text = std::str::from_utf8(self.take(usize::from(len))?);
+        text.map(str::to_owned).map_err(|_| Error::corrupt("a name in the volume table is not UTF-8"))
+    }
+
+    fn row(&mut self) -> Result<Row> {
+        let [id, size, data_sector_bytes, created_wall_ms, generation] =
+            [self.u64()?, self.u64()?, self.u64()?, self.u64()?, self.u64()?];
+        let tail = self.take(8)?;
+        let (state, name_len, owner_len) = (tail[0], tail[1], tail[2]);
+        if tail[3..] != [0; 5] {
+            return Err(Error::corrupt("a row of the volume table uses bytes that format 1 reserves"));
+        }
+        let row = Row {
+            id: VolumeId(id),
+            name: self.text(name_len)?,
+            size,
+            data_sector_bytes,
+            owner: self.text(owner_len)?,
+            created_wall_ms,
+            generation: Generation(generation),
+            state: match state {
+                1 => VolumeState::Active,
+                2 => VolumeState::Deleting,
+                _ => return Err(Error::corrupt(format!("a volume in the table has the unknown state {state}"))),
+            },
+        };
+        rules::check_name(&row.name)
+            .and_then(|()| rules::check_size(row.size))
+            .and_then(|()| rules::check_data_sector(row.data_sector_bytes))
+            .and_then(|()| rules::check_owner(&row.owner))
+            .map_err(|error| Error::corrupt(error.message).context("the volume table"))?;
+        Ok(row)
+    }
+
+    fn table(&mut self) -> Result<VolumeTable> {
+        let next_id = VolumeId(self.u64()?);
+        let count = self.u64()?;
+        if count > base::limits::VOLUMES_MAX as u64 {
+            return Err(Error::corrupt(format!("the volume table lists {count} volumes")));
+        }
+        let rows = (0..count).map(|_| self.row()).collect::<Result<Vec<_>>>()?;
+        VolumeTable::from_rows(next_id, rows)
+    }
+
+    fn change(&mut self) -> Result<Change> {
+        match self.u64()? {
+            1 => Ok(Change::Create(self.row()?)),
+            2 => Ok(Change::Attach { volume: VolumeId(self.u64()?), generation: Generation(self.u64()?) }),
+            3 => Ok(Change::MarkDeleted(VolumeId(self.u64()?))),
+            4 => Ok(Change::Forget(VolumeId(self.u64()?))),
+            kind => Err(Error::corrupt(format!("the volume table has the unknown change {kind}"))),
+        }
+    }
+
+    fn end(&self) -> Result<()> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(Error::corrupt("a record of the volume table is longer than what it holds")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{ErrorKind, GIB, KIB, Prng};
+
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            file: FileId(0x1122),
+            incarnation: Incarnation(7),
+            sequence: LogSequence(42),
+            durable_through: LogSequence(41),
+        }
+    }
+
+    fn row() -> Row {
+        Row {
+            id: VolumeId(5),
+            name: "vm-1".into(),
+            size: 10 * GIB,
+            data_sector_bytes: 128 * KIB,
+            owner: "ops".into(),
+            created_wall_ms: 1_700_000_000_000,
+            generation: Generation(3),
+            state: VolumeState::Active,
+        }
+    }
+
+    fn bodies() -> Vec<Body> {
+        let table = VolumeTable::from_rows(VolumeId(9), [row(), Row { id: VolumeId(8), name: "b".into(), ..row() }]);
+        vec![
+            Body::Checkpoint(VolumeTable::default()),
+            Body::Checkpoint(table.unwrap()),
+            Body::Change(Change::Create(row())),
+            Body::Change(Change::Attach { volume: VolumeId(5), generation: Generation(4) }),
+            Body::Change(Change::MarkDeleted(VolumeId(5))),
+            Body::Change(Change::Forget(VolumeId(5))),
+        ]
+    }
+
+    fn decoded(bytes: &[u8]) -> Option<(Header, Body, u64)> {
+        match decode(FileId(0x1122), bytes).unwrap() {
+            Found::Record(header, body, len) => Some((header, body, len)),
+            Found::Nothing => None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for body in bodies() {
+            let bytes = encode(&header(), &body);
+            assert!(bytes.len().is_multiple_of(4096));
+            assert_eq!(decoded(&bytes), Some((header(), body, bytes.len() as u64)));
+        }
+    }
+
+    #[test]
+    fn the_bytes_stay_as_documented() {
+        let bytes = encode(&header(), &Body::Change(Change::Create(row())));
+        let hex: String = bytes[..HEADER + 63].iter().map(|byte| format!("{byte:02x}")).collect();
+        // magic, version, kind, body length | file, incarnation | sequence, durable through | flags, reserved, checksum
+        // create | id, size, data sector | created, generation | state, lengths, reserved, name, owner
+        let expected = "
+            4c45564545565400 0100 0200 3f000000
+            2211000000000000 0700000000000000
+            2a00000000000000 2900000000000000
+            000000000000 000000000000 88ffa8d0
+            0100000000000000
+            0500000000000000 0000008002000000 0000020000000000
+            0068e5cf8b010000 0300000000000000
+            010403 0000000000 766d2d31 6f7073";
+        assert_eq!(hex, expected.split_whitespace().collect::<String>());
+        assert!(bytes[HEADER + 63..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn zeros_another_file_and_any_flipped_bit_do_not_validate() {
+        assert!(decoded(&[0; 4096]).is_none());
+        for body in bodies() {
+            let bytes = encode(&header(), &body);
+            assert!(matches!(decode(FileId(0x1123), &bytes), Ok(Found::Nothing)));
+            for bit in 0..bytes.len() * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(matches!(decode(FileId(0x1122), &flipped), Ok(Found::Nothing)), "{body:?} bit {bit}");
+            }
+            for torn in (0..bytes.len()).step_by(16) {
+                assert!(matches!(decode(FileId(0x1122), &bytes[..torn]), Ok(Found::Nothing)), "torn at {torn}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_right_checksum_over_nonsense_is_an_error_never_a_panic() {
+        let mut random = Prng::new(1);
+        for _ in 0..20_000 {
+            let body = random.pick(&bodies()).clone();
+            let mut bytes = encode(&header(), &body);
+            let body_end = HEADER + u32_at(&bytes, 12) as usize;
+            for _ in 0..random.between(1, 4) {
+                let at = random.between(48, body_end as u64 - 1) as usize;
+                bytes[at] = random.next_u64() as u8;
+            }
+            let checksum = record_checksum(&bytes);
+            bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+            if let Err(error) = decode(FileId(0x1122), &bytes) {
+                assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Invalid), "{error}");
+            }
+        }
+    }
+}
