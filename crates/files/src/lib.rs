@@ -44,6 +44,28 @@ pub enum FileKind {
     Log = 5,
 }
 
+impl FileKind {
+    /// Every kind, in the order of the numbers.
+    pub const ALL: [FileKind; 5] =
+        [FileKind::Journal, FileKind::Transaction, FileKind::Data, FileKind::Table, FileKind::Log];
+
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<FileKind> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Its name, as in the names of files.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileKind::Journal => "journal",
+            FileKind::Transaction => "transaction",
+            FileKind::Data => "data",
+            FileKind::Table => "table",
+            FileKind::Log => "log",
+        }
+    }
+}
+
 /// How a file survives the loss of a failure domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Redundancy {

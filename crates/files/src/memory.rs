@@ -312,8 +312,11 @@ impl State {
     fn read(&mut self, id: FileId, copy: Option<u8>, offset: u64, len: usize) -> Result<AlignedBuf> {
         let file = self.files.get(&id).ok_or_else(|| no_file(id))?;
         let end = file.info.sealed.unwrap_or(file.info.capacity);
-        if offset.checked_add(len as u64).is_none_or(|last| last > end) || !offset.is_multiple_of(BLOCK) {
-            return Err(Error::invalid(format!("{len} bytes at {offset} of file {id} are not within its {end}")));
+        let whole = offset.is_multiple_of(BLOCK) && (len as u64).is_multiple_of(BLOCK);
+        if offset.checked_add(len as u64).is_none_or(|last| last > end) || !whole {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {offset} of file {id} are not whole blocks within its {end} bytes"
+            )));
         }
         let range = offset..offset + len as u64;
         let mut outcome = Err(Error::not_found(format!("file {id} has no such copy")));
@@ -339,8 +342,8 @@ impl State {
         let end = self.files.get(&id).map(|file| file.info.sealed.unwrap_or(file.info.capacity));
         let end = end.ok_or_else(|| no_file(id))?;
         let range = offset..offset + data.len() as u64;
-        if range.end > end || !offset.is_multiple_of(BLOCK) {
-            return Err(Error::invalid(format!("the range {range:?} of file {id} is not within its {end} bytes")));
+        if range.end > end || !offset.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) {
+            return Err(Error::invalid(format!("{range:?} of file {id} is not whole blocks within its {end} bytes")));
         }
         let blocks =
             self.blocks_mut(id, copy).ok_or_else(|| Error::not_found(format!("file {id} has no such copy")))?;
