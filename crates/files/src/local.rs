@@ -1,1 +1,0 @@
-//! Directories (to be written).

@@ -1,0 +1,237 @@
+//! The files of a store, in memory: which copies each has, whether it is sealed, who may write.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{BLOCK, DirectoryId, Epoch, Error, FileId, Incarnation, Result};
+use runtime::File;
+use runtime::sync::Budget;
+
+use super::directory::{Directory, State};
+use super::header::{Birth, HEADER, Header};
+use super::names::Name;
+use crate::{FileInfo, FileKind};
+
+/// Every file, by id.
+#[derive(Default)]
+pub(crate) struct Catalogue {
+    entries: RefCell<BTreeMap<FileId, Rc<Entry>>>,
+    /// Files of which no copy has a good header: what is wrong with them.
+    pub(crate) damaged: RefCell<BTreeMap<FileId, String>>,
+}
+
+/// One file.
+pub(crate) struct Entry {
+    pub(crate) id: FileId,
+    pub(crate) kind: FileKind,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) epoch: Epoch,
+    /// Bytes of content that were set aside when it was born.
+    pub(crate) capacity: u64,
+    pub(crate) prepared: bool,
+    pub(crate) copies_wanted: u8,
+    /// Held by whoever seals, deletes, repairs or copies it.
+    pub(crate) gate: Budget,
+    pub(crate) state: RefCell<EntryState>,
+}
+
+/// What changes about a file.
+pub(crate) struct EntryState {
+    /// Its end, durable in every copy.
+    pub(crate) sealed: Option<u64>,
+    /// The end that a seal chose which is not durable everywhere yet: no other may be chosen.
+    pub(crate) sealing: Option<u64>,
+    /// Being deleted: nobody sees it any more.
+    pub(crate) deleted: bool,
+    /// Its copies in directories that are members or may become members, by number.
+    pub(crate) copies: Vec<Copy>,
+}
+
+/// One copy of a file.
+#[derive(Clone)]
+pub(crate) struct Copy {
+    /// Which.
+    pub(crate) number: u8,
+    /// Where.
+    pub(crate) directory: Rc<Directory>,
+    /// Its birth record.
+    pub(crate) birth: Rc<Birth>,
+    /// Open and locked for writing, until it is sealed; only for files of this life.
+    pub(crate) writer: Option<File>,
+}
+
+impl Copy {
+    /// Its path.
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.directory.path_of(Name::File(self.birth.kind, self.birth.file))
+    }
+
+    /// What it takes up in its directory, with a seal at `sealed`.
+    pub(crate) fn allocated(&self, sealed: Option<u64>) -> u64 {
+        match sealed {
+            Some(length) if !self.birth.prepared => HEADER + length,
+            _ => HEADER + self.birth.capacity,
+        }
+    }
+}
+
+impl EntryState {
+    /// Whether a copy is in `directory`, whatever the state of that is.
+    pub(crate) fn is_in(&self, directory: &Directory) -> bool {
+        self.copies.iter().any(|copy| copy.directory.id.get() == directory.id.get())
+    }
+}
+
+impl Entry {
+    /// A file with one copy; more are attached.
+    pub(crate) fn new(header: &Header) -> Entry {
+        let birth = &header.birth;
+        Entry {
+            id: birth.file,
+            kind: birth.kind,
+            incarnation: birth.incarnation,
+            epoch: birth.epoch,
+            capacity: birth.capacity,
+            prepared: birth.prepared,
+            copies_wanted: birth.copies_wanted,
+            gate: Budget::new(1),
+            state: RefCell::new(EntryState {
+                sealed: header.sealed,
+                sealing: None,
+                deleted: false,
+                copies: Vec::new(),
+            }),
+        }
+    }
+
+    /// Adds a copy, under its own number if that is free, and counts its space.
+    pub(crate) fn attach(&self, mut copy: Copy) {
+        let mut state = self.state.borrow_mut();
+        let taken = |number: u8| state.copies.iter().any(|copy| copy.number == number);
+        if taken(copy.number) {
+            copy.number = (0..u8::MAX).find(|number| !taken(*number)).unwrap_or(u8::MAX);
+        }
+        let count = &copy.directory.space.allocated;
+        count.set(count.get() + copy.allocated(state.sealed));
+        state.copies.push(copy);
+        state.copies.sort_by_key(|copy| copy.number);
+    }
+
+    /// Forgets the copy in `directory`, and its space.
+    pub(crate) fn detach(&self, directory: DirectoryId) -> Option<Copy> {
+        let mut state = self.state.borrow_mut();
+        let index = state.copies.iter().position(|copy| copy.directory.id.get() == directory)?;
+        let copy = state.copies.remove(index);
+        let count = &copy.directory.space.allocated;
+        count.set(count.get().saturating_sub(copy.allocated(state.sealed)));
+        Some(copy)
+    }
+
+    /// Marks it sealed: nobody writes any more, and what is beyond the end is given back.
+    pub(crate) fn on_sealed(&self, length: u64) {
+        let mut state = self.state.borrow_mut();
+        let before = state.sealed;
+        for copy in &mut state.copies {
+            let surplus = copy.allocated(before) - copy.allocated(Some(length));
+            let space = &copy.directory.space;
+            space.allocated.set(space.allocated.get().saturating_sub(surplus));
+            space.on_released(surplus);
+            copy.writer = None;
+        }
+        state.sealed = Some(length);
+        state.sealing = None;
+    }
+
+    /// The copies that are read and written.
+    pub(crate) fn member_copies(&self) -> Vec<Copy> {
+        self.state.borrow().copies.iter().filter(|copy| copy.directory.is_member()).cloned().collect()
+    }
+
+    /// Whether a copy of it is in `directory`, whatever the state of that is.
+    pub(crate) fn is_in(&self, directory: &Directory) -> bool {
+        self.state.borrow().is_in(directory)
+    }
+
+    /// Whether `range` lies within what may be read, in whole blocks.
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<()> {
+        let end = self.state.borrow().sealed.unwrap_or(self.capacity);
+        let fits = offset.checked_add(len).is_some_and(|last| last <= end);
+        match fits && offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "{len} bytes at {offset} of file {} are not whole blocks within its {end} bytes",
+                self.id
+            ))),
+        }
+    }
+
+    /// What callers see.
+    pub(crate) fn info(&self) -> FileInfo {
+        let state = self.state.borrow();
+        FileInfo {
+            id: self.id,
+            kind: self.kind,
+            incarnation: self.incarnation,
+            epoch: self.epoch,
+            capacity: state.sealed.filter(|_| !self.prepared).unwrap_or(self.capacity),
+            sealed: state.sealed,
+            copies: state.copies.iter().filter(|copy| copy.directory.is_member()).count() as u8,
+            copies_wanted: self.copies_wanted,
+        }
+    }
+}
+
+impl Catalogue {
+    /// A file that exists.
+    pub(crate) fn get(&self, id: FileId) -> Result<Rc<Entry>> {
+        if let Some(entry) = self.entries.borrow().get(&id).filter(|entry| !entry.state.borrow().deleted) {
+            return Ok(entry.clone());
+        }
+        match self.damaged.borrow().get(&id) {
+            Some(damage) => Err(Error::corrupt(format!("file {id} cannot be read: {damage}"))),
+            None => Err(Error::not_found(format!("there is no file {id}"))),
+        }
+    }
+
+    /// A file that exists or is being deleted.
+    pub(crate) fn get_any(&self, id: FileId) -> Option<Rc<Entry>> {
+        self.entries.borrow().get(&id).cloned()
+    }
+
+    /// Adds a file.
+    pub(crate) fn insert(&self, entry: Rc<Entry>) {
+        self.damaged.borrow_mut().remove(&entry.id);
+        let before = self.entries.borrow_mut().insert(entry.id, entry);
+        assert!(before.is_none(), "file ids are never used again");
+    }
+
+    /// Forgets a file.
+    pub(crate) fn remove(&self, id: FileId) {
+        self.entries.borrow_mut().remove(&id);
+    }
+
+    /// Every file that exists, by id.
+    pub(crate) fn all(&self) -> Vec<Rc<Entry>> {
+        let entries = self.entries.borrow();
+        entries.values().filter(|entry| !entry.state.borrow().deleted).cloned().collect()
+    }
+
+    /// Whether `directory` holds the only copy of some file.
+    pub(crate) fn needs(&self, directory: &Directory) -> bool {
+        let is_other = |copy: &Copy| copy.directory.is_member() && copy.directory.id.get() != directory.id.get();
+        self.entries.borrow().values().any(|entry| {
+            let state = entry.state.borrow();
+            !state.copies.is_empty() && !state.copies.iter().any(is_other)
+        })
+    }
+
+    /// Forgets every copy in a directory that is no member any more.
+    pub(crate) fn detach_all(&self, directory: &Directory) {
+        assert!(!matches!(directory.state.get(), State::Member | State::Joining));
+        let entries = self.entries.borrow().values().cloned().collect::<Vec<_>>();
+        for entry in entries {
+            entry.detach(directory.id.get());
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! One directory of a store at run time: its state, its superblock, its room and its spares.
+//!
+//! What each file of a directory is: `lock` is locked by the process that has the store open and says who that is;
+//! `superblock` is locked, too, because only the lock of a file that is written to outlives the writes of a killed
+//! process (see [`super::open`]); `files` holds the files under the names of [`super::names`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::{AlignedBuf, Bytes, DirectoryId};
+use runtime::{File, Handle, OpenOptions};
+
+use super::header::HEADER;
+use super::names::Name;
+use super::superblock::{StoreRecord, Superblock};
+
+/// Opens for reading past the page cache.
+pub(crate) const READ: OpenOptions =
+    OpenOptions { write: false, create: false, exclusive: false, direct: true, dsync: false };
+/// Opens for durable writes past the page cache.
+pub(crate) const WRITE: OpenOptions = OpenOptions { write: true, dsync: true, ..READ };
+/// Makes a file, for durable writes.
+pub(crate) const MAKE: OpenOptions = OpenOptions { create: true, exclusive: true, ..WRITE };
+/// Makes a file whose writes are made durable together, by a sync.
+pub(crate) const MAKE_UNSYNCED: OpenOptions = OpenOptions { dsync: false, ..MAKE };
+
+/// Room that is left to the file system itself: this part of it, but no more than [`MARGIN_MAX`].
+const MARGIN_DIVISOR: u64 = 100;
+const MARGIN_MAX: u64 = 64 << 20;
+/// How often a lock is asked for.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What a directory is to the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Read from and written to.
+    Member,
+    /// About to be a member: everything in it is good, but not every superblock says so yet.
+    Joining,
+    /// It was away; what it holds is being compared with the members.
+    Resynchronizing,
+    /// A write to it failed, or it vanished.
+    Failed,
+    /// It was not there, or empty where a member was expected.
+    Missing,
+}
+
+/// One directory.
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    pub(crate) id: Cell<DirectoryId>,
+    pub(crate) state: Cell<State>,
+    pub(crate) space: SpaceCount,
+    /// Prepared space without a file, by capacity: the numbers in the names.
+    pub(crate) spares: RefCell<BTreeMap<u64, Vec<u64>>>,
+    /// Bytes that a resynchronization still has to look at.
+    pub(crate) behind_bytes: Cell<u64>,
+    /// A write to it failed, but it holds files that are nowhere else: it gets no new ones.
+    pub(crate) suspect: Cell<bool>,
+    /// Times that it failed in this life.
+    pub(crate) failures: Cell<u32>,
+    handle: Handle,
+    guards: RefCell<Option<Guards>>,
+    sequence: Cell<u64>,
+    next_number: Cell<u64>,
+}
+
+/// The open files that say that a directory is in use, for as long as they are open.
+pub(crate) struct Guards {
+    pub(crate) _lock: File,
+    pub(crate) superblock: File,
+}
+
+/// Room of one directory, in bytes.
+#[derive(Default)]
+pub(crate) struct SpaceCount {
+    /// Free in the file system: as it last said, corrected by what was done since.
+    pub(crate) fs_free: Cell<u64>,
+    /// Size of the file system.
+    pub(crate) fs_total: Cell<u64>,
+    /// What its files take up.
+    pub(crate) allocated: Cell<u64>,
+}
+
+impl SpaceCount {
+    /// A file took up `bytes` of the file system.
+    pub(crate) fn on_allocated(&self, bytes: u64) {
+        self.fs_free.set(self.fs_free.get().saturating_sub(bytes));
+    }
+
+    /// A file gave `bytes` back to the file system.
+    pub(crate) fn on_released(&self, bytes: u64) {
+        self.fs_free.set(self.fs_free.get().saturating_add(bytes));
+    }
+}
+
+impl Directory {
+    /// A directory that is not open yet.
+    pub(crate) fn new(handle: &Handle, path: &Path, id: DirectoryId, state: State) -> Self {
+        Directory {
+            path: path.to_owned(),
+            id: Cell::new(id),
+            state: Cell::new(state),
+            space: SpaceCount::default(),
+            spares: RefCell::default(),
+            behind_bytes: Cell::new(0),
+            suspect: Cell::new(false),
+            failures: Cell::new(0),
+            handle: handle.clone(),
+            guards: RefCell::new(None),
+            sequence: Cell::new(0),
+            next_number: Cell::new(1),
+        }
+    }
+
+    /// Puts the open files in place, with the sequence of the superblock that was read.
+    pub(crate) fn guard(&self, guards: Guards, sequence: u64) {
+        *self.guards.borrow_mut() = Some(guards);
+        self.sequence.set(sequence);
+    }
+
+    /// Lets go of the open files: the directory failed.
+    pub(crate) fn unguard(&self) {
+        let guards = self.guards.borrow_mut().take();
+        drop(guards);
+    }
+
+    /// Whether files are read from and written to it.
+    pub(crate) fn is_member(&self) -> bool {
+        self.state.get() == State::Member
+    }
+
+    /// The folder of its files.
+    pub(crate) fn files(&self) -> PathBuf {
+        self.path.join("files")
+    }
+
+    /// The path of a file.
+    pub(crate) fn path_of(&self, name: Name) -> PathBuf {
+        self.path.join("files").join(name.to_string())
+    }
+
+    /// A number that no temporary name of this directory has.
+    pub(crate) fn take_number(&self) -> u64 {
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
+        number
+    }
+
+    /// Notes a number that is in use.
+    pub(crate) fn on_number(&self, number: u64) {
+        self.next_number.set(self.next_number.get().max(number.saturating_add(1)));
+    }
+
+    /// Makes the names of its files durable.
+    pub(crate) async fn sync_names(&self) -> io::Result<()> {
+        self.handle.sync_directory(&self.files()).await
+    }
+
+    /// Writes what the store's directories agree on, durably.
+    pub(crate) async fn publish(&self, record: &StoreRecord) -> io::Result<()> {
+        let file = self.guards.borrow().as_ref().map(|guards| guards.superblock.clone());
+        let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let sequence = self.sequence.get() + 1;
+        self.sequence.set(sequence);
+        let superblock = Superblock { sequence, directory: self.id.get(), record: record.clone() };
+        file.write_at(Superblock::slot_offset(sequence), aligned(&superblock.encode())).await
+    }
+
+    /// What can be set aside for files: free in the file system, less a margin, and its spares.
+    pub(crate) fn room(&self) -> u64 {
+        let margin = (self.space.fs_total.get() / MARGIN_DIVISOR).min(MARGIN_MAX);
+        self.space.fs_free.get().saturating_sub(margin) + self.spare_bytes()
+    }
+
+    /// What its spares take up.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        self.spares.borrow().iter().map(|(capacity, numbers)| (HEADER + capacity) * numbers.len() as u64).sum()
+    }
+
+    /// Asks the file system for its room.
+    pub(crate) async fn refresh_space(&self) -> io::Result<()> {
+        let space = self.handle.space(&self.path).await?;
+        self.space.fs_free.set(space.free);
+        self.space.fs_total.set(space.total);
+        Ok(())
+    }
+
+    /// Whether it is still there under its path: a disk that was unmounted leaves an empty folder behind, and the
+    /// open files go on without a name.
+    pub(crate) async fn check_presence(&self) -> io::Result<()> {
+        let file = self.handle.open(&self.path.join("superblock"), READ).await?;
+        let bytes = file.read_up_to(0, (super::superblock::SLOT * super::superblock::SLOTS) as usize).await?;
+        match Superblock::choose(&bytes) {
+            Ok(found) if found.record.directory == self.id.get() => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::NotFound, "another superblock is in its place")),
+        }
+    }
+}
+
+/// Takes the lock of `file`, asking for at most `wait`: the writes of a killed process hold it until they are done.
+pub(crate) async fn lock_within(handle: &Handle, file: &File, wait: Duration) -> io::Result<bool> {
+    let deadline = handle.now() + wait;
+    loop {
+        if file.try_lock().await? {
+            return Ok(true);
+        }
+        if handle.now() >= deadline {
+            return Ok(false);
+        }
+        handle.sleep(LOCK_INTERVAL).await;
+    }
+}
+
+/// A copy of `bytes` that can be written past the page cache.
+pub(crate) fn aligned(bytes: &[u8]) -> Bytes {
+    AlignedBuf::copy_of(bytes).freeze()
+}

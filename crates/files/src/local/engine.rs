@@ -1,0 +1,101 @@
+//! The local engine behind the face of all engines. What changes names or headers runs as a task of its own: it is
+//! not left half done when its caller stops waiting.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use base::{AlignedBuf, Bytes, Error, FileId, Incarnation, Result, StoreId};
+use runtime::{Class, sync};
+
+use super::Local;
+use crate::{CreateOptions, FileEngine, FileInfo, LocalBoxFuture, Statistics, StoreSpace};
+
+fn to_its_end<T: 'static>(
+    local: &Rc<Local>,
+    name: &'static str,
+    work: impl Future<Output = Result<T>> + 'static,
+) -> LocalBoxFuture<'static, Result<T>> {
+    let (sender, receiver) = sync::oneshot();
+    local.handle.spawn(Class::Io, name, async move { sender.send(work.await) }).detach();
+    Box::pin(async move { receiver.await.unwrap_or_else(|| Err(Error::internal("the loop is shutting down"))) })
+}
+
+impl FileEngine for Rc<Local> {
+    fn id(&self) -> StoreId {
+        self.store
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
+        let local = self.clone();
+        to_its_end(self, "files: create", async move { local.create_file(options).await })
+    }
+
+    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
+        self.start_append(file, offset, data)
+    }
+
+    fn read(&self, file: FileId, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf>> {
+        let local = self.clone();
+        Box::pin(async move { local.read_from(file, None, offset, len).await })
+    }
+
+    fn read_copy(
+        &self,
+        file: FileId,
+        copy: u8,
+        offset: u64,
+        len: usize,
+    ) -> LocalBoxFuture<'static, Result<AlignedBuf>> {
+        let local = self.clone();
+        Box::pin(async move { local.read_from(file, Some(copy), offset, len).await })
+    }
+
+    fn repair_copy(&self, file: FileId, copy: u8, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
+        let local = self.clone();
+        to_its_end(self, "files: repair copy", async move { local.repair(file, copy, offset, data).await })
+    }
+
+    fn seal(&self, file: FileId, length: u64) -> LocalBoxFuture<'_, Result<()>> {
+        let local = self.clone();
+        to_its_end(self, "files: seal", async move { local.seal_file(file, length).await })
+    }
+
+    fn delete(&self, file: FileId) -> LocalBoxFuture<'_, Result<()>> {
+        let local = self.clone();
+        to_its_end(self, "files: delete", async move { local.delete_file(file).await })
+    }
+
+    fn fence(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<()>> {
+        let local = self.clone();
+        to_its_end(self, "files: fence", async move { local.fence_through(incarnation).await })
+    }
+
+    fn list(&self) -> Vec<FileInfo> {
+        self.catalogue.all().iter().map(|entry| entry.info()).collect()
+    }
+
+    fn info(&self, file: FileId) -> Option<FileInfo> {
+        Some(self.catalogue.get(file).ok()?.info())
+    }
+
+    fn locate(&self, file: FileId, copy: u8) -> String {
+        let entry = self.catalogue.get(file).ok();
+        let copies = entry.map(|entry| entry.member_copies()).unwrap_or_default();
+        match copies.iter().find(|found| found.number == copy) {
+            Some(found) => found.path().display().to_string(),
+            None => format!("copy {copy} of file {file}, which is missing"),
+        }
+    }
+
+    fn space(&self) -> StoreSpace {
+        Local::space(self)
+    }
+
+    fn statistics(&self) -> Statistics {
+        Local::statistics(self)
+    }
+}

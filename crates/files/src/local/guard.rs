@@ -1,0 +1,196 @@
+//! One directory at the start: is it one of a store, may we use it, does somebody else.
+//!
+//! **What the locks are for.** A process that was killed may still write: its io_uring is torn down after it is gone,
+//! and a write that the kernel has is carried out. A lock (flock) belongs to the open file, and an operation in flight
+//! keeps its file open. So the lock of a file that is written to comes free only when nothing can land in it any
+//! more; the lock of a file beside it comes free earlier. Therefore
+//! - `lock` is locked to keep a second living process out, and says who holds it. Renames and removals in flight are
+//!   carried out by threads that share the process's open files, so they end before this lock comes free;
+//! - `superblock` is locked before it is read, because it is written to;
+//! - each file that an earlier life may have been writing to is locked before its header is read ([`super::open`]),
+//!   and each spare before it is used again ([`super::pool`]).
+//!
+//! Where bytes of an earlier life land in spite of that, three things remain: nobody appends to a file of an earlier
+//! life; every record names its file, so bytes of another file do not pass for this one's; and a file is sealed
+//! before its content is believed, so what lands beyond the end is never read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::{Error, Result};
+use runtime::{DirectoryEntry, File, Handle, OpenOptions};
+
+use super::LocalOptions;
+use super::directory::{Guards, READ, WRITE, aligned, lock_within};
+use super::layout::Unreadable;
+use super::names::Name;
+use super::superblock::{SLOT, SLOTS, Superblock};
+
+/// Names that may be in a directory before it becomes one of a store.
+const NEIGHBOURS: [&str; 3] = ["lock", "lost+found", "nbd.sock"];
+
+/// A directory that is ours alone from now on (or, for reading only, that we look at).
+pub(crate) struct Guarded {
+    pub(crate) guards: Guards,
+    pub(crate) superblock: Superblock,
+}
+
+/// Takes the locks of a directory and reads its superblock. `None` if it is empty, or was never part of a store.
+///
+/// # Errors
+/// `Conflict` if another process has it, `Invalid` if it cannot be one of a store, `Corrupt`.
+pub(crate) async fn guard_directory(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Option<Guarded>> {
+    let Some(entries) = list(handle, path).await? else { return Ok(None) };
+    if !entries.iter().any(|entry| entry.name == "superblock") {
+        check_empty(handle, path, &entries, options).await?;
+        return Ok(None);
+    }
+    let guards = match options.read_only {
+        false => take_guards(handle, path, options, WRITE).await?,
+        true => {
+            let superblock = handle.open(&path.join("superblock"), READ).await.map_err(|e| access(path, &e))?;
+            Guards { _lock: superblock.clone(), superblock }
+        }
+    };
+    let superblock = read_superblock(path, &guards.superblock, options).await?;
+    match superblock {
+        Some(superblock) => Ok(Some(Guarded { guards, superblock })),
+        None => {
+            check_empty(handle, path, &entries, options).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// Makes an empty directory ready to join a store: folders and files that exist durably, and are ours alone.
+///
+/// # Errors
+/// As [`guard_directory`].
+pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Guards> {
+    let mut made: Vec<PathBuf> = Vec::new();
+    let files = path.join("files");
+    let mut missing = Some(files.as_path());
+    while let Some(folder) = missing {
+        match handle.read_directory(folder).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => made.push(folder.to_owned()),
+            _ => break,
+        }
+        missing = folder.parent();
+    }
+    handle.create_directory(&files).await.map_err(|error| access(path, &error))?;
+    let guards = take_guards(handle, path, options, OpenOptions { create: true, ..WRITE }).await?;
+    if read_superblock(path, &guards.superblock, options).await?.is_some_and(|found| found.record.generation > 0) {
+        return Err(Error::conflict(format!("{} became part of a store just now: start again", path.display())));
+    }
+    let zeros = aligned(&vec![0; (SLOT * SLOTS) as usize]);
+    let written = async {
+        guards.superblock.write_at(0, zeros).await?;
+        handle.sync_directory(path).await?;
+        for folder in &made {
+            if let Some(parent) = folder.parent() {
+                handle.sync_directory(parent).await?;
+            }
+        }
+        Ok(())
+    };
+    written.await.map_err(|error: io::Error| access(path, &error))?;
+    Ok(guards)
+}
+
+async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open: OpenOptions) -> Result<Guards> {
+    let lock_path = path.join("lock");
+    let create = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+    let lock = handle.open(&lock_path, create).await.map_err(|error| access(path, &error))?;
+    if !lock_within(handle, &lock, options.lock_wait).await.map_err(|error| access(path, &error))? {
+        let holder = lock.read_up_to(0, 256).await.map_err(|error| access(path, &error))?;
+        let holder = String::from_utf8_lossy(&holder).trim().to_owned();
+        let holder = if holder.is_empty() { "another process" } else { &holder };
+        return Err(Error::conflict(format!(
+            "{} is in use by {holder}: stop it, or give another directory",
+            path.display()
+        )));
+    }
+    let named = async {
+        lock.set_len(0).await?;
+        lock.write_at(0, format!("{}\n", options.holder).into_bytes().into()).await
+    };
+    named.await.map_err(|error| access(path, &error))?;
+    let superblock = handle.open(&path.join("superblock"), open).await.map_err(|error| access(path, &error))?;
+    match lock_within(handle, &superblock, options.lock_wait).await {
+        Ok(true) => Ok(Guards { _lock: lock, superblock }),
+        Ok(false) => Err(Error::conflict(format!(
+            "{} is still being written to by a process that has ended: try again in a moment",
+            path.join("superblock").display()
+        ))),
+        Err(error) => Err(access(path, &error)),
+    }
+}
+
+async fn read_superblock(path: &Path, file: &File, options: &LocalOptions) -> Result<Option<Superblock>> {
+    let bytes = file.read_up_to(0, (SLOT * SLOTS) as usize).await.map_err(|error| access(path, &error))?;
+    let path = path.display();
+    match Superblock::choose(&bytes) {
+        Ok(found) if found.writable || options.read_only => Ok(Some(found.record)),
+        Ok(_) | Err(Unreadable::Newer) => Err(Error::invalid(format!(
+            "{path} was written by a newer version of levee, with features that this one does not know: use that one"
+        ))),
+        Err(Unreadable::Blank) => Ok(None),
+        Err(Unreadable::Damaged) => Err(Error::corrupt(format!(
+            "both slots of {path}/superblock are damaged. If other directories hold copies of everything, leave this \
+             one out and start with --accept-missing-directories; otherwise restore the file"
+        ))),
+    }
+}
+
+async fn list(handle: &Handle, path: &Path) -> Result<Option<Vec<DirectoryEntry>>> {
+    match handle.read_directory(path).await {
+        Ok(entries) => Ok(Some(entries)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(access(path, &error)),
+    }
+}
+
+/// Only an empty directory may become one of a store.
+async fn check_empty(handle: &Handle, path: &Path, entries: &[DirectoryEntry], options: &LocalOptions) -> Result<()> {
+    let allowed = |name: &str| {
+        name == "superblock" || NEIGHBOURS.contains(&name) || options.neighbours.iter().any(|other| other == name)
+    };
+    let foreign = entries.iter().find(|entry| entry.name != "files" && !allowed(&entry.name));
+    if let Some(foreign) = foreign {
+        return Err(Error::invalid(format!(
+            "{} is not a directory of Levee, and not empty (it contains '{}'): give an empty or a new directory",
+            path.display(),
+            foreign.name
+        )));
+    }
+    let Some(files) = list(handle, &path.join("files")).await? else { return Ok(()) };
+    match files.iter().find(|entry| !matches!(Name::parse(&entry.name), Some(Name::Making(_) | Name::Spare(_)))) {
+        None => Ok(()),
+        Some(file) => Err(Error::corrupt(format!(
+            "{} has lost its superblock but contains files/{}: restore the superblock, or give an empty directory",
+            path.display(),
+            file.name
+        ))),
+    }
+}
+
+/// What an error of the operating system means for a directory, and what to do.
+fn access(path: &Path, error: &io::Error) -> Error {
+    use io::ErrorKind as K;
+    let path = path.display();
+    match error.kind() {
+        K::NotADirectory => Error::invalid(format!("{path} is not a directory: give a directory")),
+        K::PermissionDenied => Error::invalid(format!(
+            "no permission to use {path}: make it (or its parent) readable and writable for this user, or give another \
+             directory"
+        )),
+        K::ReadOnlyFilesystem => Error::invalid(format!(
+            "{path} is on a read-only file system: remount it for writing, or give another directory; 'levee inspect' \
+             works without writing"
+        )),
+        K::StorageFull | K::QuotaExceeded => {
+            Error::full(format!("no room in {path}: free some, or give another directory"))
+        }
+        _ => Error::from_io(path, error),
+    }
+}

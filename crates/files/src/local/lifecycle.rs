@@ -1,0 +1,300 @@
+//! How files are born, sealed and deleted: each step durable before the next, in all copies at once.
+
+use std::io;
+use std::rc::Rc;
+
+use base::{BLOCK, Error, FileId, Result};
+
+use super::Local;
+use super::access::is_full;
+use super::catalogue::{Copy, Entry};
+use super::directory::{Directory, aligned};
+use super::header::{Birth, COPIES_MAX, HEADER, Header};
+use super::names::Name;
+use super::pool::Vacancy;
+use super::space::plan_placement;
+use super::wait::all;
+use crate::{CreateOptions, Redundancy};
+
+/// Creating.
+impl Local {
+    /// See `Store::create`.
+    pub(crate) async fn create_file(self: &Rc<Self>, options: CreateOptions) -> Result<FileId> {
+        self.check_writable()?;
+        let Redundancy::Copies(copies_wanted) = options.redundancy;
+        if copies_wanted == 0 || copies_wanted as usize > COPIES_MAX {
+            return Err(Error::invalid(format!("{copies_wanted} copies of a file; possible are 1 to {COPIES_MAX}")));
+        }
+        if options.capacity == 0 || !options.capacity.is_multiple_of(BLOCK) || options.capacity > u64::MAX / 4 {
+            return Err(Error::invalid(format!("a capacity of {} bytes is not whole blocks", options.capacity)));
+        }
+        let file = self.take_file_id().await?;
+        let mut avoided: Vec<Rc<Directory>> = Vec::new();
+        let mut failure = None;
+        let entry = loop {
+            let places = match (self.place(options, &avoided), failure.take()) {
+                (Err(_), Some(failure)) => return Err(failure),
+                (places, _) => places?,
+            };
+            let births = births(self, file, options, &places);
+            let born = all(places.iter().zip(births).map(|(place, birth)| self.create_copy(place, birth))).await;
+            if born.iter().all(Result::is_ok) {
+                let copies = born.into_iter().flatten().collect::<Vec<_>>();
+                let header = Header { birth: (*copies[0].birth).clone(), sealed: None };
+                let entry = Rc::new(Entry::new(&header));
+                copies.into_iter().for_each(|copy| entry.attach(copy));
+                break entry;
+            }
+            // Some may exist by now. They go, and it is tried again where there is room: the copies of a file say
+            // which directories it was born in.
+            for (place, born) in places.iter().zip(born) {
+                match born {
+                    Ok(copy) => self.discard_copy(copy).await,
+                    Err(error) => {
+                        let what = format!("creating file {file}");
+                        if !is_full(&error) {
+                            self.on_directory_failure(place, &what, &error);
+                        }
+                        avoided.push(place.clone());
+                        failure = Some(Error::from_io(format!("{what} in {}", place.path.display()), &error));
+                    }
+                }
+            }
+        };
+        // Known before it is confirmed: a directory that joins meanwhile must not take it for rubbish.
+        self.catalogue.insert(entry.clone());
+        self.settle().await?;
+        if options.prepared {
+            self.prepare_ahead(options.kind, options.capacity);
+        }
+        self.touch_space();
+        Ok(file)
+    }
+
+    /// The directories for the copies of a new file.
+    fn place(&self, options: CreateOptions, avoided: &[Rc<Directory>]) -> Result<Vec<Rc<Directory>>> {
+        let Redundancy::Copies(copies_wanted) = options.redundancy;
+        let mut members = self.members();
+        if members.iter().any(|member| !member.suspect.get()) {
+            members.retain(|member| !member.suspect.get());
+        }
+        let copies = (copies_wanted as usize).min(members.len());
+        let need = HEADER + options.capacity;
+        let full = || {
+            let free = base::units::format_size(self.space().free);
+            let need = base::units::format_size(options.capacity);
+            Error::full(format!(
+                "no room for a file of {need} in {copies} copies: {free} free; delete or discard something"
+            ))
+        };
+        if self.options.capacity.is_some() && self.space().free < options.capacity {
+            return Err(full());
+        }
+        let is_avoided = |directory: &Directory| avoided.iter().any(|other| other.id.get() == directory.id.get());
+        let rooms = members.iter().map(|member| if is_avoided(member) { 0 } else { member.room() }).collect::<Vec<_>>();
+        let chosen = plan_placement(&rooms, copies, need);
+        match chosen.len() == copies && copies > 0 {
+            true => Ok(chosen.into_iter().map(|index| members[index].clone()).collect()),
+            false => Err(full()),
+        }
+    }
+
+    async fn create_copy(self: &Rc<Self>, directory: &Rc<Directory>, birth: Birth) -> io::Result<Copy> {
+        let vacancy = self.vacancy(directory, birth.kind, birth.capacity, birth.prepared).await?;
+        let file = vacancy.file.clone();
+        let header = Header { birth, sealed: None };
+        self.give_name(directory, vacancy, &header).await?;
+        let number = header.birth.copy;
+        Ok(Copy { number, directory: directory.clone(), birth: Rc::new(header.birth), writer: Some(file) })
+    }
+
+    /// Makes a file of a vacancy: its header is durable before it gets its name, and its name before this returns.
+    pub(crate) async fn give_name(&self, directory: &Directory, vacancy: Vacancy, header: &Header) -> io::Result<()> {
+        vacancy.file.write_at(0, aligned(&header.encode())).await?;
+        // The length of the file, too.
+        vacancy.file.sync().await?;
+        self.counters.on_written(header.birth.kind as usize, HEADER);
+        let name = Name::File(header.birth.kind, header.birth.file);
+        self.handle.rename(&directory.path_of(vacancy.name), &directory.path_of(name)).await?;
+        directory.sync_names().await
+    }
+
+    /// Undoes the birth of a copy. If that fails, the file is found by the next life, empty and unknown to anybody.
+    async fn discard_copy(&self, copy: Copy) {
+        if let Err(error) = self.handle.remove(&copy.path()).await {
+            tracing::warn!("removing {} failed: {error}", copy.path().display());
+        }
+        copy.directory.space.on_released(copy.allocated(None));
+    }
+}
+
+fn births(local: &Local, file: FileId, options: CreateOptions, places: &[Rc<Directory>]) -> Vec<Birth> {
+    let Redundancy::Copies(copies_wanted) = options.redundancy;
+    let directories = places.iter().map(|place| place.id.get()).collect::<Vec<_>>();
+    (0..places.len() as u8)
+        .map(|copy| Birth {
+            store: local.store,
+            file,
+            kind: options.kind,
+            incarnation: local.incarnation,
+            epoch: options.epoch,
+            capacity: options.capacity,
+            copies_wanted,
+            copy,
+            prepared: options.prepared,
+            directories: directories.clone(),
+        })
+        .collect()
+}
+
+/// Sealing.
+impl Local {
+    /// See `Store::seal`. Appends that are in flight do not count: what they write is beyond the end, or the same as
+    /// what is there.
+    pub(crate) async fn seal_file(self: &Rc<Self>, file: FileId, length: u64) -> Result<()> {
+        self.check_writable()?;
+        let entry = self.catalogue.get(file)?;
+        let _gate = entry.gate.take(1).await;
+        {
+            let mut state = entry.state.borrow_mut();
+            if state.deleted {
+                return Err(Error::not_found(format!("there is no file {file}")));
+            }
+            match state.sealed {
+                Some(sealed) if sealed == length => return Ok(()),
+                Some(sealed) => {
+                    return Err(Error::conflict(format!("file {file} is sealed at {sealed}, not {length}")));
+                }
+                None => {}
+            }
+            if let Some(sealing) = state.sealing.filter(|sealing| *sealing != length) {
+                return Err(Error::conflict(format!("file {file} is being sealed at {sealing}, not {length}")));
+            }
+            if length > entry.capacity || !length.is_multiple_of(BLOCK) {
+                return Err(Error::invalid(format!(
+                    "file {file} of {} bytes cannot be sealed at {length}",
+                    entry.capacity
+                )));
+            }
+            state.sealing = Some(length);
+        }
+        let copies = entry.member_copies();
+        let sealed = all(copies.iter().map(|copy| self.seal_copy(copy, length))).await;
+        let mut count = 0;
+        for (copy, result) in copies.iter().zip(sealed) {
+            match result {
+                Ok(()) => count += usize::from(copy.directory.is_member()),
+                // As long as it is not sealed everywhere, nobody is told that it is; a repetition may find room.
+                Err(error) if is_full(&error) => {
+                    return Err(Error::from_io(format!("sealing {}", copy.path().display()), &error));
+                }
+                Err(error) => self.on_directory_failure(&copy.directory, &format!("sealing file {file}"), &error),
+            }
+        }
+        self.settle().await?;
+        if count == 0 {
+            return Err(Error::io(format!("sealing file {file} failed in every copy")));
+        }
+        entry.on_sealed(length);
+        self.touch_space();
+        self.request_repair();
+        Ok(())
+    }
+
+    /// Writes the seal record of one copy, and gives back what is beyond the end.
+    pub(crate) async fn seal_copy(&self, copy: &Copy, length: u64) -> io::Result<()> {
+        let writer = self.open_writer(copy).await?;
+        let header = Header { birth: (*copy.birth).clone(), sealed: Some(length) };
+        writer.write_at(0, aligned(&header.encode())).await?;
+        self.counters.on_written(copy.birth.kind as usize, HEADER);
+        match copy.birth.prepared {
+            true => Ok(()),
+            false => writer.set_len(HEADER + length).await,
+        }
+    }
+}
+
+/// Deleting.
+impl Local {
+    /// See `Store::delete`.
+    pub(crate) async fn delete_file(self: &Rc<Self>, file: FileId) -> Result<()> {
+        self.check_writable()?;
+        let Some(entry) = self.catalogue.get_any(file) else { return self.delete_damaged(file).await };
+        // From here on nobody finds it, and whoever copies it lets go of it.
+        entry.state.borrow_mut().deleted = true;
+        let _gate = entry.gate.take(1).await;
+        if self.catalogue.get_any(file).is_none() {
+            return Ok(());
+        }
+        self.readers.forget(file);
+        // The lock of each copy comes free, for the file that is born in its place.
+        entry.state.borrow_mut().copies.iter_mut().for_each(|copy| copy.writer = None);
+        let copies = entry.state.borrow().copies.clone();
+        let sealed = entry.state.borrow().sealed;
+        let removed = all(copies.iter().map(|copy| self.remove_copy(copy, sealed))).await;
+        let mut failure = None;
+        for (copy, result) in copies.iter().zip(removed) {
+            if let Err(error) = result {
+                self.on_directory_failure(&copy.directory, &format!("deleting file {file}"), &error);
+                if copy.directory.is_member() {
+                    failure = Some(Error::from_io(format!("deleting {}", copy.path().display()), &error));
+                }
+            }
+        }
+        if let Some(failure) = failure {
+            // The only directory: the file may be there or not, and can be deleted again.
+            entry.state.borrow_mut().deleted = false;
+            return Err(failure);
+        }
+        self.settle().await?;
+        for copy in &copies {
+            entry.detach(copy.directory.id.get());
+        }
+        self.catalogue.remove(file);
+        self.touch_space();
+        Ok(())
+    }
+
+    /// Takes the name of a copy away, durably.
+    async fn remove_copy(&self, copy: &Copy, sealed: Option<u64>) -> io::Result<()> {
+        let name = Name::File(copy.birth.kind, copy.birth.file);
+        let removed = match copy.birth.prepared && copy.directory.is_member() {
+            true => self.keep(&copy.directory, name, copy.birth.capacity).await,
+            false => {
+                let removed = self.handle.remove(&copy.directory.path_of(name)).await;
+                if removed.is_ok() {
+                    copy.directory.space.on_released(copy.allocated(sealed));
+                }
+                removed.map(|()| false)
+            }
+        };
+        match removed {
+            Ok(true) => Ok(()),
+            Ok(false) => copy.directory.sync_names().await,
+            // Gone by an earlier try.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => copy.directory.sync_names().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a file of which no copy has a good header.
+    async fn delete_damaged(&self, file: FileId) -> Result<()> {
+        if !self.catalogue.damaged.borrow().contains_key(&file) {
+            return Ok(());
+        }
+        for directory in self.members() {
+            for kind in crate::FileKind::ALL {
+                let removed = self.handle.remove(&directory.path_of(Name::File(kind, file))).await;
+                if let Err(error) = removed
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    return Err(Error::from_io(format!("deleting damaged file {file}"), &error));
+                }
+            }
+            let synced = directory.sync_names().await;
+            synced.map_err(|error| Error::from_io(format!("deleting damaged file {file}"), &error))?;
+        }
+        self.catalogue.damaged.borrow_mut().remove(&file);
+        Ok(())
+    }
+}

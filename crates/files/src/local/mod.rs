@@ -1,0 +1,302 @@
+//! The local engine: append-only files in directories, ideally one per disk, with copies over them.
+//!
+//! **Intuition.** A file is a file of the file system: 4 KiB of header, then content that is written once, in order,
+//! past the page cache, durable when the write completes. Everything that must not go wrong is decided by a name or
+//! by one sector: a file exists when it has its name, it is sealed when its seal record is there, a directory counts
+//! when the newest superblocks name it.
+//!
+//! **Names.** A *directory* is one of those that a person gave; those that hold all that was confirmed are *members*.
+//! A *life* is the time from one start to its end, numbered by the incarnation. A *spare* is prepared space without a
+//! file. docs/formats/files.md describes every byte.
+//!
+//! **Map.** [`open`] starts a store: [`guard`] takes the locks, [`plan`] decides who is a member. [`membership`] keeps
+//! the directories in agreement. [`lifecycle`] creates, seals and deletes, with space from [`pool`]; [`access`]
+//! appends and reads. [`resync`] brings copies back in the background. [`catalogue`] and [`directory`] hold what is
+//! known of files and directories; [`layout`], [`superblock`], [`header`] and [`names`] are the formats; [`space`] is
+//! arithmetic.
+//!
+//! **Invariants.**
+//! - What an append confirmed is durable in every copy of the file in a member directory.
+//! - A directory that missed something is no member in any superblock that counts, before anything is confirmed
+//!   without it; it becomes one again only when it holds the same as the others.
+//! - A name is durable before the file behind it is used, and gone durably before its space is used again.
+//! - Nothing is appended to a file of an earlier life.
+//!
+//! An idle store costs nothing: no task has a timer unless a directory is away.
+
+mod access;
+mod catalogue;
+mod directory;
+mod engine;
+mod guard;
+mod header;
+mod layout;
+mod lifecycle;
+mod membership;
+mod names;
+mod open;
+mod plan;
+mod pool;
+mod resync;
+mod space;
+mod superblock;
+mod wait;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use base::{Error, Incarnation, Instant, MIB, Result, StoreId};
+use runtime::{Class, Handle};
+
+use self::catalogue::Catalogue;
+use self::directory::{Directory, State};
+use self::header::HEADER;
+use self::membership::Membership;
+use self::superblock::StoreRecord;
+use crate::{DirectoryStatus, Statistics, StoreSpace};
+
+pub use self::open::open;
+
+/// How long the room of the file systems, as they last said, is believed while files come and go.
+const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Its directories, ideally one per disk. Empty ones are added to the store; all of them empty make a new one.
+    pub directories: Vec<PathBuf>,
+    /// Most bytes of files, one copy counted; as much as the file systems hold, if none.
+    pub capacity: Option<u64>,
+    /// Copies by which space is counted: the default redundancy of the store.
+    pub copies: u8,
+    /// Look only: nothing on the disk is changed, and no lock is taken.
+    pub read_only: bool,
+    /// Start although members are missing, and give up what only they hold.
+    pub accept_missing: bool,
+    /// Who we are, for a second process that finds the directory in use: a command and a process id.
+    pub holder: String,
+    /// Names besides ours that may be in an empty directory.
+    pub neighbours: Vec<String>,
+    /// How long to wait for locks: a process that was killed may still be dying.
+    pub lock_wait: Duration,
+    /// Pace of resynchronization and of copying, in bytes per second.
+    pub resync_bytes_per_sec: u64,
+    /// Pace of zero-writing ahead of need, in bytes per second.
+    pub prepare_bytes_per_sec: u64,
+}
+
+impl LocalOptions {
+    /// The usual options for these directories.
+    pub fn new(directories: Vec<PathBuf>) -> Self {
+        LocalOptions {
+            directories,
+            capacity: None,
+            copies: 1,
+            read_only: false,
+            accept_missing: false,
+            holder: String::new(),
+            neighbours: Vec::new(),
+            lock_wait: Duration::from_secs(2),
+            resync_bytes_per_sec: 64 * MIB,
+            prepare_bytes_per_sec: 128 * MIB,
+        }
+    }
+}
+
+/// What a start found.
+#[derive(Clone, Debug, Default)]
+pub struct OpenReport {
+    /// Whether the store was made by it.
+    pub created: bool,
+    /// Copies that files get: one per directory at most.
+    pub copies: u8,
+    /// Every directory that was given.
+    pub directories: Vec<DirectoryStatus>,
+    /// Copies of files whose header cannot be believed: path and reason.
+    pub damaged: Vec<String>,
+    /// Unfinished files that were removed.
+    pub swept: u64,
+    /// Seals that had reached some copies only, and were completed.
+    pub seals_completed: u64,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// An open store.
+struct Local {
+    this: Weak<Local>,
+    handle: Handle,
+    options: LocalOptions,
+    store: StoreId,
+    incarnation: Incarnation,
+    directories: Vec<Rc<Directory>>,
+    catalogue: Catalogue,
+    membership: Membership,
+    readers: access::Readers,
+    preparing: pool::Preparing,
+    resync: resync::Resync,
+    counters: Counters,
+    fenced: Cell<bool>,
+    refreshing: Cell<bool>,
+    refreshed: Cell<Instant>,
+}
+
+/// What was done since the start. Index: number of the kind of file, 0 for superblocks.
+#[derive(Default)]
+struct Counters {
+    written_bytes: [Cell<u64>; 6],
+    read_bytes: [Cell<u64>; 6],
+    copy_errors: Cell<u64>,
+}
+
+impl Counters {
+    fn on_written(&self, kind: usize, bytes: u64) {
+        self.written_bytes[kind].set(self.written_bytes[kind].get() + bytes);
+    }
+
+    fn on_read(&self, kind: usize, bytes: u64) {
+        self.read_bytes[kind].set(self.read_bytes[kind].get() + bytes);
+    }
+}
+
+impl Local {
+    fn new(handle: &Handle, options: LocalOptions, directories: Vec<Rc<Directory>>, record: StoreRecord) -> Rc<Local> {
+        Rc::new_cyclic(|this| Local {
+            this: this.clone(),
+            handle: handle.clone(),
+            options,
+            store: record.store,
+            incarnation: record.incarnation,
+            directories,
+            catalogue: Catalogue::default(),
+            membership: Membership::new(record),
+            readers: access::Readers::default(),
+            preparing: pool::Preparing::default(),
+            resync: resync::Resync::default(),
+            counters: Counters::default(),
+            fenced: Cell::new(false),
+            refreshing: Cell::new(false),
+            refreshed: Cell::new(handle.now()),
+        })
+    }
+
+    /// The directories that are read from and written to.
+    fn members(&self) -> Vec<Rc<Directory>> {
+        self.directories.iter().filter(|directory| directory.is_member()).cloned().collect()
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::invalid("the store was opened for reading only"));
+        }
+        match self.fenced.get() {
+            true => Err(Error::fenced(format!("incarnation {} was fenced", self.incarnation))),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses what this life still wants to write, if it is among those fenced, and makes sure that every later
+    /// life has a higher number.
+    async fn fence_through(&self, incarnation: Incarnation) -> Result<()> {
+        if self.options.read_only {
+            return Err(Error::invalid("the store was opened for reading only"));
+        }
+        if incarnation < self.incarnation {
+            // Earlier lives are over: their locks are ours.
+            return Ok(());
+        }
+        self.fenced.set(true);
+        self.membership.raise_incarnation(incarnation);
+        self.publish().await
+    }
+}
+
+/// Space.
+impl Local {
+    /// Copies that a file of the default redundancy gets now.
+    fn copies_effective(&self) -> u8 {
+        self.options.copies.min(self.members().len() as u8).max(1)
+    }
+
+    /// What files take up in all members.
+    fn allocated_bytes(&self) -> u64 {
+        self.members().iter().map(|directory| directory.space.allocated.get()).sum()
+    }
+
+    /// What spares take up in all members.
+    fn spare_bytes(&self) -> u64 {
+        self.members().iter().map(|directory| directory.spare_bytes()).sum()
+    }
+
+    fn space(&self) -> StoreSpace {
+        let copies = self.copies_effective();
+        let rooms = self.members().iter().map(|directory| directory.room()).collect::<Vec<_>>();
+        // The header of one more file is not room for content.
+        let free = space::plan_usable(&rooms, copies as usize).saturating_sub(HEADER);
+        let used = self.allocated_bytes() / u64::from(copies);
+        let capacity = self.options.capacity.unwrap_or(u64::MAX).min(used + free);
+        StoreSpace { capacity, used, free: free.min(capacity.saturating_sub(used)) }
+    }
+
+    /// Files came or went: asks the file systems for their room again, in the background, if that is a while ago.
+    fn touch_space(&self) {
+        let age = self.handle.now() - self.refreshed.get();
+        if age < SPACE_AGE_MAX || self.refreshing.replace(true) {
+            return;
+        }
+        let weak = self.this.clone();
+        let task = async move {
+            let Some(local) = weak.upgrade() else { return };
+            for directory in local.members() {
+                let looked = async {
+                    directory.check_presence().await?;
+                    directory.refresh_space().await
+                };
+                if let Err(error) = looked.await {
+                    local.on_directory_failure(&directory, "looking for the directory", &error);
+                }
+            }
+            local.refreshed.set(local.handle.now());
+            local.refreshing.set(false);
+        };
+        self.handle.spawn(Class::Background, "files: space", task).detach();
+    }
+}
+
+/// What a person sees.
+impl Local {
+    fn directory_statuses(&self) -> Vec<DirectoryStatus> {
+        let mut behind = self.directories.iter().map(|directory| directory.behind_bytes.get()).collect::<Vec<_>>();
+        for entry in self.catalogue.all() {
+            let info = entry.info();
+            let missing = (info.copies_wanted as usize).min(self.members().len()).saturating_sub(info.copies as usize);
+            let lacking = (0..self.directories.len())
+                .filter(|index| self.directories[*index].is_member() && !entry.is_in(&self.directories[*index]));
+            lacking.take(missing).for_each(|index| behind[index] += info.sealed.unwrap_or(info.capacity));
+        }
+        let status = |(directory, behind_bytes): (&Rc<Directory>, u64)| DirectoryStatus {
+            path: directory.path.display().to_string(),
+            state: match directory.state.get() {
+                State::Member if directory.suspect.get() => "failed",
+                State::Member => "healthy",
+                State::Joining | State::Resynchronizing => "resynchronizing",
+                State::Failed => "failed",
+                State::Missing => "missing",
+            },
+            free_bytes: directory.space.fs_free.get(),
+            behind_bytes,
+        };
+        self.directories.iter().zip(behind).map(status).collect()
+    }
+
+    fn statistics(&self) -> Statistics {
+        Statistics {
+            written_bytes: self.counters.written_bytes.each_ref().map(Cell::get),
+            read_bytes: self.counters.read_bytes.each_ref().map(Cell::get),
+            copy_errors: self.counters.copy_errors.get(),
+            directories: self.directory_statuses(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The names in the `files` folder of a directory.
+//!
+//! A file bears its final name only after its header is durable, and loses it before it is recycled:
+//!
+//! ```text
+//! making-N  --zeros durable-->  spare-N  --header durable-->  journal-ID  --deleted-->  spare-M, or nothing
+//!     \-------------------------header durable-------------------^
+//! ```
+//!
+//! So a crash between any two steps leaves the old or the new state. What is still `making` when a store is opened
+//! is removed; a `spare` is one whatever its header says; everything else is a file, and never removed because its
+//! header is damaged.
+
+use std::fmt;
+
+use base::FileId;
+
+use crate::FileKind;
+
+/// The meaning of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Name {
+    /// A file of the store.
+    File(FileKind, FileId),
+    /// Prepared space without a file: zero-written, or used before.
+    Spare(u64),
+    /// Not ready yet, without meaning after a crash.
+    Making(u64),
+}
+
+impl Name {
+    /// What `name` means, if it is one of ours.
+    pub(crate) fn parse(name: &str) -> Option<Name> {
+        let (prefix, number) = name.rsplit_once('-')?;
+        let plain = number.len() == 16 && number.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let number = u64::from_str_radix(number, 16).ok().filter(|_| plain)?;
+        match prefix {
+            "spare" => Some(Name::Spare(number)),
+            "making" => Some(Name::Making(number)),
+            _ => {
+                let kind = FileKind::ALL.into_iter().find(|kind| kind.name() == prefix)?;
+                Some(Name::File(kind, FileId(number)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Name::File(kind, id) => write!(f, "{}-{id}", kind.name()),
+            Name::Spare(number) => write!(f, "spare-{number:016x}"),
+            Name::Making(number) => write!(f, "making-{number:016x}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_names() {
+        let names = [
+            (Name::File(FileKind::Journal, FileId(0x1f)), "journal-000000000000001f"),
+            (Name::File(FileKind::Transaction, FileId(1)), "transaction-0000000000000001"),
+            (Name::File(FileKind::Data, FileId(u64::MAX)), "data-ffffffffffffffff"),
+            (Name::File(FileKind::Table, FileId(2)), "table-0000000000000002"),
+            (Name::File(FileKind::Log, FileId(3)), "log-0000000000000003"),
+            (Name::Spare(4), "spare-0000000000000004"),
+            (Name::Making(5), "making-0000000000000005"),
+        ];
+        for (name, text) in names {
+            assert_eq!(name.to_string(), text);
+            assert_eq!(Name::parse(text), Some(name));
+        }
+        for foreign in ["lost+found", "journal-1f", "journal-000000000000001F", "notes", "data-+00000000000000f", "-"] {
+            assert_eq!(Name::parse(foreign), None, "{foreign}");
+        }
+    }
+}

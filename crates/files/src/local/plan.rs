@@ -1,0 +1,264 @@
+//! Which directories a store may start with: a pure decision over the superblocks that were found (rule 14 of
+//! docs/SAFETY.md).
+//!
+//! **Why the newest generation that is found is the newest there is, once all its members are found:** generation
+//! g + 1 counts only after it is durable on all of its members, and at least one of them was a member of g. So if all
+//! members of g are there and none of them knows g + 1, no such generation ever confirmed anything. A start that
+//! leaves members behind breaks this argument; it draws a new lineage, by which a member that was left behind is
+//! known to be older, whatever its generation, and two sides that both went on alone are told apart.
+//!
+//! Being a member is what counts, not the generation in a directory's own superblock: a crash in the middle of a
+//! change leaves members whose superblock is one change behind, and they hold all that was confirmed, too.
+
+use std::path::PathBuf;
+
+use base::{DirectoryId, Error, Incarnation, Result, StoreId};
+
+use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblock};
+
+/// One of the directories that were given.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Its path.
+    pub(crate) path: PathBuf,
+    /// Its superblock; none in an empty directory.
+    pub(crate) superblock: Option<Superblock>,
+}
+
+/// What a directory is to the store that starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Holds all that was confirmed in its copies.
+    Member,
+    /// Empty: becomes a member in this start.
+    Joins,
+    /// Was a member: becomes one again after it has been resynchronized.
+    Returns,
+    /// Empty while members are missing, so probably one of them that is not mounted: left alone.
+    Absent,
+}
+
+/// The decision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    /// Of each directory found, in order.
+    pub(crate) roles: Vec<Role>,
+    /// What the store's directories agreed on last; `members` without those that are missing, and a new lineage if
+    /// there are any. The highest incarnation and file id of all directories.
+    pub(crate) record: StoreRecord,
+    /// Members that were not found, and are given up.
+    pub(crate) missing: Vec<Member>,
+    /// Whether the store is made by this start.
+    pub(crate) created: bool,
+}
+
+/// Decides. `fresh` is a random store id and lineage, used where a new one is needed.
+///
+/// # Errors
+/// `Conflict` for directories that do not belong together, `Invalid` where members are missing.
+pub(crate) fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, u64)) -> Result<Plan> {
+    let Some(newest) = newest_record(found)? else {
+        let record = StoreRecord {
+            store: fresh.0,
+            generation: 0,
+            incarnation: Incarnation(0),
+            next_file: 1,
+            lineages: vec![fresh.1],
+            members: Vec::new(),
+        };
+        check_count(found.len())?;
+        return Ok(Plan { roles: vec![Role::Joins; found.len()], record, missing: Vec::new(), created: true });
+    };
+    let mut record = newest.clone();
+    let is_here = |id: DirectoryId| belonging(found).any(|(_, superblock)| superblock.directory == id);
+    let (present, missing) = record.members.into_iter().partition::<Vec<_>, _>(|member| is_here(member.id));
+    record.members = present;
+    if !missing.is_empty() {
+        if !accept_missing {
+            return Err(refusal(&missing));
+        }
+        if record.members.is_empty() {
+            return Err(Error::corrupt("no directory that was given holds data of the store: give those that do"));
+        }
+        record.lineages.push(fresh.1);
+        let excess = record.lineages.len().saturating_sub(LINEAGES_MAX);
+        record.lineages.drain(..excess);
+    }
+    let role = |found: &Found| match &found.superblock {
+        Some(superblock) if record.has_member(superblock.directory) => Role::Member,
+        Some(superblock) if superblock.record.generation > 0 => Role::Returns,
+        _ if missing.is_empty() => Role::Joins,
+        _ => Role::Absent,
+    };
+    let roles = found.iter().map(role).collect::<Vec<_>>();
+    check_count(roles.iter().filter(|role| **role != Role::Absent).count())?;
+    for (_, superblock) in belonging(found) {
+        record.incarnation = record.incarnation.max(superblock.record.incarnation);
+        record.next_file = record.next_file.max(superblock.record.next_file);
+    }
+    Ok(Plan { roles, record, missing, created: false })
+}
+
+/// The superblocks that count. One of generation 0 that no other names was never part of a store.
+fn belonging(found: &[Found]) -> impl Iterator<Item = (&Found, &Superblock)> {
+    found.iter().filter_map(|found| Some((found, found.superblock.as_ref()?)))
+}
+
+fn newest_record(found: &[Found]) -> Result<Option<&StoreRecord>> {
+    let all = belonging(found).filter(|(_, superblock)| superblock.record.generation > 0).collect::<Vec<_>>();
+    let Some((first, _)) = all.first() else { return Ok(None) };
+    for (index, (here, superblock)) in all.iter().enumerate() {
+        if superblock.record.store != all[0].1.record.store {
+            return Err(Error::conflict(format!(
+                "{} belongs to store {} and {} to store {}: give the directories of one store",
+                first.path.display(),
+                all[0].1.record.store,
+                here.path.display(),
+                superblock.record.store
+            )));
+        }
+        if let Some((there, _)) = all[..index].iter().find(|(_, other)| other.directory == superblock.directory) {
+            return Err(Error::conflict(format!(
+                "{} and {} are the same directory of the store, or one is a copy of the other: give one of them",
+                there.path.display(),
+                here.path.display()
+            )));
+        }
+    }
+    let knows = |record: &StoreRecord, other: &StoreRecord| match other.lineages.last() {
+        Some(lineage) => record.lineages.contains(lineage),
+        None => false,
+    };
+    let records = all.iter().map(|(_, superblock)| &superblock.record);
+    let descendants = records.clone().filter(|record| records.clone().all(|other| knows(record, other)));
+    match descendants.max_by_key(|record| record.generation) {
+        Some(newest) => Ok(Some(newest)),
+        None => {
+            let paths = all.iter().map(|(found, _)| found.path.display().to_string()).collect::<Vec<_>>();
+            Err(Error::conflict(format!(
+                "the directories {} went on without each other after members were left behind: give only those whose \
+                 data you want to keep, and empty the others",
+                paths.join(", ")
+            )))
+        }
+    }
+}
+
+fn check_count(count: usize) -> Result<()> {
+    match count <= MEMBERS_MAX {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{count} directories are too many: a store has at most {MEMBERS_MAX}"))),
+    }
+}
+
+fn refusal(missing: &[Member]) -> Error {
+    let names = missing.iter().map(|member| format!("{} (id {})", member.path, member.id)).collect::<Vec<_>>();
+    Error::invalid(format!(
+        "of the directories of this store {} missing: {}. Bring back what is missing and give its directory, too; or \
+         start with --accept-missing-directories, which gives up whatever only the missing ones hold",
+        if missing.len() == 1 { "one is" } else { "several are" },
+        names.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::ErrorKind;
+
+    use super::*;
+
+    const FRESH: (StoreId, u64) = (StoreId(77), 700);
+
+    fn superblock(id: u128, generation: u64, lineages: &[u64], members: &[u128]) -> Superblock {
+        Superblock {
+            sequence: 1,
+            directory: DirectoryId(id),
+            record: StoreRecord {
+                store: StoreId(5),
+                generation,
+                incarnation: Incarnation(generation * 10),
+                next_file: generation * 100,
+                lineages: lineages.to_vec(),
+                members: members.iter().map(|id| Member { id: DirectoryId(*id), path: format!("/srv/{id}") }).collect(),
+            },
+        }
+    }
+
+    fn found(superblocks: Vec<Option<Superblock>>) -> Vec<Found> {
+        let path = |index| PathBuf::from(format!("/given/{index}"));
+        superblocks.into_iter().enumerate().map(|(index, superblock)| Found { path: path(index), superblock }).collect()
+    }
+
+    fn member(id: u128, generation: u64, members: &[u128]) -> Option<Superblock> {
+        Some(superblock(id, generation, &[1], members))
+    }
+
+    #[test]
+    fn empty_directories_become_a_store() {
+        let plan = plan_open(&found(vec![None, None]), false, FRESH).unwrap();
+        assert!(plan.created && plan.roles == [Role::Joins, Role::Joins]);
+        assert_eq!((plan.record.store, plan.record.generation, &plan.record.lineages[..]), (FRESH.0, 0, &[700][..]));
+        // A crash before the first generation leaves superblocks of generation 0: nothing was in that store.
+        let forming = Some(superblock(1, 0, &[], &[]));
+        assert!(plan_open(&found(vec![forming.clone(), None]), false, FRESH).unwrap().created);
+        // One that the first generation names is a member, though its own superblock does not know.
+        let plan = plan_open(&found(vec![forming, member(2, 1, &[1, 2])]), false, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Member, Role::Member]);
+    }
+
+    #[test]
+    fn every_member_of_the_newest_generation_is_needed() {
+        let plan = plan_open(&found(vec![member(1, 2, &[1, 2]), member(2, 1, &[1, 2, 3])]), false, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Member, Role::Member]);
+        assert_eq!((plan.record.generation, plan.record.incarnation, plan.record.next_file), (2, Incarnation(20), 200));
+        let refused = plan_open(&found(vec![member(2, 1, &[1, 2])]), false, FRESH).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Invalid);
+        assert!(refused.message.contains("/srv/1") && refused.message.contains("--accept-missing-directories"));
+    }
+
+    #[test]
+    fn one_that_was_left_out_returns_and_an_empty_one_joins() {
+        let given = vec![member(1, 2, &[1]), member(2, 1, &[1, 2]), None];
+        let plan = plan_open(&found(given), false, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Member, Role::Returns, Role::Joins]);
+        assert!(plan.missing.is_empty() && plan.record.lineages == [1]);
+    }
+
+    #[test]
+    fn leaving_members_behind_is_remembered() {
+        let plan = plan_open(&found(vec![member(1, 2, &[1, 2]), None]), true, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Member, Role::Absent], "an empty directory may be the missing one, unmounted");
+        assert_eq!((plan.missing.len(), &plan.record.lineages[..]), (1, &[1, 700][..]));
+        assert_eq!(plan.record.members.len(), 1);
+
+        // The one that was left behind is older, whatever generation it reached before.
+        let behind = Some(superblock(2, 9, &[1], &[1, 2]));
+        let ahead = Some(superblock(1, 3, &[1, 700], &[1]));
+        let plan = plan_open(&found(vec![behind.clone(), ahead.clone()]), false, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Returns, Role::Member]);
+        assert_eq!(plan.record.incarnation, Incarnation(90), "numbers only grow");
+
+        // Two that both went on alone do not come together again by themselves.
+        let alone = Some(superblock(2, 9, &[1, 800], &[2]));
+        let refused = plan_open(&found(vec![alone, ahead]), true, FRESH).unwrap_err();
+        assert!(refused.kind == ErrorKind::Conflict && refused.message.contains("without each other"));
+    }
+
+    #[test]
+    fn directories_that_do_not_belong_together_are_refused() {
+        let mut other = superblock(2, 1, &[1], &[2]);
+        other.record.store = StoreId(6);
+        let refused = plan_open(&found(vec![member(1, 1, &[1]), Some(other)]), true, FRESH).unwrap_err();
+        assert!(refused.kind == ErrorKind::Conflict && refused.message.contains("one store"));
+        let twice = vec![member(1, 1, &[1]), member(1, 1, &[1])];
+        assert_eq!(plan_open(&found(twice), false, FRESH).unwrap_err().kind, ErrorKind::Conflict);
+        assert_eq!(plan_open(&found(vec![None; 33]), false, FRESH).unwrap_err().kind, ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn lineages_are_bounded() {
+        let full = superblock(1, 2, &[1, 2, 3, 4, 5, 6, 7, 8], &[1, 2]);
+        let plan = plan_open(&found(vec![Some(full)]), true, FRESH).unwrap();
+        assert_eq!(plan.record.lineages, [2, 3, 4, 5, 6, 7, 8, 700]);
+    }
+}

@@ -1,0 +1,252 @@
+//! Space for new files: fallocated, or prepared so that a durable append touches no file-system metadata.
+//!
+//! **Prepared** space was written once: with zeros, or by a file that was deleted. It waits as a *spare* in the pool
+//! of its directory. The pool is bounded; it gives way when other files need the room. A capacity is *hot* while
+//! files of it are being created: then spares of it are zero-written in the background, ahead of need, as many as
+//! there are such files, but not more than [`READY_BYTES_MAX`] unless one is more.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{AlignedBuf, Bytes, KIB, MIB, Set};
+use runtime::{Class, File};
+
+use super::Local;
+use super::directory::{Directory, MAKE, MAKE_UNSYNCED, WRITE, lock_within};
+use super::header::HEADER;
+use super::names::Name;
+use super::wait::Pace;
+use crate::FileKind;
+
+/// Spares that a directory keeps of one capacity.
+const SPARES_PER_CAPACITY_MAX: usize = 8;
+/// Spares that a directory keeps in all.
+const SPARES_MAX: usize = 32;
+/// Bytes of one capacity that are zero-written ahead of need.
+const READY_BYTES_MAX: u64 = 256 * MIB;
+/// One write of zeros while somebody waits for them.
+const ZEROS_URGENT: u64 = MIB;
+/// One write of zeros in the background: short, so that a foreground write does not wait long behind it.
+const ZEROS_GENTLE: u64 = 128 * KIB;
+
+/// How long a spare may stay locked by what its last file still had in flight.
+const RECYCLE_WAIT: Duration = Duration::from_millis(100);
+
+/// Space in a directory that has no file yet.
+pub(crate) struct Vacancy {
+    /// Its name so far.
+    pub(crate) name: Name,
+    /// Open for durable writes, and locked.
+    pub(crate) file: File,
+}
+
+/// What is being zero-written now.
+#[derive(Default)]
+pub(crate) struct Preparing(RefCell<Set<(u128, u64)>>);
+
+impl Local {
+    /// Space for a file of `capacity` in `directory`, as fast as it can be had.
+    pub(crate) async fn vacancy(
+        self: &Rc<Self>,
+        directory: &Rc<Directory>,
+        kind: FileKind,
+        capacity: u64,
+        prepared: bool,
+    ) -> io::Result<Vacancy> {
+        if !prepared {
+            self.make_room(directory, HEADER + capacity).await?;
+            return self.make_allocated(directory, capacity).await;
+        }
+        while let Some(number) = take_spare(directory, capacity) {
+            let name = Name::Spare(number);
+            let file = self.handle.open(&directory.path_of(name), WRITE).await?;
+            if lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
+                return Ok(Vacancy { name, file });
+            }
+            // Somebody still writes to it. It goes; nobody will read what is written.
+            self.handle.remove(&directory.path_of(name)).await?;
+            directory.space.on_released(HEADER + capacity);
+        }
+        self.make_room(directory, HEADER + capacity).await?;
+        let name = self.make_zeroed(directory, kind, capacity, None).await?;
+        let file = self.handle.open(&directory.path_of(name), WRITE).await?;
+        match lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
+            true => Ok(Vacancy { name, file }),
+            false => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+        }
+    }
+
+    async fn make_allocated(&self, directory: &Directory, capacity: u64) -> io::Result<Vacancy> {
+        let name = Name::Making(directory.take_number());
+        let path = directory.path_of(name);
+        let file = self.handle.open(&path, MAKE).await?;
+        let made = async {
+            match file.try_lock().await? {
+                true => allocate(&file, capacity).await,
+                false => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            }
+        };
+        match made.await {
+            Ok(()) => {
+                directory.space.on_allocated(HEADER + capacity);
+                Ok(Vacancy { name, file })
+            }
+            Err(error) => {
+                drop(self.handle.remove(&path).await);
+                Err(error)
+            }
+        }
+    }
+
+    /// Zero-writes space; the zeros are durable when it returns. `pace` is how fast, if nobody waits for it.
+    async fn make_zeroed(
+        &self,
+        directory: &Directory,
+        kind: FileKind,
+        capacity: u64,
+        mut pace: Option<Pace>,
+    ) -> io::Result<Name> {
+        let name = Name::Making(directory.take_number());
+        let path = directory.path_of(name);
+        let file = self.handle.open(&path, MAKE_UNSYNCED).await?;
+        directory.space.on_allocated(HEADER + capacity);
+        let step = if pace.is_some() { ZEROS_GENTLE } else { ZEROS_URGENT };
+        let zeros = AlignedBuf::zeroed(step as usize).freeze();
+        let written = async {
+            allocate(&file, capacity).await?;
+            let end = HEADER + capacity;
+            let mut offset = 0;
+            while offset < end {
+                if let Some(pace) = &mut pace {
+                    pace.spend(step).await;
+                }
+                let part: Bytes = zeros.slice(..step.min(end - offset) as usize);
+                self.counters.on_written(kind as usize, part.len() as u64);
+                let len = part.len() as u64;
+                file.write_at(offset, part).await?;
+                offset += len;
+            }
+            file.sync().await
+        };
+        match written.await {
+            Ok(()) => Ok(name),
+            Err(error) => {
+                directory.space.on_released(HEADER + capacity);
+                drop(self.handle.remove(&path).await);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes spares until `bytes` fit, of the largest capacity first.
+    async fn make_room(&self, directory: &Directory, bytes: u64) -> io::Result<()> {
+        loop {
+            let limit = self.options.capacity.map(|capacity| {
+                let copies = self.copies_effective() as u64;
+                capacity.saturating_mul(copies).saturating_sub(self.allocated_bytes() + self.spare_bytes())
+            });
+            let fits = directory.room() - directory.spare_bytes() >= bytes && limit.is_none_or(|free| free >= bytes);
+            let largest = directory.spares.borrow().keys().next_back().copied();
+            let (false, Some(capacity)) = (fits, largest) else { return Ok(()) };
+            if let Some(number) = take_spare(directory, capacity) {
+                self.handle.remove(&directory.path_of(Name::Spare(number))).await?;
+                directory.space.on_released(HEADER + capacity);
+            }
+        }
+    }
+
+    /// Has spares of `capacity` made in every member, if fewer are ready than files of that capacity are in use.
+    pub(crate) fn prepare_ahead(self: &Rc<Self>, kind: FileKind, capacity: u64) {
+        let is_alike = |entry: &&Rc<super::catalogue::Entry>| entry.prepared && entry.capacity == capacity;
+        let in_use = self.catalogue.all().iter().filter(is_alike).count() as u64;
+        let ready_max = (READY_BYTES_MAX / capacity).clamp(1, SPARES_PER_CAPACITY_MAX as u64);
+        let ready = in_use.clamp(1, ready_max) as usize;
+        for directory in self.members() {
+            let key = (directory.id.get().0, capacity);
+            if count(&directory, capacity) < ready && self.preparing.0.borrow_mut().insert(key) {
+                let weak = self.this.clone();
+                let task = async move {
+                    while let Some(local) = weak.upgrade()
+                        && count(&directory, capacity) < ready
+                        && local.prepare_one(&directory, kind, capacity).await
+                    {}
+                    if let Some(local) = weak.upgrade() {
+                        local.preparing.0.borrow_mut().remove(&key);
+                    }
+                };
+                self.handle.spawn(Class::Background, "files: prepare", task).detach();
+            }
+        }
+    }
+
+    /// Makes one spare in the background. False if that is not to be repeated.
+    async fn prepare_one(&self, directory: &Rc<Directory>, kind: FileKind, capacity: u64) -> bool {
+        let plenty = self.space().free / 4 >= capacity;
+        if !directory.is_member() || !plenty || directory.room() - directory.spare_bytes() < 4 * capacity {
+            return false;
+        }
+        let pace = Pace::new(&self.handle, self.options.prepare_bytes_per_sec);
+        let made = match self.make_zeroed(directory, kind, capacity, Some(pace)).await {
+            Ok(name) => self.keep(directory, name, capacity).await,
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(kept) => kept,
+            Err(error) => {
+                // Nobody waits for it: the next file to be created finds out what is wrong with the directory.
+                tracing::warn!("preparing space in {} failed: {error}", directory.path.display());
+                false
+            }
+        }
+    }
+
+    /// Turns a file or finished space into a spare, or removes it where the pool is full. The name it had is gone,
+    /// but not durably yet. False if it was removed.
+    pub(crate) async fn keep(&self, directory: &Rc<Directory>, name: Name, capacity: u64) -> io::Result<bool> {
+        let full = count(directory, capacity) >= SPARES_PER_CAPACITY_MAX
+            || directory.spares.borrow().values().map(Vec::len).sum::<usize>() >= SPARES_MAX;
+        let path = directory.path_of(name);
+        if full {
+            self.handle.remove(&path).await?;
+            directory.space.on_released(HEADER + capacity);
+            return Ok(false);
+        }
+        let number = directory.take_number();
+        self.handle.rename(&path, &directory.path_of(Name::Spare(number))).await?;
+        // A name that is not durable must not be given away: a crash would bring the file of before back under its
+        // old name, with the header of the next one.
+        directory.sync_names().await?;
+        add_spare(directory, number, capacity);
+        Ok(true)
+    }
+}
+
+/// Puts a spare into the pool of its directory.
+pub(crate) fn add_spare(directory: &Directory, number: u64, capacity: u64) {
+    directory.on_number(number);
+    directory.spares.borrow_mut().entry(capacity).or_default().push(number);
+}
+
+fn take_spare(directory: &Directory, capacity: u64) -> Option<u64> {
+    let mut spares = directory.spares.borrow_mut();
+    let numbers = spares.get_mut(&capacity)?;
+    let number = numbers.pop();
+    if numbers.is_empty() {
+        spares.remove(&capacity);
+    }
+    number
+}
+
+fn count(directory: &Directory, capacity: u64) -> usize {
+    directory.spares.borrow().get(&capacity).map_or(0, Vec::len)
+}
+
+/// Reserves the blocks of a file; where the file system cannot, gives it its length only.
+async fn allocate(file: &File, capacity: u64) -> io::Result<()> {
+    match file.allocate(0, HEADER + capacity).await {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => file.set_len(HEADER + capacity).await,
+        result => result,
+    }
+}

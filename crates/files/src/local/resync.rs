@@ -1,0 +1,386 @@
+//! Work on copies that nobody waits for: directories that come back, copies that are missing.
+//!
+//! **A directory that was away** is never read before it has been resynchronized: each of its sealed files that the
+//! members have, too, is compared block by block and corrected, and attached to the file, so that from then on a
+//! deletion reaches it; everything else in it is removed. Only then does it become a member, in a new generation. If
+//! it was left behind by a start without missing directories and holds files that were born nowhere else, a person
+//! has to decide: it stays out.
+//!
+//! **A missing copy** of a sealed file is written to another directory, under a temporary name until it is complete.
+//! Files that are still written to get their missing copies after they are sealed.
+//!
+//! Both go in the background, at a set pace, one file at a time; who deletes a file does not wait for its copying.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{AlignedBuf, MIB};
+use runtime::Class;
+
+use super::Local;
+use super::catalogue::{Copy, Entry};
+use super::directory::{Directory, MAKE_UNSYNCED, READ, State, WRITE, aligned};
+use super::guard::{Guarded, guard_directory};
+use super::header::{Birth, HEADER, Header};
+use super::names::Name;
+use super::pool::Vacancy;
+use super::space::plan_placement;
+use super::wait::Pace;
+
+/// Bytes that are compared or copied in one step.
+const STEP: u64 = MIB;
+/// How long a directory that is away is left alone at first; doubled with each failure.
+const WATCH_INTERVAL: Duration = Duration::from_secs(15);
+const WATCH_DOUBLINGS_MAX: u32 = 8;
+
+/// Which of these works are going on.
+#[derive(Default)]
+pub(crate) struct Resync {
+    repairing: Cell<bool>,
+    repair_wanted: Cell<bool>,
+    watching: Cell<bool>,
+}
+
+/// Missing copies.
+impl Local {
+    /// Looks for missing copies in the background.
+    pub(crate) fn request_repair(&self) {
+        self.resync.repair_wanted.set(true);
+        if self.options.read_only || self.resync.repairing.replace(true) {
+            return;
+        }
+        let weak = self.this.clone();
+        let task = async move {
+            while let Some(local) = weak.upgrade() {
+                if !local.resync.repair_wanted.replace(false) {
+                    local.resync.repairing.set(false);
+                    return;
+                }
+                for entry in local.catalogue.all() {
+                    local.repair_entry(&entry).await;
+                }
+            }
+        };
+        self.handle.spawn(Class::Background, "files: repair", task).detach();
+    }
+
+    /// Writes the copies that a file lacks.
+    async fn repair_entry(self: &Rc<Self>, entry: &Rc<Entry>) {
+        while let Some((target, number)) = self.plan_repair(entry) {
+            let _gate = entry.gate.take(1).await;
+            // Whatever happened while waiting for the gate is taken into account.
+            if self.plan_repair(entry).is_none_or(|(again, _)| again.id.get() != target.id.get()) {
+                continue;
+            }
+            match self.write_copy(entry, &target, number).await {
+                Ok(true) => {
+                    tracing::info!("copied file {} to {}", entry.id, target.path.display());
+                    self.drop_surplus(entry).await;
+                }
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::warn!("copying file {} to {} failed: {error}", entry.id, target.path.display());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Where a file lacks a copy that could be written now, and its number.
+    fn plan_repair(&self, entry: &Entry) -> Option<(Rc<Directory>, u8)> {
+        let state = entry.state.borrow();
+        let length = state.sealed.filter(|_| !state.deleted)?;
+        let trusted = state.copies.iter().filter(|copy| copy.directory.is_member() && !copy.directory.suspect.get());
+        let members = self.members().into_iter().filter(|member| !member.suspect.get()).collect::<Vec<_>>();
+        let readable = state.copies.iter().any(|copy| copy.directory.is_member());
+        if !readable || trusted.count() >= (entry.copies_wanted as usize).min(members.len()) {
+            return None;
+        }
+        let candidates = members.into_iter().filter(|member| !state.is_in(member)).collect::<Vec<_>>();
+        let rooms = candidates.iter().map(|member| member.room()).collect::<Vec<_>>();
+        let index = *plan_placement(&rooms, 1, HEADER + length).first()?;
+        let taken = |number: u8| state.copies.iter().any(|copy| copy.number == number && !copy.directory.suspect.get());
+        let number = (0..entry.copies_wanted).find(|number| !taken(*number))?;
+        Some((candidates[index].clone(), number))
+    }
+
+    /// Writes one copy of a sealed file. False if the file was deleted meanwhile.
+    async fn write_copy(
+        self: &Rc<Self>,
+        entry: &Rc<Entry>,
+        target: &Rc<Directory>,
+        number: u8,
+    ) -> Result<bool, base::Error> {
+        let (length, birth) = {
+            let state = entry.state.borrow();
+            let (Some(length), Some(copy)) = (state.sealed, state.copies.first()) else { return Ok(false) };
+            let mut directories = copy.birth.directories.clone();
+            directories.resize(directories.len().max(number as usize + 1), target.id.get());
+            directories[number as usize] = target.id.get();
+            let birth = Birth { copy: number, directories, capacity: length, prepared: false, ..(*copy.birth).clone() };
+            (length, birth)
+        };
+        let name = Name::Making(target.take_number());
+        let path = target.path_of(name);
+        let written = async {
+            let here = |error: io::Error| base::Error::from_io(path.display(), &error);
+            let file = self.handle.open(&path, MAKE_UNSYNCED).await.map_err(here)?;
+            file.set_len(HEADER + length).await.map_err(here)?;
+            let mut pace = Pace::new(&self.handle, self.options.resync_bytes_per_sec);
+            let mut offset = 0;
+            while offset < length {
+                let len = STEP.min(length - offset);
+                pace.spend(len).await;
+                if entry.state.borrow().deleted || !target.is_member() {
+                    return Ok(false);
+                }
+                let bytes = self.read_from(entry.id, None, offset, len as usize).await?;
+                file.write_at(HEADER + offset, bytes.freeze()).await.map_err(here)?;
+                self.counters.on_written(entry.kind as usize, len);
+                target.space.on_allocated(len);
+                offset += len;
+            }
+            let header = Header { birth, sealed: Some(length) };
+            self.give_name(target, Vacancy { name, file }, &header).await.map_err(here)?;
+            let directory = target.clone();
+            entry.attach(Copy { number, directory, birth: Rc::new(header.birth), writer: None });
+            Ok(true)
+        };
+        let outcome = written.await;
+        if !matches!(outcome, Ok(true)) {
+            drop(self.handle.remove(&path).await);
+            self.touch_space();
+        }
+        outcome
+    }
+
+    /// A file that was copied away from a suspect directory has one copy too many: that one goes, if it can.
+    async fn drop_surplus(&self, entry: &Rc<Entry>) {
+        let surplus = {
+            let state = entry.state.borrow();
+            let members = state.copies.iter().filter(|copy| copy.directory.is_member()).count();
+            let suspect = state.copies.iter().find(|copy| copy.directory.is_member() && copy.directory.suspect.get());
+            suspect.filter(|_| members > entry.copies_wanted as usize).cloned()
+        };
+        if let Some(copy) = surplus {
+            let removed = self.handle.remove(&copy.path()).await;
+            if removed.is_ok() && copy.directory.sync_names().await.is_ok() {
+                entry.detach(copy.directory.id.get());
+            }
+        }
+    }
+}
+
+/// Directories that come back.
+impl Local {
+    /// Looks after directories that are away, for as long as there are any.
+    pub(crate) fn request_watch(&self) {
+        if self.options.read_only || self.resync.watching.replace(true) {
+            return;
+        }
+        let (weak, handle) = (self.this.clone(), self.handle.clone());
+        let task = async move {
+            let mut round = 0u64;
+            loop {
+                handle.sleep(WATCH_INTERVAL).await;
+                let Some(local) = weak.upgrade() else { return };
+                round += 1;
+                let is_away = |d: &&Rc<Directory>| matches!(d.state.get(), State::Failed | State::Missing);
+                let away = local.directories.iter().filter(is_away).cloned().collect::<Vec<_>>();
+                if away.is_empty() {
+                    local.resync.watching.set(false);
+                    return;
+                }
+                for directory in away {
+                    let doublings = directory.failures.get().saturating_sub(1).min(WATCH_DOUBLINGS_MAX);
+                    if round.is_multiple_of(1 << doublings) {
+                        local.look_for(&directory).await;
+                    }
+                }
+            }
+        };
+        self.handle.spawn(Class::Background, "files: watch", task).detach();
+    }
+
+    /// Whether a directory is there again.
+    async fn look_for(self: &Rc<Self>, directory: &Rc<Directory>) {
+        let expected = directory.id.get();
+        let superblock = match guard_directory(&self.handle, &directory.path, &self.options).await {
+            Ok(Some(Guarded { guards, superblock })) => {
+                let known = self
+                    .directories
+                    .iter()
+                    .any(|other| other.id.get() == superblock.directory && !Rc::ptr_eq(other, directory));
+                let ours = superblock.record.store == self.store && !known;
+                // An empty directory has no id yet: whatever of this store turns up under its path is welcome.
+                if !ours || (directory.state.get() == State::Failed && superblock.directory != expected) {
+                    return;
+                }
+                directory.id.set(superblock.directory);
+                directory.guard(guards, superblock.sequence);
+                superblock
+            }
+            _ => return,
+        };
+        tracing::info!("{} is back: resynchronizing it", directory.path.display());
+        directory.state.set(State::Resynchronizing);
+        let left_behind = superblock.record.lineages.last() != self.membership.record().lineages.last();
+        self.resynchronize(directory, left_behind).await;
+    }
+
+    /// Starts to resynchronize a directory that was found at the start.
+    pub(crate) fn spawn_resynchronization(&self, directory: &Rc<Directory>, left_behind: bool) {
+        let (weak, directory) = (self.this.clone(), directory.clone());
+        let task = async move {
+            if let Some(local) = weak.upgrade() {
+                local.resynchronize(&directory, left_behind).await;
+            }
+        };
+        self.handle.spawn(Class::Background, "files: resynchronize", task).detach();
+    }
+
+    async fn resynchronize(self: &Rc<Self>, directory: &Rc<Directory>, left_behind: bool) {
+        match self.bring_up(directory, left_behind).await {
+            Ok(true) => {
+                tracing::info!("{} is a member again", directory.path.display());
+                self.request_repair();
+            }
+            Ok(false) => {
+                directory.state.set(State::Missing);
+                directory.unguard();
+                self.catalogue.detach_all(directory);
+                tracing::error!(
+                    "{} was left behind and holds files that are nowhere else. It stays out: empty it to let it join, \
+                     or keep it to get these files back",
+                    directory.path.display()
+                );
+            }
+            Err(error) => self.on_directory_failure(directory, "resynchronizing", &error),
+        }
+    }
+
+    async fn bring_up(self: &Rc<Self>, directory: &Rc<Directory>, left_behind: bool) -> io::Result<bool> {
+        directory.refresh_space().await?;
+        let names = self.names_in(directory).await?;
+        if left_behind {
+            for (_, name) in &names {
+                if self.is_only_there(directory, *name).await? {
+                    return Ok(false);
+                }
+            }
+        }
+        directory
+            .behind_bytes
+            .set(names.iter().filter_map(|(_, name)| self.comparable(*name)).map(|(_, len)| len).sum());
+        let mut pace = Pace::new(&self.handle, self.options.resync_bytes_per_sec);
+        for (_, name) in &names {
+            self.compare(directory, *name, &mut pace).await?;
+        }
+        directory.behind_bytes.set(0);
+        // What was not attached is of no use to anybody. Nothing can be attached any more, only deleted.
+        for (text, name) in self.names_in(directory).await? {
+            let id = match name {
+                Name::File(_, id) => Some(id),
+                Name::Spare(_) | Name::Making(_) => None,
+            };
+            let attached = id.and_then(|id| self.catalogue.get_any(id)).is_some_and(|entry| entry.is_in(directory));
+            if !attached {
+                match self.handle.remove(&directory.files().join(&text)).await {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        directory.sync_names().await?;
+        directory.state.set(State::Joining);
+        let published = self.publish().await;
+        published.map_err(|error| io::Error::other(error.message))?;
+        match directory.is_member() {
+            true => Ok(true),
+            false => Err(io::Error::other("it failed while it joined")),
+        }
+    }
+
+    async fn names_in(&self, directory: &Directory) -> io::Result<Vec<(String, Name)>> {
+        let entries = self.handle.read_directory(&directory.files()).await?;
+        Ok(entries.into_iter().filter_map(|entry| Some((entry.name.clone(), Name::parse(&entry.name)?))).collect())
+    }
+
+    /// The file of a name, if it could have one more copy, and its length.
+    fn comparable(&self, name: Name) -> Option<(Rc<Entry>, u64)> {
+        let Name::File(kind, id) = name else { return None };
+        let entry = self.catalogue.get(id).ok()?;
+        let length = entry.state.borrow().sealed?;
+        let lacks = entry.member_copies().len() < entry.copies_wanted as usize;
+        (entry.kind == kind && lacks).then_some((entry, length))
+    }
+
+    /// Whether a file was born in this directory only, and nobody knows it.
+    async fn is_only_there(&self, directory: &Directory, name: Name) -> io::Result<bool> {
+        let Name::File(_, id) = name else { return Ok(false) };
+        if self.catalogue.get_any(id).is_some() {
+            return Ok(false);
+        }
+        let file = self.handle.open(&directory.path_of(name), READ).await?;
+        let block = file.read_up_to(0, HEADER as usize).await?;
+        let Some(header) = decode(&block) else { return Ok(true) };
+        let here = |id| self.members().iter().any(|member| member.id.get() == id);
+        Ok(!header.birth.directories.iter().any(|id| here(*id)))
+    }
+
+    /// Makes a copy the same as the members' and attaches it, if the file lacks one and this one fits it.
+    async fn compare(self: &Rc<Self>, directory: &Rc<Directory>, name: Name, pace: &mut Pace) -> io::Result<()> {
+        let Some((entry, length)) = self.comparable(name) else { return Ok(()) };
+        let _gate = entry.gate.take(1).await;
+        if self.comparable(name).is_none() {
+            return Ok(());
+        }
+        let file = self.handle.open(&directory.path_of(name), WRITE).await?;
+        let Some(header) = decode(&file.read_up_to(0, HEADER as usize).await?) else { return Ok(()) };
+        let taken = entry.member_copies().iter().any(|copy| copy.number == header.birth.copy);
+        let same = header.birth.store == self.store
+            && header.birth.file == entry.id
+            && header.birth.incarnation == entry.incarnation
+            && header.sealed == Some(length)
+            && !taken;
+        if !same || !file.try_lock().await? {
+            return Ok(());
+        }
+        let mut offset = 0;
+        while offset < length {
+            let len = STEP.min(length - offset);
+            pace.spend(len).await;
+            if entry.state.borrow().deleted {
+                return Ok(());
+            }
+            let good = self.read_from(entry.id, None, offset, len as usize).await;
+            let good = good.map_err(|error| io::Error::other(error.message))?;
+            let is_same = match file.read_up_to(HEADER + offset, len as usize).await {
+                Ok(found) => found[..] == good[..],
+                // A sector that cannot be read is written again.
+                Err(_) => false,
+            };
+            if !is_same {
+                let bytes = AlignedBuf::copy_of(&good);
+                file.write_at(HEADER + offset, bytes.freeze()).await?;
+                self.counters.on_written(entry.kind as usize, len);
+            }
+            directory.behind_bytes.set(directory.behind_bytes.get().saturating_sub(len));
+            offset += len;
+        }
+        // The header, too, may lie in a sector that will not be read again.
+        file.write_at(0, aligned(&header.encode())).await?;
+        let number = header.birth.copy;
+        entry.attach(Copy { number, directory: directory.clone(), birth: Rc::new(header.birth), writer: None });
+        Ok(())
+    }
+}
+
+fn decode(block: &AlignedBuf) -> Option<Header> {
+    match block.len() as u64 == HEADER {
+        true => Header::decode(block).ok().map(|header| header.record),
+        false => None,
+    }
+}
