@@ -468,7 +468,7 @@ fn other_threads_may_wake_while_the_loop_is_killed() {
         }
         handle.0.turn(false);
         std::thread::scope(|scope| {
-            scope.spawn(move || senders.into_iter().for_each(|sender| drop(sender.send(()))));
+            scope.spawn(move || senders.into_iter().for_each(|sender| sender.send(()).unwrap_or_default()));
             handle.0.kill();
         });
         assert_eq!(handle.statistics().tasks, 0);
