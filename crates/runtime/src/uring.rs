@@ -225,7 +225,10 @@ impl State {
             // Calls on open files and streams that go through the ring.
             Op::Close { id: resource } => self.close(id, resource),
             Op::Read { id: resource, offset, buffer } => match self.resources.find(resource) {
-                Ok((key, _)) => self.start(id, Some(key), Work::Read { buffer, done: 0, offset }),
+                Ok((key, resource)) => {
+                    let direct = resource.is_direct();
+                    self.start(id, Some(key), Work::Read { buffer, done: 0, offset, direct });
+                }
                 Err(error) => self.finish(id, Err(error), Payload::Buffer(buffer)),
             },
             Op::Write { id: resource, offset, data } => {

@@ -43,11 +43,11 @@ impl Ring {
     pub fn new() -> io::Result<Self> {
         // With deferred task work completions are posted when this thread asks for them, never by an interrupt
         // (6.1); cooperative task work (5.19) comes close. Nothing older is supported.
-        type Setup = fn(&mut io_uring::Builder);
+        type Setup = fn(&mut io_uring::Builder) -> &mut io_uring::Builder;
         let setups: [Setup; 3] = [
-            |builder| drop(builder.setup_single_issuer().setup_defer_taskrun()),
-            |builder| drop(builder.setup_single_issuer().setup_coop_taskrun()),
-            |builder| drop(builder.setup_coop_taskrun()),
+            |builder| builder.setup_single_issuer().setup_defer_taskrun(),
+            |builder| builder.setup_single_issuer().setup_coop_taskrun(),
+            |builder| builder.setup_coop_taskrun(),
         ];
         let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
         for setup in setups {
@@ -100,11 +100,6 @@ impl Ring {
     /// Takes a completion: (user data, result).
     pub fn pop(&mut self) -> Option<(u64, i32)> {
         self.ring.completion().next().map(|entry: cqueue::Entry| (entry.user_data(), entry.result()))
-    }
-
-    /// Whether a completion can be taken without entering the kernel.
-    pub fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
     }
 
     /// Enters the kernel, at least once. Returns early for a signal, or where the kernel wants completions to be

@@ -291,7 +291,7 @@ fn what_is_in_flight_when_the_loop_ends_is_waited_for() {
         handle.spawn(Class::Io, "receive", async move { server.receive(AlignedBuf::zeroed(64), 0).await.0 }).detach();
         handle.yield_now().await;
         let write = file.write_at(0, to_write);
-        handle.spawn(Class::Io, "writer", async move { write.await }).detach();
+        handle.spawn(Class::Io, "writer", write).detach();
         // The write reaches the kernel with this turn; nobody awaits it.
         handle.open(&written_name, OpenOptions::default()).await.expect("opens");
     });
@@ -308,7 +308,7 @@ fn other_threads_wake_a_sleeping_loop() {
             to_loop.send_blocking(i).expect("the loop listens");
         }
     });
-    let sum = run_default(|handle| async move {
+    let sum = run_default(|_| async move {
         started.send(()).expect("the thread waits");
         let mut sum = 0;
         while let Ok(i) = from_thread.recv().await {
@@ -318,6 +318,37 @@ fn other_threads_wake_a_sleeping_loop() {
     });
     thread.expect("starts").join().expect("ends");
     assert_eq!(sum, 499_500);
+}
+
+#[test]
+fn signals_disturb_nothing() {
+    extern "C" fn ignore(_signal: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = ignore;
+    // SAFETY: the handler does nothing; without SA_RESTART it interrupts the system call that the loop sleeps in.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    // SAFETY: asks for this thread's own id.
+    let this_thread = unsafe { libc::pthread_self() };
+    let (to_loop, from_thread) = sync::mailbox::<u32>(1);
+    let thread = std::thread::Builder::new().spawn(move || {
+        for i in 0..100 {
+            // SAFETY: the loop's thread waits for this one, so it exists.
+            unsafe { libc::pthread_kill(this_thread, libc::SIGUSR1) };
+            to_loop.send_blocking(i).expect("the loop listens");
+        }
+    });
+    let count = run_default(|_| async move {
+        let mut count = 0;
+        while from_thread.recv().await.is_ok() {
+            count += 1;
+        }
+        count
+    });
+    thread.expect("starts").join().expect("ends");
+    assert_eq!(count, 100);
 }
 
 #[test]
