@@ -3,6 +3,8 @@
 //! `cargo run --release -p runtime --example ping -- append FILE DEPTH COUNT` appends 4 KiB blocks with O_DIRECT and
 //! O_DSYNC over a file that it zero-writes first. `... echo DEPTH COUNT` answers 4 KiB messages on a Unix socket; the
 //! client is a thread of its own without a loop, so that the process time of the loop's thread is the server's alone.
+//! `... mixed FILE DEPTH COUNT` appends while background tasks grind in steps of 20 us without end, with and without
+//! priority-based task scheduling.
 //! `... turn COUNT` measures tasks and timers alone, without the kernel. `... sleep US COUNT` measures how late timers
 //! are.
 
@@ -11,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, Histogram};
+use policies::loop_schedule::{Discipline, LoopSettings};
 use runtime::{Address, Class, File, Handle, OpenOptions, Stream, uring};
 
 const BLOCK: usize = 4096;
@@ -24,6 +27,7 @@ fn main() {
             let path = PathBuf::from(&arguments[1]);
             uring::run(uring::Options::default(), move |handle| append(handle, path, depth, count))
         }
+        (Some("mixed"), _, Some(depth), Some(count)) => mixed(Path::new(&arguments[1]), depth, count),
         (Some("echo"), Some(depth), Some(count), _) => {
             uring::run(uring::Options::default(), move |handle| echo(handle, depth, count))
         }
@@ -32,7 +36,9 @@ fn main() {
             uring::run(uring::Options::default(), move |handle| sleep(handle, us, count))
         }
         _ => {
-            eprintln!("usage: ping append FILE DEPTH COUNT | echo DEPTH COUNT | turn COUNT | sleep US COUNT");
+            eprintln!(
+                "usage: ping append FILE DEPTH COUNT | mixed FILE DEPTH COUNT | echo DEPTH COUNT | turn COUNT | sleep US COUNT"
+            );
             std::process::exit(2);
         }
     };
@@ -66,6 +72,38 @@ async fn append(handle: Handle, path: PathBuf, depth: u64, count: u64) {
         latency.merge(&worker.await);
     }
     report("append", &handle, &before, &latency);
+}
+
+fn mixed(path: &Path, depth: u64, count: u64) -> std::io::Result<()> {
+    for discipline in [Discipline::Priority, Discipline::Fifo] {
+        let schedule = LoopSettings { discipline, ..LoopSettings::default() };
+        let path = path.to_owned();
+        println!("{discipline:?}");
+        uring::run(uring::Options { schedule }, move |handle| async move {
+            let grinders: Vec<_> = (0..4)
+                .map(|_| {
+                    let inner = handle.clone();
+                    handle.spawn(Class::Background, "grind", async move {
+                        loop {
+                            let start = inner.now();
+                            while inner.now().nanos_since(start) < 20_000 {}
+                            inner.yield_now().await;
+                        }
+                    })
+                })
+                .collect();
+            append(handle.clone(), path, depth, count).await;
+            drop(grinders);
+            let statistics = handle.statistics();
+            println!(
+                "receive wait, ns: p50 {}, p99 {}; background took {} ms",
+                statistics.receive_wait.quantile(500_000),
+                statistics.receive_wait.quantile(990_000),
+                statistics.background_ns / 1_000_000
+            );
+        })?;
+    }
+    Ok(())
 }
 
 async fn zero_written(handle: &Handle, path: &Path) -> File {
