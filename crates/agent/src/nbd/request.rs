@@ -31,16 +31,18 @@ impl Header {
     /// Length on the wire, in bytes.
     pub const SIZE: usize = 28;
 
-    /// Reads the first request of `input`; `None` if it is not all there.
+    /// Reads the first request of `input`; `None` if it is not all there. The magic
+    /// is judged as soon as it is.
     ///
     /// # Errors
     /// A wrong magic: there is no telling where the next request begins.
     pub fn parse(input: &[u8]) -> Result<Option<Header>, Violation> {
-        let Some(mut input) = input.get(..Self::SIZE) else { return Ok(None) };
-        let magic = input.get_u32();
+        let Some(mut magic) = input.get(..4) else { return Ok(None) };
+        let magic = magic.get_u32();
         if magic != REQUEST_MAGIC {
             return Err(Violation(format!("a request begins with {magic:#010x}")));
         }
+        let Some(mut input) = input.get(4..Self::SIZE) else { return Ok(None) };
         Ok(Some(Header {
             flags: input.get_u16(),
             kind: input.get_u16(),

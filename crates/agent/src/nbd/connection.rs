@@ -1,0 +1,308 @@
+//! One connection from its first byte to its last.
+//!
+//! ```text
+//! receive -> header -> plan -> slot -> memory -> payload -> task: volume -> outbox -> send
+//! ```
+//!
+//! One task receives and decides; each request that runs has a task of its own; one task sends. A request holds a
+//! slot (256 of a connection) from its arrival until its reply is sent, refused ones included, and a request with a
+//! payload holds memory, counted against the connection and against all of them. Whoever cannot get either stops
+//! receiving: that is the back-pressure.
+
+use std::io;
+use std::rc::Rc;
+
+use base::{Bytes, Error, Instant, MIB, Result};
+use runtime::Class;
+use runtime::sync::{Budget, Permit};
+
+use super::intake::Intake;
+use super::negotiate::{Negotiated, negotiate};
+use super::outbox::{Outbox, Permits};
+use super::protocol::{Errno, Violation};
+use super::reply::Frames;
+use super::request::{Command, Export, Header, Plan, plan_request};
+use crate::agent::Shared;
+use crate::peers::Peer;
+use crate::statistics::Operation;
+use crate::volume::Volume;
+
+/// Extents of one BLOCK_STATUS reply.
+const EXTENTS_MAX: usize = 1024;
+/// The share of all payload memory that one connection may hold: an eighth.
+const MEMORY_SHARE: u64 = 8;
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client said so.
+    Clean,
+    /// The agent said so.
+    Drained,
+    /// The stream ended or failed.
+    Stream(io::Error),
+    /// The client asked for something that only the end of the connection can refuse.
+    Refused(Error),
+    /// The client broke the protocol.
+    Violation(Violation),
+}
+
+struct Connection {
+    shared: Rc<Shared>,
+    peer: Rc<Peer>,
+    volume: Rc<Volume>,
+    export: Export,
+    /// Bytes of payload of this connection.
+    memory: Budget,
+    outbox: Outbox,
+}
+
+/// A request that runs.
+struct Request {
+    header: Header,
+    command: Command,
+    payload: Bytes,
+    received_at: Instant,
+    permits: Permits,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>) {
+    let handle = &shared.handle;
+    let mut intake = Intake::new(handle, peer.stream.clone(), shared.large_buffers.clone());
+    let (impatient, timeout) = (peer.clone(), shared.options.handshake_timeout);
+    let pause = handle.sleep(timeout);
+    let watchdog = handle.spawn(Class::Io, "nbd handshake", async move {
+        pause.await;
+        tracing::info!(connection = impatient.id, ?timeout, "a handshake took too long");
+        impatient.stream.shutdown();
+    });
+    let negotiated = negotiate(shared, peer, &mut intake).await;
+    drop(watchdog);
+    let end = match negotiated {
+        Ok(negotiated) => transmit(shared, peer, intake, negotiated).await,
+        Err(end) => end,
+    };
+    log_end(shared, peer, &end);
+}
+
+/// The transmission phase. The volume is left when nothing of the connection is in flight.
+async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, negotiated: Negotiated) -> End {
+    let Negotiated { volume, export } = negotiated;
+    tracing::debug!(connection = peer.id, volume = %volume.descriptor.name, "a client attached");
+    let share = (shared.options.payload_bytes_max / MEMORY_SHARE).max(MIB);
+    let connection = Rc::new(Connection {
+        shared: shared.clone(),
+        peer: peer.clone(),
+        volume: volume.clone(),
+        export,
+        memory: Budget::new(share),
+        outbox: Outbox::default(),
+    });
+    let sending = connection.clone();
+    let sender = shared.handle.spawn(Class::Io, "nbd send", async move {
+        sending.outbox.send(&sending.shared.handle, &sending.peer, &sending.volume.statistics).await;
+    });
+    let end = receive_requests(&connection, &mut intake).await.unwrap_or_else(|end| end);
+    drop(intake);
+    // Every slot back means that every request was answered, or that the stream takes no answers.
+    peer.slots.take(peer.slots.total()).await;
+    drop(sender);
+    shared.registry.leave(volume.descriptor.id).await;
+    end
+}
+
+/// Receives and starts requests until the connection ends.
+async fn receive_requests(connection: &Rc<Connection>, intake: &mut Intake) -> Result<End, End> {
+    loop {
+        let Some(header) = Header::parse(intake.bytes())? else {
+            intake.fill().await.map_err(End::Stream)?;
+            continue;
+        };
+        intake.consume(Header::SIZE);
+        let plan = plan_request(&header, &connection.export)?;
+        if plan == Plan::Disconnect {
+            return Ok(End::Clean);
+        }
+        let received_at = intake.received_at();
+        let slot = take(&connection.peer.slots, 1).await;
+        if connection.peer.draining.get() {
+            return Ok(End::Drained);
+        }
+        match plan {
+            Plan::Run(command) => {
+                let request = connection.accept(intake, header, command, received_at, slot).await?;
+                let running = connection.clone();
+                connection
+                    .shared
+                    .handle
+                    .spawn(Class::Io, "nbd request", async move { running.run(request).await })
+                    .detach();
+            }
+            refused => {
+                intake.skip(header.payload_len()).await.map_err(End::Stream)?;
+                connection.answer_at_once(&header, refused, slot);
+            }
+        }
+    }
+}
+
+/// Units of a budget, by the quick way if nobody waits.
+async fn take(budget: &Budget, units: u64) -> Permit {
+    match budget.try_take(units) {
+        Some(permit) => permit,
+        None => budget.take(units).await,
+    }
+}
+
+impl Connection {
+    /// Takes memory and payload of a request that will run.
+    async fn accept(
+        &self,
+        intake: &mut Intake,
+        header: Header,
+        command: Command,
+        received_at: Instant,
+        slot: Permit,
+    ) -> Result<Request, End> {
+        let len = u64::from(header.len);
+        let memory = match command {
+            Command::Read { .. } | Command::Write => {
+                let own = take(&self.memory, len.min(self.memory.total())).await;
+                Some((own, self.shared.take_payload(len).await))
+            }
+            _ => None,
+        };
+        let payload = match command {
+            Command::Write => {
+                self.peer.receives_since.set(Some(self.shared.handle.now()));
+                let payload = intake.payload(header.len as usize).await;
+                self.peer.receives_since.set(None);
+                payload.map_err(End::Stream)?
+            }
+            _ => Bytes::new(),
+        };
+        let permits = Permits { _slot: slot, memory };
+        Ok(Request { header, command, payload, received_at, permits })
+    }
+
+    /// Answers a request that does not reach the volume.
+    fn answer_at_once(&self, header: &Header, plan: Plan, slot: Permit) {
+        let structured = self.export.structured;
+        let permits = Permits { _slot: slot, memory: None };
+        self.outbox.put(self.shared.handle.now(), permits, |out| match plan {
+            Plan::Refuse { errno, reason } => out.put_error(structured, header.cookie, errno, reason),
+            _ if structured => out.put_done(header.cookie),
+            _ => out.put_simple(header.cookie, 0),
+        });
+        if matches!(plan, Plan::Refuse { .. }) {
+            self.volume.statistics.borrow_mut().refused += 1;
+        }
+    }
+
+    /// Runs a request and queues its reply.
+    async fn run(&self, mut request: Request) {
+        let handle = &self.shared.handle;
+        let wait = handle.now().nanos_since(request.received_at);
+        self.volume.statistics.borrow_mut().receive_wait_ns.record(wait);
+        let (header, command) = (request.header, request.command);
+        let range = header.offset..header.offset + u64::from(header.len);
+        let volume = &self.volume;
+        let outcome = match command {
+            Command::Read { whole } => volume.read(range).await.map(|parts| Answer::Parts { whole, parts }),
+            Command::Write => {
+                let outcome = volume.write(range.start, request.payload).await;
+                // From here on the store accounts for the bytes that it keeps.
+                request.permits.memory = None;
+                outcome.map(|()| Answer::Done)
+            }
+            Command::Flush => volume.flush().await.map(|()| Answer::Done),
+            Command::Trim | Command::WriteZeroes { allocate: false } => {
+                volume.discard(range).await.map(|()| Answer::Done)
+            }
+            Command::WriteZeroes { allocate: true } => volume.write_zeros(range).await.map(|()| Answer::Done),
+            Command::BlockStatus { one } => {
+                let extents_max = if one { 1 } else { EXTENTS_MAX };
+                volume.allocation(range, extents_max).await.map(Answer::Extents)
+            }
+            // Looking the range up brings its part of the index into memory, which is what a read would wait for.
+            Command::Cache => volume.allocation(range, EXTENTS_MAX).await.map(|_| Answer::Done),
+        };
+        let now = handle.now();
+        let latency_ns = now.nanos_since(request.received_at);
+        let error = outcome.as_ref().err().map(|error| error.kind);
+        let bytes = u64::from(header.len);
+        volume.statistics.borrow_mut().on_outcome(command.operation(), latency_ns, bytes, error);
+        self.outbox.put(now, request.permits, |out| match outcome {
+            Ok(answer) => answer.put(out, self.export.structured, &header),
+            Err(error) => {
+                let errno = Errno::of(&error);
+                out.put_error(self.export.structured, header.cookie, errno, public_message(errno, &error));
+            }
+        });
+    }
+}
+
+/// What a request that succeeded is answered with.
+enum Answer {
+    Done,
+    Parts { whole: bool, parts: Vec<base::ReadPart> },
+    Extents(Vec<base::AllocationExtent>),
+}
+
+impl Answer {
+    fn put(self, out: &mut Frames, structured: bool, header: &Header) {
+        match self {
+            Answer::Done => out.put_simple(header.cookie, 0),
+            Answer::Parts { whole, parts } if structured => {
+                out.put_read_chunks(header.cookie, header.offset, whole, parts);
+            }
+            Answer::Parts { parts, .. } => out.put_read_simple(header.cookie, parts),
+            Answer::Extents(extents) => out.put_block_status(header.cookie, &extents),
+        }
+    }
+}
+
+/// What a client is told: where files lie is for the log.
+fn public_message(errno: Errno, error: &Error) -> &str {
+    match errno {
+        Errno::Io => "the store could not do this; its log says why",
+        _ => &error.message,
+    }
+}
+
+impl Header {
+    /// Bytes that follow the header.
+    fn payload_len(&self) -> usize {
+        if self.kind == super::protocol::command::WRITE { self.len as usize } else { 0 }
+    }
+}
+
+impl Command {
+    fn operation(&self) -> Operation {
+        match self {
+            Command::Read { .. } => Operation::Read,
+            Command::Write | Command::WriteZeroes { allocate: true } => Operation::Write,
+            Command::Flush => Operation::Flush,
+            Command::Trim | Command::WriteZeroes { allocate: false } => Operation::Discard,
+            Command::Cache | Command::BlockStatus { .. } => Operation::Query,
+        }
+    }
+}
+
+/// One line for an end that somebody should know of.
+fn log_end(shared: &Shared, peer: &Peer, end: &End) {
+    let connection = peer.id;
+    match end {
+        _ if peer.stalled.get() => {
+            tracing::warn!(connection, "a client held memory without moving while others waited; it was cut off");
+        }
+        End::Violation(violation) => {
+            shared.counters.borrow_mut().violations += 1;
+            tracing::warn!(connection, %violation, "a client broke the NBD protocol; its connection was ended");
+        }
+        End::Refused(error) => tracing::warn!(connection, %error, "a client asked for an export that it cannot have"),
+        End::Stream(error) => tracing::debug!(connection, %error, "a connection ended"),
+        End::Clean | End::Drained => tracing::debug!(connection, "a connection ended"),
+    }
+}

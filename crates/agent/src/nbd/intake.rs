@@ -1,0 +1,162 @@
+//! What a connection receives: many small requests in one buffer, large payloads straight into their own memory.
+
+use std::io;
+
+use base::{AlignedBuf, Bytes, Instant};
+use runtime::sync::{Budget, Permit};
+use runtime::{Handle, Stream};
+
+/// The buffer of a connection that has little to say.
+const SMALL: usize = 16 * 1024;
+/// The buffer of one that sends many small requests at once.
+const LARGE: usize = 128 * 1024;
+/// Large buffers of one agent (8 MiB in all).
+pub(crate) const LARGE_BUFFERS_MAX: u64 = 64;
+/// A missing part of a payload from this length on is received into the payload's memory, without a second copy.
+const DIRECT_MIN: usize = 16 * 1024;
+/// A large buffer that was so many times filled no further than a small one goes back.
+const QUIET_FILLS_MAX: u32 = 64;
+
+/// The receiving side of a stream.
+pub(crate) struct Intake {
+    handle: Handle,
+    stream: Stream,
+    buffer: AlignedBuf,
+    /// What was received and not yet consumed.
+    start: usize,
+    end: usize,
+    large_buffers: Budget,
+    large: Option<Permit>,
+    /// Whether the last fill left no room, and no payload was received directly since.
+    filled: bool,
+    quiet_fills: u32,
+    received_at: Instant,
+}
+
+impl Intake {
+    pub(crate) fn new(handle: &Handle, stream: Stream, large_buffers: Budget) -> Self {
+        Intake {
+            handle: handle.clone(),
+            stream,
+            buffer: AlignedBuf::zeroed(SMALL),
+            start: 0,
+            end: 0,
+            large_buffers,
+            large: None,
+            filled: false,
+            quiet_fills: 0,
+            received_at: handle.now(),
+        }
+    }
+
+    /// What is there.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// The next `count` bytes were understood.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "only what is there is consumed");
+    }
+
+    /// When the last bytes arrived.
+    pub(crate) fn received_at(&self) -> Instant {
+        self.received_at
+    }
+
+    /// Receives more behind what is there. The caller has consumed enough that there is room.
+    ///
+    /// # Errors
+    /// The world's; the end of the stream is `UnexpectedEof`.
+    pub(crate) async fn fill(&mut self) -> io::Result<()> {
+        self.make_room();
+        let buffer = std::mem::replace(&mut self.buffer, AlignedBuf::zeroed(0));
+        let (count, buffer) = self.stream.receive(buffer, self.end).await;
+        self.buffer = buffer;
+        let count = self.arrived(count?)?;
+        self.end += count;
+        self.filled = self.end == self.buffer.len();
+        self.quiet_fills = if self.end > SMALL { 0 } else { self.quiet_fills + 1 };
+        Ok(())
+    }
+
+    /// Takes a payload of `len` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::fill`].
+    pub(crate) async fn payload(&mut self, len: usize) -> io::Result<Bytes> {
+        let mut payload = AlignedBuf::zeroed(len);
+        let mut done = 0;
+        loop {
+            let part = self.bytes().len().min(len - done);
+            payload[done..done + part].copy_from_slice(&self.buffer[self.start..self.start + part]);
+            self.consume(part);
+            done += part;
+            if done == len {
+                return Ok(payload.freeze());
+            }
+            if len - done < DIRECT_MIN {
+                self.fill().await?;
+                continue;
+            }
+            self.filled = false;
+            let (count, buffer) = self.stream.receive(payload, done).await;
+            payload = buffer;
+            done += self.arrived(count?)?;
+        }
+    }
+
+    /// Forgets `len` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::fill`].
+    pub(crate) async fn skip(&mut self, mut len: usize) -> io::Result<()> {
+        loop {
+            let part = self.bytes().len().min(len);
+            self.consume(part);
+            len -= part;
+            if len == 0 {
+                return Ok(());
+            }
+            self.fill().await?;
+        }
+    }
+
+    fn arrived(&mut self, count: usize) -> io::Result<usize> {
+        self.received_at = self.handle.now();
+        match count {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => Ok(count),
+        }
+    }
+
+    /// Moves what is left to the front, into a buffer of the right size.
+    fn make_room(&mut self) {
+        let left = self.start..self.end;
+        if self.large.is_none() && self.filled {
+            self.large = self.large_buffers.try_take(1);
+            if self.large.is_some() {
+                self.replace(LARGE);
+            }
+        } else if self.large.is_some() && self.quiet_fills > QUIET_FILLS_MAX && left.len() < SMALL {
+            self.large = None;
+            self.replace(SMALL);
+        } else if left.is_empty() {
+            (self.start, self.end) = (0, 0);
+        } else if left.start > 0 {
+            self.buffer.copy_within(left.clone(), 0);
+            (self.start, self.end) = (0, left.len());
+        }
+        self.quiet_fills = if self.large.is_some() { self.quiet_fills } else { 0 };
+        assert!(self.end < self.buffer.len(), "what is left always leaves room");
+    }
+
+    fn replace(&mut self, size: usize) {
+        let mut buffer = AlignedBuf::zeroed(size);
+        let len = self.end - self.start;
+        buffer[..len].copy_from_slice(&self.buffer[self.start..self.end]);
+        self.buffer = buffer;
+        (self.start, self.end) = (0, len);
+    }
+}

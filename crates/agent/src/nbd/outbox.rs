@@ -1,0 +1,103 @@
+//! Replies on their way out: whatever is ready goes out in one send, and what they held is given back behind it.
+//!
+//! One sender task per connection takes everything that has gathered. It is woken by the first reply of a turn and
+//! runs after the tasks that were ready before it, so that the replies of one turn share a system call. A reply keeps
+//! its slot and its memory until the kernel has it; a peer that does not read thus stops itself, after its 256
+//! requests, and nobody else.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use base::Instant;
+use runtime::Handle;
+use runtime::sync::{Event, Permit};
+
+use super::reply::Frames;
+use crate::peers::Peer;
+use crate::statistics::VolumeStatistics;
+
+/// Most bytes of one send: the unit in which a peer's progress is judged.
+const SEND_BYTES_MAX: u64 = base::MIB;
+/// Most parts of one send (the kernel takes 1,024).
+const SEND_PARTS_MAX: usize = 512;
+
+/// The sending side of a connection.
+#[derive(Default)]
+pub(super) struct Outbox {
+    queue: RefCell<Queue>,
+    /// Notified when something was put in.
+    ready: Event,
+    /// The stream takes nothing any more.
+    broken: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: Frames,
+    /// What each reply holds, by the position of its end.
+    held: VecDeque<Held>,
+}
+
+struct Held {
+    end: u64,
+    queued_at: Instant,
+    _permits: Permits,
+}
+
+/// What a request holds until its reply is sent.
+pub(super) struct Permits {
+    pub(super) _slot: Permit,
+    /// Bytes of its payload, of the connection's share and of all.
+    pub(super) memory: Option<(Permit, Permit)>,
+}
+
+impl Outbox {
+    /// Queues a reply that `put` writes.
+    pub(super) fn put(&self, now: Instant, permits: Permits, put: impl FnOnce(&mut Frames)) {
+        if self.broken.get() {
+            return;
+        }
+        let mut queue = self.queue.borrow_mut();
+        put(&mut queue.frames);
+        let end = queue.frames.position();
+        queue.held.push_back(Held { end, queued_at: now, _permits: permits });
+        drop(queue);
+        self.ready.notify();
+    }
+
+    /// Sends what is put in until the stream fails or the task is dropped.
+    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, statistics: &Rc<RefCell<VolumeStatistics>>) {
+        let mut sent = 0;
+        loop {
+            let ready = self.ready.wait();
+            let (parts, len) = self.queue.borrow_mut().frames.take(SEND_BYTES_MAX, SEND_PARTS_MAX);
+            if parts.is_empty() {
+                ready.await;
+                continue;
+            }
+            peer.sends_since.set(Some(handle.now()));
+            let result = peer.stream.send(parts).await;
+            peer.sends_since.set(None);
+            if result.is_err() {
+                self.broken.set(true);
+                let dropped = std::mem::take(&mut *self.queue.borrow_mut());
+                drop(dropped);
+                return peer.stream.shutdown();
+            }
+            sent += len;
+            self.release(handle.now(), sent, statistics);
+        }
+    }
+
+    /// Gives back what the replies before position `sent` held.
+    fn release(&self, now: Instant, sent: u64, statistics: &Rc<RefCell<VolumeStatistics>>) {
+        let done: Vec<Held> = {
+            let held = &mut self.queue.borrow_mut().held;
+            let count = held.iter().take_while(|reply| reply.end <= sent).count();
+            held.drain(..count).collect()
+        };
+        let mut statistics = statistics.borrow_mut();
+        done.iter().for_each(|reply| statistics.reply_ns.record(now.nanos_since(reply.queued_at)));
+    }
+}

@@ -1,0 +1,77 @@
+//! The NBD frontend as its clients see it, over the simulated network, which cuts the bytes where it likes.
+
+mod client;
+mod handshake;
+mod hostile;
+mod lifecycle;
+mod pressure;
+mod store;
+mod transmission;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::GIB;
+use runtime::sim::{NodeOptions, World};
+use runtime::{Address, Handle};
+
+use self::client::Client;
+use self::store::Store;
+use crate::{Agent, Options, VolumeStatistics};
+
+/// A server on one machine, a client on another, and a volume `disk` of 8 GiB.
+struct Fixture {
+    world: World,
+    server: Handle,
+    client: Handle,
+    store: Rc<Store>,
+    agent: Agent,
+    address: Address,
+}
+
+impl Fixture {
+    fn new(seed: u64) -> Fixture {
+        Fixture::with(seed, Options::default())
+    }
+
+    fn with(seed: u64, options: Options) -> Fixture {
+        let world = World::new(seed);
+        let nodes = [(); 2].map(|()| world.add_node(NodeOptions::default()));
+        let [server, client] = nodes.map(|node| world.start_loop(node));
+        let store = Store::new(&server);
+        store.add_volume("disk", 8 * GIB);
+        let agent = Agent::new(&server, store.clone(), store.clone(), options);
+        let any = Address::Tcp(SocketAddr::new(world.address(nodes[0]), 0));
+        let inside = server.clone();
+        let listener = world.block_on(&server, async move { inside.listen(&any).await.unwrap() });
+        let address = listener.address().clone();
+        agent.serve(listener);
+        Fixture { world, server, client, store, agent, address }
+    }
+
+    /// Runs `work` on the client's machine.
+    fn run<T: 'static, F: Future<Output = T> + 'static>(&self, work: impl FnOnce(Handle, Address) -> F) -> T {
+        self.world.block_on(&self.client, work(self.client.clone(), self.address.clone()))
+    }
+
+    /// Runs `work` with a client that has taken `disk`.
+    fn attached<T: 'static, F: Future<Output = T> + 'static>(&self, work: impl FnOnce(Client) -> F + 'static) -> T {
+        self.run(|handle, address| async move { work(Client::attach(&handle, &address, "disk").await.unwrap()).await })
+    }
+
+    fn stop(&self) {
+        let agent = self.agent.clone();
+        self.world.block_on(&self.server, async move { agent.stop().await });
+    }
+
+    /// Lets connections end that nobody waits for.
+    fn settle(&self) {
+        self.world.run_for(Duration::from_secs(1));
+    }
+
+    fn statistics(&self) -> VolumeStatistics {
+        self.agent.volume_statistics().into_iter().find(|(_, name, _)| name == "disk").unwrap().2
+    }
+}

@@ -1,0 +1,99 @@
+//! The connections that are open: counted, drained, and ended when they stand in the way of others.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::limits::REQUESTS_PER_CONNECTION;
+use base::{Instant, VolumeId};
+use runtime::Stream;
+use runtime::sync::{Budget, Event};
+
+/// One connection, as the agent sees it.
+pub(crate) struct Peer {
+    /// For logs.
+    pub(crate) id: u64,
+    pub(crate) stream: Stream,
+    /// A request holds one from its arrival until its reply is sent.
+    pub(crate) slots: Budget,
+    /// The volume that it uses, once it is in transmission.
+    pub(crate) volume: Cell<Option<VolumeId>>,
+    /// No request is started any more.
+    pub(crate) draining: Cell<bool>,
+    /// Since when a send waits for the peer to take bytes.
+    pub(crate) sends_since: Cell<Option<Instant>>,
+    /// Since when a payload that has memory waits for the peer to send bytes.
+    pub(crate) receives_since: Cell<Option<Instant>>,
+    /// Whether it was ended for making others wait.
+    pub(crate) stalled: Cell<bool>,
+}
+
+impl Peer {
+    pub(crate) fn new(id: u64, stream: Stream) -> Self {
+        Peer {
+            id,
+            stream,
+            slots: Budget::new(REQUESTS_PER_CONNECTION as u64),
+            volume: Cell::new(None),
+            draining: Cell::new(false),
+            sends_since: Cell::new(None),
+            receives_since: Cell::new(None),
+            stalled: Cell::new(false),
+        }
+    }
+
+    /// Lets the requests in flight finish and their replies go out, then ends the connection.
+    pub(crate) async fn drain(&self) {
+        if !self.draining.replace(true) && self.volume.get().is_some() {
+            self.slots.take(self.slots.total()).await;
+        }
+        self.stream.shutdown();
+    }
+
+    fn is_stalled(&self, now: Instant, patience: Duration) -> bool {
+        let waits = [self.sends_since.get(), self.receives_since.get()];
+        waits.into_iter().flatten().any(|since| now.since(since) >= patience)
+    }
+}
+
+/// All connections that are open.
+#[derive(Default)]
+pub(crate) struct Peers {
+    open: RefCell<BTreeMap<u64, Rc<Peer>>>,
+    /// Notified when one is gone.
+    pub(crate) gone: Event,
+}
+
+impl Peers {
+    pub(crate) fn insert(&self, peer: Rc<Peer>) {
+        self.open.borrow_mut().insert(peer.id, peer);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.open.borrow_mut().remove(&id);
+        self.gone.notify();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// Those that use a volume, or all.
+    pub(crate) fn of(&self, volume: Option<VolumeId>) -> Vec<Rc<Peer>> {
+        let open = self.open.borrow();
+        open.values().filter(|peer| volume.is_none() || peer.volume.get() == volume).cloned().collect()
+    }
+
+    /// Ends every connection whose peer has neither taken nor sent what it must for as long as `patience`, and says
+    /// how many these were.
+    pub(crate) fn end_stalled(&self, now: Instant, patience: Duration) -> u64 {
+        let stalled: Vec<Rc<Peer>> =
+            self.of(None).into_iter().filter(|peer| !peer.stalled.get() && peer.is_stalled(now, patience)).collect();
+        for peer in &stalled {
+            peer.stalled.set(true);
+            peer.stream.shutdown();
+        }
+        stalled.len() as u64
+    }
+}

@@ -1,0 +1,99 @@
+//! What an agent counts, per volume and for itself: plain numbers, copied out on request.
+
+use base::{ErrorKind, Histogram};
+
+/// One kind of request.
+#[derive(Clone, Debug, Default)]
+pub struct OperationStatistics {
+    /// From the arrival of the request's bytes to the reply's entry into the outbox, in nanoseconds; of those that
+    /// succeeded. Its count is the number of requests.
+    pub latency_ns: Histogram,
+    /// Bytes of those that succeeded.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// What a volume did through this agent, over all its connections so far.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeStatistics {
+    /// Reads.
+    pub read: OperationStatistics,
+    /// Writes, and zeros written without a hole.
+    pub write: OperationStatistics,
+    /// Flushes.
+    pub flush: OperationStatistics,
+    /// Discards, and zeros written as holes.
+    pub discard: OperationStatistics,
+    /// Questions about allocation, and hints.
+    pub query: OperationStatistics,
+    /// From the arrival of a request's bytes to its start, in nanoseconds: parsing of those before it, the wait for
+    /// a slot and for memory.
+    pub receive_wait_ns: Histogram,
+    /// How long writes waited for earlier ones that they overlap, in nanoseconds; of those that did.
+    pub order_wait_ns: Histogram,
+    /// From the reply's entry into the outbox to the end of the send that carried it, in nanoseconds.
+    pub reply_ns: Histogram,
+    /// Requests that were refused before they reached the volume.
+    pub refused: u64,
+    /// Connections that use it now.
+    pub connections: usize,
+}
+
+/// What kind of request it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A flush.
+    Flush,
+    /// A discard.
+    Discard,
+    /// A question about allocation, or a hint.
+    Query,
+}
+
+impl VolumeStatistics {
+    /// The counters of one kind of request.
+    pub fn operation_mut(&mut self, operation: Operation) -> &mut OperationStatistics {
+        match operation {
+            Operation::Read => &mut self.read,
+            Operation::Write => &mut self.write,
+            Operation::Flush => &mut self.flush,
+            Operation::Discard => &mut self.discard,
+            Operation::Query => &mut self.query,
+        }
+    }
+
+    pub(crate) fn on_outcome(&mut self, operation: Operation, latency_ns: u64, bytes: u64, error: Option<ErrorKind>) {
+        let counters = self.operation_mut(operation);
+        match error {
+            Some(_) => counters.errors += 1,
+            None => {
+                counters.latency_ns.record(latency_ns);
+                counters.bytes += bytes;
+            }
+        }
+    }
+}
+
+/// What an agent did since it started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AgentStatistics {
+    /// Connections that were accepted.
+    pub connections_accepted: u64,
+    /// Connections that are open now.
+    pub connections_open: usize,
+    /// Connections that were turned away because too many were open.
+    pub connections_refused: u64,
+    /// Connections that ended because the peer broke the protocol.
+    pub violations: u64,
+    /// Connections that ended because the peer neither sent nor took bytes while others needed the memory.
+    pub stalled: u64,
+    /// Bytes of payload in memory now.
+    pub payload_bytes: u64,
+    /// The bound on them.
+    pub payload_bytes_max: u64,
+}

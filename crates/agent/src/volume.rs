@@ -1,0 +1,318 @@
+//! One attached volume: the way from its bytes to the owners of its segments, shared by all connections that use it.
+//!
+//! A request is cut along the layout into pieces of segments; pieces run at the same time, and the request is done
+//! when the last one is. Writes and discards pass the [`WriteOrder`] first, and get their stamp when they are sent.
+//! A reply of a lower epoch than the highest that is known, and a link that broke, leave an outcome unknown: the
+//! volume is then *lost*. It sends nothing more (docs/SAFETY.md, rule 20), its connections end, and the next
+//! attachment runs under a new generation, which fences whatever was in flight.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{
+    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Map, ReadPart, Result, SegmentId, SnapshotNumber, VolumeId,
+    WriteSequence, WriteStamp, buffer, io::fragment_checksums,
+};
+use runtime::sync::{Event, Sender, oneshot};
+use runtime::{Class, Handle};
+use wire::{Answer, BlockService, Layout, LocalBoxFuture, Piece, SessionId, Target, VolumeDescriptor, VolumeDirectory};
+
+use crate::statistics::VolumeStatistics;
+use crate::weave::{weave_extents, weave_parts};
+use crate::write_order::{Ticket, WriteOrder};
+
+/// How often a request that met a passing obstacle is tried in all.
+const TRIES_MAX: u32 = 8;
+/// The first wait between tries; each later one is twice as long.
+const RETRY_WAIT: Duration = Duration::from_millis(1);
+/// Bytes of zeros that are written at once, as data.
+const ZEROS_WINDOW: u64 = base::MIB;
+/// Extents that one piece is asked for, above what the client wants: neighbours of one kind are merged.
+const EXTENTS_SPARE: usize = 16;
+
+/// A volume that this agent holds.
+pub(crate) struct Volume {
+    handle: Handle,
+    service: Rc<dyn BlockService>,
+    pub(crate) descriptor: VolumeDescriptor,
+    layout: Layout,
+    session: SessionId,
+    /// The highest epoch that any owner answered under.
+    epoch: Cell<Epoch>,
+    last_sequence: Cell<u64>,
+    order: RefCell<WriteOrder>,
+    /// Writes whose turn has not come.
+    waiting: RefCell<Map<Ticket, Sender<()>>>,
+    /// Why nothing more is sent.
+    lost: RefCell<Option<String>>,
+    /// Notified when the volume is lost.
+    pub(crate) on_lost: Event,
+    pub(crate) statistics: Rc<RefCell<VolumeStatistics>>,
+}
+
+/// A write's turn. Dropped when its outcome is known.
+struct Turn<'a> {
+    volume: &'a Volume,
+    ticket: Ticket,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let ready = self.volume.order.borrow_mut().on_done(self.ticket);
+        for ticket in ready {
+            let waiting = self.volume.waiting.borrow_mut().remove(&ticket);
+            if let Some(waiting) = waiting {
+                waiting.send(());
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// Attaches `volume`: a new generation in the directory, then a session at the owner.
+    pub(crate) async fn attach(
+        handle: &Handle,
+        directory: &dyn VolumeDirectory,
+        service: Rc<dyn BlockService>,
+        volume: VolumeId,
+        statistics: Rc<RefCell<VolumeStatistics>>,
+    ) -> Result<Volume> {
+        let descriptor = directory.attach(volume).await?;
+        let attachment = match service.attach(volume, descriptor.generation).await {
+            Ok(attachment) => attachment,
+            Err(error) => {
+                if let Err(detach) = directory.detach(volume, descriptor.generation).await {
+                    tracing::warn!(%volume, error = %detach, "an attachment that failed could not be taken back");
+                }
+                return Err(error);
+            }
+        };
+        Ok(Volume {
+            handle: handle.clone(),
+            service,
+            layout: descriptor.layout(),
+            descriptor,
+            session: attachment.session,
+            epoch: Cell::new(attachment.epoch),
+            last_sequence: Cell::new(0),
+            order: RefCell::default(),
+            waiting: RefCell::default(),
+            lost: RefCell::default(),
+            on_lost: Event::new(),
+            statistics,
+        })
+    }
+
+    /// Gives the volume back. Called when nothing is in flight.
+    pub(crate) async fn detach(&self, directory: &dyn VolumeDirectory) {
+        let (volume, generation) = (self.descriptor.id, self.descriptor.generation);
+        if !self.is_lost()
+            && let Err(error) = self.service.detach(self.session).await
+        {
+            tracing::warn!(%volume, %error, "a session could not be ended; the next one will close it");
+        }
+        match directory.detach(volume, generation).await {
+            Err(error) if error.kind != ErrorKind::NotFound => {
+                tracing::warn!(%volume, %error, "the volume directory did not record that the volume is detached");
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it sends nothing any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.borrow().is_some()
+    }
+
+    /// Reads a range (within the volume, not empty): parts in address order.
+    pub(crate) async fn read(self: &Rc<Self>, range: Range<u64>) -> Result<Vec<ReadPart>> {
+        if let Some(piece) = self.layout.single(range.start, range.end - range.start) {
+            return self.read_piece(piece).await;
+        }
+        let pieces: Vec<Piece> = self.layout.pieces(range.clone()).collect();
+        let volume = self.clone();
+        let work = move |piece| {
+            let volume = volume.clone();
+            async move { volume.read_piece(piece).await }
+        };
+        let parts = self.each(pieces.iter().copied(), work).await?;
+        Ok(weave_parts(self.layout, range, pieces.into_iter().zip(parts)))
+    }
+
+    /// Writes `data` at `offset`.
+    pub(crate) async fn write(self: &Rc<Self>, offset: u64, data: Bytes) -> Result<()> {
+        let _turn = self.take_turn(offset..offset + data.len() as u64).await;
+        self.write_in_turn(offset, data).await
+    }
+
+    /// Makes a range read as zeros by writing zeros, so that it is allocated.
+    pub(crate) async fn write_zeros(self: &Rc<Self>, range: Range<u64>) -> Result<()> {
+        let _turn = self.take_turn(range.clone()).await;
+        let mut at = range.start;
+        while at < range.end {
+            let window = (ZEROS_WINDOW - at % ZEROS_WINDOW).min(range.end - at);
+            self.write_in_turn(at, buffer::zeros(window as usize)).await?;
+            at += window;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros and frees its space.
+    pub(crate) async fn discard(self: &Rc<Self>, range: Range<u64>) -> Result<()> {
+        let _turn = self.take_turn(range.clone()).await;
+        if let Some(piece) = self.layout.single(range.start, range.end - range.start) {
+            return self.discard_piece(piece).await;
+        }
+        let volume = self.clone();
+        let done = self.each(self.layout.pieces(range), move |piece| {
+            let volume = volume.clone();
+            async move { volume.discard_piece(piece).await }
+        });
+        done.await.map(drop)
+    }
+
+    /// Everything that was answered is durable; this asks whether the attachment still holds.
+    pub(crate) async fn flush(&self) -> Result<()> {
+        self.tries(|| self.service.flush(self.target(0))).await
+    }
+
+    /// What a range is made of, from its start on: at least one extent, at most `extents_max`.
+    pub(crate) async fn allocation(
+        self: &Rc<Self>,
+        range: Range<u64>,
+        extents_max: usize,
+    ) -> Result<Vec<AllocationExtent>> {
+        let pieces: Vec<Piece> = self.layout.pieces(range.clone()).collect();
+        let volume = self.clone();
+        let work = move |piece: Piece| {
+            let (volume, most) = (volume.clone(), extents_max + EXTENTS_SPARE);
+            async move {
+                let send = |target| volume.service.allocation(target, piece.offset, piece.len, most);
+                volume.tries(|| send(volume.target(piece.segment))).await
+            }
+        };
+        let extents = self.each(pieces.iter().copied(), work).await?;
+        Ok(weave_extents(self.layout, range, pieces.into_iter().zip(extents), extents_max))
+    }
+
+    async fn write_in_turn(self: &Rc<Self>, offset: u64, data: Bytes) -> Result<()> {
+        if let Some(piece) = self.layout.single(offset, data.len() as u64) {
+            return self.write_piece(piece, data).await;
+        }
+        let volume = self.clone();
+        let done = self.each(self.layout.stripes_of_range(offset..offset + data.len() as u64), move |stripe| {
+            let start = (stripe.volume_offset - offset) as usize;
+            let (volume, data) = (volume.clone(), data.slice(start..start + stripe.piece.len as usize));
+            async move { volume.write_piece(stripe.piece, data).await }
+        });
+        done.await.map(drop)
+    }
+
+    async fn read_piece(&self, piece: Piece) -> Result<Vec<ReadPart>> {
+        self.tries(|| self.service.read(self.target(piece.segment), piece.offset, piece.len)).await
+    }
+
+    async fn write_piece(&self, piece: Piece, data: Bytes) -> Result<()> {
+        let stamp = self.next_stamp();
+        self.tries(|| {
+            let target = self.target(piece.segment);
+            let checksums = fragment_checksums(target.segment, piece.offset, &data);
+            self.service.write(target, piece.offset, data.clone(), checksums, stamp)
+        })
+        .await
+    }
+
+    async fn discard_piece(&self, piece: Piece) -> Result<()> {
+        let stamp = self.next_stamp();
+        self.tries(|| self.service.discard(self.target(piece.segment), piece.offset, piece.len, stamp)).await
+    }
+
+    fn target(&self, index: u32) -> Target {
+        let segment = SegmentId { volume: self.descriptor.id, index };
+        Target { session: self.session, segment, epoch: self.epoch.get() }
+    }
+
+    fn next_stamp(&self) -> WriteStamp {
+        self.last_sequence.set(self.last_sequence.get() + 1);
+        WriteStamp {
+            generation: self.descriptor.generation,
+            sequence: WriteSequence(self.last_sequence.get()),
+            snapshot: SnapshotNumber(0),
+        }
+    }
+
+    /// Waits until no earlier write that overlaps `range` lacks its outcome.
+    async fn take_turn(&self, range: Range<u64>) -> Turn<'_> {
+        let (ticket, now) = self.order.borrow_mut().on_arrival(range);
+        if !now {
+            let (sender, receiver) = oneshot();
+            self.waiting.borrow_mut().insert(ticket, sender);
+            let since = self.handle.now();
+            receiver.await;
+            let waited = self.handle.now().nanos_since(since);
+            self.statistics.borrow_mut().order_wait_ns.record(waited);
+        }
+        Turn { volume: self, ticket }
+    }
+
+    /// Sends a request, and sends it again while a passing obstacle stands in its way.
+    async fn tries<'a, T>(&self, send: impl Fn() -> LocalBoxFuture<'a, Answer<T>>) -> Result<T> {
+        let mut wait = RETRY_WAIT;
+        for _ in 1..TRIES_MAX {
+            match self.try_once(send()).await {
+                Err(error) if error.kind == ErrorKind::Retry => self.handle.sleep(wait).await,
+                outcome => return outcome,
+            }
+            wait *= 2;
+        }
+        self.try_once(send()).await
+    }
+
+    async fn try_once<T>(&self, answer: LocalBoxFuture<'_, Answer<T>>) -> Result<T> {
+        if let Some(reason) = &*self.lost.borrow() {
+            return Err(Error::fenced(reason.clone()));
+        }
+        let reply = match answer.await {
+            Ok(reply) => reply,
+            Err(lost) => return Err(self.lose(lost.message)),
+        };
+        if reply.epoch < self.epoch.get() {
+            let (theirs, ours) = (reply.epoch, self.epoch.get());
+            return Err(self.lose(format!("an owner of {theirs} answered after one of {ours}")));
+        }
+        self.epoch.set(reply.epoch);
+        reply.result.inspect_err(|error| {
+            if error.kind == ErrorKind::Fenced {
+                self.lose(error.message.clone());
+            }
+        })
+    }
+
+    /// Sends nothing any more. The error is what the request is answered with.
+    fn lose(&self, reason: String) -> Error {
+        let mut lost = self.lost.borrow_mut();
+        if lost.is_none() {
+            tracing::warn!(volume = %self.descriptor.name, %reason, "the attachment of a volume was lost");
+            *lost = Some(reason.clone());
+            self.on_lost.notify();
+        }
+        Error::fenced(reason)
+    }
+
+    /// Runs `work` for every item at the same time. The outcome is known when all are done.
+    async fn each<I, T: 'static, F: Future<Output = Result<T>> + 'static>(
+        &self,
+        items: impl Iterator<Item = I>,
+        work: impl Fn(I) -> F,
+    ) -> Result<Vec<T>> {
+        let tasks: Vec<_> = items.map(|item| self.handle.spawn(Class::Io, "piece of a request", work(item))).collect();
+        let mut outcomes = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            outcomes.push(task.await);
+        }
+        outcomes.into_iter().collect()
+    }
+}
