@@ -51,6 +51,10 @@ pub struct Executor {
     operations: Operations,
     timers: Timers,
     turn_end_hooks: RefCell<Vec<Box<dyn FnOnce()>>>,
+    /// I/O tasks that gave way until the loop has received once more.
+    yielded: RefCell<Vec<Waker>>,
+    /// The class that runs now, or ran last.
+    running: Cell<Class>,
     /// Empty between reaps; kept for its capacity.
     outcomes: RefCell<Vec<(OpId, Outcome)>>,
     pub(crate) offloads: Budget,
@@ -82,6 +86,8 @@ impl Executor {
             operations: Operations::default(),
             timers: Timers::default(),
             turn_end_hooks: RefCell::default(),
+            yielded: RefCell::default(),
+            running: Cell::new(Class::Io),
             outcomes: RefCell::default(),
             offloads: Budget::new(OFFLOADS_IN_FLIGHT),
             statistics: RefCell::default(),
@@ -100,8 +106,9 @@ impl Executor {
         let _guard = TurnGuard::enter(self);
         self.queues.wake_up();
         self.queues.take_foreign();
-        self.receive(may_block);
-        let mut polls = self.run_io();
+        let start = self.receive(may_block);
+        self.resume_yielded();
+        let mut polls = self.run_io(start);
         self.run_turn_end_hooks();
         // A later reap submits too, with the same system call that receives: submit here only if that is not next.
         if self.runs_background_next() {
@@ -109,11 +116,10 @@ impl Executor {
             polls += self.run_background();
             self.run_turn_end_hooks();
         }
-        let ready = self.queues.len(Class::Io) > 0;
-        if ready || !may_block {
+        if !may_block || self.queues.len(Class::Io) > 0 {
             self.flush();
         }
-        let wait = if may_block || self.dead.get() { Wait::No } else { self.plan_wait_asleep() };
+        let wait = if may_block || self.dead.get() { Wait::No } else { self.plan_wait_asleep(self.driver.now()) };
         TurnEnd { polls, wait }
     }
 
@@ -131,34 +137,36 @@ impl Executor {
         self.dead.get()
     }
 
-    fn receive(&self, may_block: bool) {
+    /// Starts the turn, with receiving if it is time to. Gives the time at which I/O tasks may run.
+    fn receive(&self, may_block: bool) -> Instant {
         let now = self.driver.now();
         self.timers.fire(now);
         let plan = self.schedule.borrow_mut().plan_receive(self.queues.len(Class::Io));
         if !plan {
             self.on_turn_start(now, false);
-            return;
+            return now;
         }
         let mut outcomes = std::mem::take(&mut *self.outcomes.borrow_mut());
-        let wait = if may_block { self.plan_wait_asleep() } else { Wait::No };
+        let wait = if may_block { self.plan_wait_asleep(now) } else { Wait::No };
+        self.driver.reap(wait, &mut outcomes);
+        let received = self.driver.now();
         if wait == Wait::No {
-            let unseen_ns = now.nanos_since(self.reaped_at.get());
             self.on_turn_start(now, false);
-            self.driver.reap(Wait::No, &mut outcomes);
-            self.record_receive_wait(unseen_ns, outcomes.len());
+            self.record_receive_wait(now.nanos_since(self.reaped_at.get()), outcomes.len());
         } else {
-            self.driver.reap(wait, &mut outcomes);
+            // The turn starts when there is something to do; what ended the sleep has not waited.
             self.queues.wake_up();
-            let now = self.driver.now();
-            self.on_turn_start(now, true);
+            self.on_turn_start(received, true);
             self.record_receive_wait(0, outcomes.len());
-            self.timers.fire(now);
+            self.timers.fire(received);
         }
+        self.reaped_at.set(received);
         self.queues.take_foreign();
         for (id, outcome) in outcomes.drain(..) {
             self.deliver(id, outcome);
         }
         *self.outcomes.borrow_mut() = outcomes;
+        received
     }
 
     fn on_turn_start(&self, now: Instant, slept: bool) {
@@ -181,11 +189,10 @@ impl Executor {
         self.settle(id, aftermath);
     }
 
-    fn run_io(&self) -> u64 {
+    fn run_io(&self, start: Instant) -> u64 {
         let mut left = self.schedule.borrow().plan_io_polls(self.queues.len(Class::Io));
-        let start = self.driver.now();
-        self.reaped_at.set(start);
         let mut polls = 0;
+        self.running.set(Class::Io);
         while left > 0 && !self.dead.get() {
             let Some(runnable) = self.queues.pop(Class::Io) else { break };
             left -= 1;
@@ -204,6 +211,16 @@ impl Executor {
         polls
     }
 
+    /// Queues the I/O tasks that gave way in the turn before.
+    fn resume_yielded(&self) {
+        let mut yielded = std::mem::take(&mut *self.yielded.borrow_mut());
+        yielded.drain(..).for_each(Waker::wake);
+        let mut list = self.yielded.borrow_mut();
+        if list.is_empty() {
+            *list = yielded;
+        }
+    }
+
     fn run_turn_end_hooks(&self) {
         // A hook that one of them adds belongs to the next round.
         let hooks = std::mem::take(&mut *self.turn_end_hooks.borrow_mut());
@@ -220,6 +237,7 @@ impl Executor {
 
     fn run_background(&self) -> u64 {
         let mut now = self.driver.now();
+        self.running.set(Class::Background);
         self.schedule.borrow_mut().on_io_end(now);
         let mut polls = 0;
         while !self.dead.get() && self.schedule.borrow_mut().plan_background(now) {
@@ -251,12 +269,11 @@ impl Executor {
     }
 
     /// When the loop must be up again, as far as it knows. Unless that is now, pushes unpark from here on.
-    fn plan_wait_asleep(&self) -> Wait {
+    fn plan_wait_asleep(&self, now: Instant) -> Wait {
         let (io, background) = (self.queues.len(Class::Io), self.queues.len(Class::Background));
-        if !self.turn_end_hooks.borrow().is_empty() {
+        if !self.yielded.borrow().is_empty() || !self.turn_end_hooks.borrow().is_empty() {
             return Wait::No;
         }
-        let now = self.driver.now();
         let sleep = self.schedule.borrow_mut().plan_sleep(now, io, background);
         let timer = self.timers.next_deadline();
         let wait = match (sleep, timer) {
@@ -303,6 +320,8 @@ impl Executor {
         }
         let hooks = std::mem::take(&mut *self.turn_end_hooks.borrow_mut());
         drop(hooks);
+        let yielded = std::mem::take(&mut *self.yielded.borrow_mut());
+        drop(yielded);
         self.timers.clear();
         self.operations.clear();
     }
@@ -366,6 +385,19 @@ impl Executor {
         if !self.dead.get() {
             self.turn_end_hooks.borrow_mut().push(hook);
             self.queues.nudge();
+        }
+    }
+
+    /// The running task gives way. A background task goes to the end of its queue; it runs again in this turn if time
+    /// is left. An I/O task waits for the next turn and does not count as ready at its start: long work of the I/O
+    /// class that yields between its steps does not keep the loop from receiving.
+    pub(crate) fn yield_task(&self, waker: &Waker) {
+        match self.running.get() {
+            Class::Background => waker.wake_by_ref(),
+            Class::Io => {
+                self.yielded.borrow_mut().push(waker.clone());
+                self.queues.nudge();
+            }
         }
     }
 

@@ -100,9 +100,10 @@ impl Handle {
         self.sleep_until(self.now() + span)
     }
 
-    /// Lets other tasks of the loop run: the step boundary of background work.
+    /// Lets other tasks of the loop run: the step boundary of long work. An I/O task goes on in the next turn, after
+    /// the loop has received; a background task at the end of its queue.
     pub fn yield_now(&self) -> impl Future<Output = ()> + use<> {
-        YieldNow { yielded: false }
+        YieldNow { handle: self.clone(), yielded: false }
     }
 
     /// Runs `hook` once, at the end of the I/O tasks of this turn, before submission. A hook that a background task
@@ -199,6 +200,7 @@ impl Drop for Sleep {
 }
 
 struct YieldNow {
+    handle: Handle,
     yielded: bool,
 }
 
@@ -210,7 +212,7 @@ impl Future for YieldNow {
             return Poll::Ready(());
         }
         self.yielded = true;
-        cx.waker().wake_by_ref();
+        self.handle.0.yield_task(cx.waker());
         Poll::Pending
     }
 }

@@ -7,18 +7,20 @@
 //! history, on every machine. A test that fails prints its seed; running that seed again fails in the same way.
 //!
 //! **Names.** A *node* is a machine with one process: disks mounted at paths, a clock, *loops* (executors, each with
-//! its [`Handle`]). A *disk* holds directories and files with two views of them, present and durable ([`disk`]).
-//! A *kill* ends the process: what it had in flight may land later, as a kernel would do it. A *power loss* ends the
-//! machine: what was not durable survives or not, sector by sector, name by name.
+//! its [`Handle`]). A *disk* holds directories and files with two views of them, present and durable.
+//! A *kill* ends the process: direct writes that it had in flight may land later, as a kernel would do it, and the
+//! lock of a file comes free when they have. A *power loss* ends the machine: what was not durable survives or not,
+//! sector by sector, name by name. [`SimDisk`] is the test's hand on a disk: faults, rot, a full disk, a pulled one.
 //!
 //! **Flow.** `World::block_on` spawns a future on a loop and steps until it is done. In a loop's turn, tasks submit
-//! operations; [`storage`] gives each a duration by the disk's model of time and queues its completion; at that time
-//! it takes effect in one step, and the outcome waits for the loop's next turn.
+//! operations. `storage` gives one on a file a duration by the disk's model of time and queues its completion; at
+//! that time it takes effect in one step, and the outcome waits for the loop's next turn. `network` and `stream` do
+//! the same for sockets, packet by packet. The loop's own time runs ahead during a turn, by what its work costs.
 //!
 //! **Limits.** Events are atomic: a read in flight sees a write in flight either wholly or not. A sector of 512 bytes
-//! never tears. The page cache of a file that is not opened with O_DIRECT is never short of memory, and writes back
-//! only where that could be told from not doing so. Rename and remove work on files; there are no links, no
-//! permissions and no special files.
+//! never tears. Memory for the page cache of a file that is not opened with O_DIRECT never runs out, and reading it
+//! takes as long as reading the disk. Loops of one node do not compete for processors. There are no links, no
+//! permissions, and no special files: a Unix socket has an address, and no name in a directory.
 //!
 //! ```
 //! use std::path::Path;
@@ -29,14 +31,15 @@
 //! let node = world.add_node(NodeOptions::default());
 //! let handle = world.start_loop(node);
 //! let inside = handle.clone();
-//! let length = world.block_on(&handle, async move {
+//! world.block_on(&handle, async move {
 //!     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
 //!     let file = inside.open(Path::new("/disk/journal"), options).await?;
 //!     file.write_at(0, b"levee"[..].into()).await?;
 //!     file.sync().await?;
-//!     file.length().await
-//! });
-//! assert_eq!(length.unwrap(), 5);
+//!     inside.sync_directory(Path::new("/disk")).await
+//! }).unwrap();
+//! world.power_loss(node);
+//! assert_eq!(world.disk(node, "/disk").content("journal"), b"levee");
 //! ```
 
 mod clock;
@@ -45,6 +48,8 @@ mod disk;
 mod driver;
 mod errno;
 mod events;
+mod links;
+mod loops;
 mod namespace;
 mod network;
 mod node;
@@ -63,7 +68,7 @@ use base::Instant;
 use policies::loop_schedule::LoopSettings;
 
 pub use self::disk::{DiskCounters, DiskOptions, Fault, FaultPlan};
-pub use self::network::NetworkOptions;
+pub use self::links::NetworkOptions;
 pub use self::node::{CpuOptions, NodeId, NodeOptions};
 pub use self::tamper::{DiskSnapshot, SimDisk};
 
@@ -77,8 +82,19 @@ use crate::{Class, Handle};
 /// How long a `block_on` may take in virtual time before the world takes it for stuck.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
+/// Runs one piece of code on one loop of a fresh world with one node and one disk at `/disk`.
+///
+/// # Panics
+/// As [`World::block_on`].
+pub fn run<T: 'static, F: Future<Output = T> + 'static>(seed: u64, act: impl FnOnce(Handle) -> F) -> T {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    world.block_on(&handle, act(handle.clone()))
+}
+
 /// A deterministic world. Cheap to clone; clones are the same world. It ends, and its loops with it, when the last
-/// clone is dropped.
+/// clone is dropped: so do not keep one within a task, which would keep the world alive for ever.
 #[derive(Clone)]
 pub struct World(Rc<Inner>);
 

@@ -18,6 +18,7 @@
 
 mod clock;
 mod names;
+pub mod process;
 mod requests;
 mod resources;
 mod ring;
@@ -70,7 +71,15 @@ pub fn run<T: 'static, F: Future<Output = T> + 'static>(
     options: Options,
     main: impl FnOnce(Handle) -> F,
 ) -> io::Result<T> {
-    let driver = Rc::new(UringDriver::new()?);
+    run_on(Ring::new()?, options, main)
+}
+
+fn run_on<T: 'static, F: Future<Output = T> + 'static>(
+    ring: Ring,
+    options: Options,
+    main: impl FnOnce(Handle) -> F,
+) -> io::Result<T> {
+    let driver = Rc::new(UringDriver::new(ring)?);
     let handle = Executor::start(driver.clone(), options.schedule);
     let running = Running { handle: &handle, driver: &driver };
     let output = Rc::new(RefCell::new(None));
@@ -138,8 +147,7 @@ impl Unpark for WakeUp {
 }
 
 impl UringDriver {
-    fn new() -> io::Result<Self> {
-        let ring = Ring::new()?;
+    fn new(ring: Ring) -> io::Result<Self> {
         // SAFETY: no memory is passed; the new descriptor is owned by nobody else.
         let wake_up = Arc::new(WakeUp(unsafe { OwnedFd::from_raw_fd(check(libc::eventfd(0, libc::EFD_CLOEXEC))?) }));
         let state = State {
@@ -225,7 +233,10 @@ impl State {
             // Calls on open files and streams that go through the ring.
             Op::Close { id: resource } => self.close(id, resource),
             Op::Read { id: resource, offset, buffer } => match self.resources.find(resource) {
-                Ok((key, _)) => self.start(id, Some(key), Work::Read { buffer, done: 0, offset }),
+                Ok((key, resource)) => {
+                    let direct = resource.is_direct();
+                    self.start(id, Some(key), Work::Read { buffer, done: 0, offset, direct });
+                }
                 Err(error) => self.finish(id, Err(error), Payload::Buffer(buffer)),
             },
             Op::Write { id: resource, offset, data } => {

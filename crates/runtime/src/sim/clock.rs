@@ -26,7 +26,11 @@ impl Clock {
 
     /// What the clock shows.
     pub(super) fn show(&self, world_ns: u64) -> Instant {
-        let passed = i128::from(world_ns.saturating_sub(self.world_ns));
+        let passed_ns = world_ns.saturating_sub(self.world_ns);
+        if self.drift_ppm == 0 {
+            return Instant(self.shown_ns + passed_ns);
+        }
+        let passed = i128::from(passed_ns);
         Instant(self.shown_ns + (passed * (MILLION + i128::from(self.drift_ppm)) / MILLION) as u64)
     }
 

@@ -119,6 +119,11 @@ impl Namespace {
         }
     }
 
+    /// Whether `path` names something.
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        matches!(self.find(path), Ok(Some(_)))
+    }
+
     /// Whether the inode still exists.
     pub(super) fn contains(&self, id: InodeId) -> bool {
         self.inodes.contains_key(&id)

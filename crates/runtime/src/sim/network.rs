@@ -3,63 +3,19 @@
 //! A connection attempt travels to the other node and back. Where a link is cut, a node is without power or a
 //! listener's line is full, it is repeated until it gives up. Everything that happens here becomes *effects*:
 //! outcomes for loops, and events at later times, which the world's state carries out.
-//!
-//! A link goes one way between two nodes: it has a delay, a bandwidth that all its streams share, and may be cut. Cut
-//! links lose nothing for good: TCP repeats. Within a node, by loopback or a Unix socket, another, faster link is
-//! used, which cannot be cut.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use base::{Map, Prng, Set};
+use base::{Map, Prng};
 
 use super::errno::{EADDRINUSE, EADDRNOTAVAIL, EBADF, ECANCELED, ECONNREFUSED, EHOSTUNREACH, ETIMEDOUT, fail};
+use super::links::Links;
 use super::node::NodeId;
 use super::state::LoopId;
 use super::stream::{Caller, Streams, Wires};
 use crate::driver::{Address, Op, Outcome, Payload};
-
-/// What the links between nodes are like.
-#[derive(Clone, Debug)]
-pub struct NetworkOptions {
-    /// How long a packet travels between nodes.
-    pub delay: Duration,
-    /// How long it takes within a node.
-    pub local_delay: Duration,
-    /// How far delays vary upwards, in percent.
-    pub jitter_percent: u64,
-    /// What one link carries in a second, in bytes.
-    pub transfer_bytes_per_sec: u64,
-    /// Bytes that may be on their way, or wait to be received, per direction of a stream.
-    pub pipe_bytes: usize,
-    /// How often a send is short or a receive returns a part of what is there: one in so many; 0 is never.
-    pub split_one_in: u64,
-    /// How often a packet is lost, and with it time for its repetition: one in so many; 0 is never.
-    pub loss_one_in: u64,
-    /// When something that was lost is repeated.
-    pub retransmit: Duration,
-    /// When a connection attempt gives up.
-    pub connect_timeout: Duration,
-}
-
-impl Default for NetworkOptions {
-    /// A data center: 30 us, 25 Gbit/s.
-    fn default() -> Self {
-        NetworkOptions {
-            delay: Duration::from_micros(30),
-            local_delay: Duration::from_micros(5),
-            jitter_percent: 20,
-            transfer_bytes_per_sec: 3_125_000_000,
-            pipe_bytes: 256 * 1024,
-            split_one_in: 4,
-            loss_one_in: 0,
-            retransmit: Duration::from_millis(200),
-            connect_timeout: Duration::from_secs(10),
-        }
-    }
-}
 
 /// Connections that wait to be accepted, per listener.
 const BACKLOG: usize = 128;
@@ -115,17 +71,6 @@ struct Attempt {
     address: Address,
     give_up_ns: u64,
     answer: Option<io::Result<u64>>,
-}
-
-/// The links between nodes, and where nodes are.
-#[derive(Default)]
-pub(super) struct Links {
-    pub(super) options: NetworkOptions,
-    addresses: Vec<Vec<IpAddr>>,
-    dark: Set<NodeId>,
-    cut: Set<(NodeId, NodeId)>,
-    extra_delay_ns: Map<(NodeId, NodeId), u64>,
-    free_ns: Map<(NodeId, NodeId), u64>,
 }
 
 impl Effects {
@@ -418,76 +363,6 @@ impl Network {
     fn forget_finished(&mut self, effects: &Effects) {
         for (caller, _) in &effects.outcomes {
             self.waiting.remove(caller);
-        }
-    }
-}
-
-impl Links {
-    /// Adds a node with these addresses; without any it gets one.
-    pub(super) fn add_node(&mut self, mut addresses: Vec<IpAddr>) {
-        let number = self.addresses.len() as u32;
-        if addresses.is_empty() {
-            addresses.push(IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 1).to_bits() + number)));
-        }
-        self.addresses.push(addresses);
-    }
-
-    /// The first address of a node.
-    pub(super) fn address(&self, node: NodeId) -> IpAddr {
-        self.addresses[node.0][0]
-    }
-
-    pub(super) fn set_extra_delay(&mut self, from: NodeId, to: NodeId, delay: Duration) {
-        self.extra_delay_ns.insert((from, to), delay.as_nanos() as u64);
-    }
-
-    pub(super) fn has_power(&self, node: NodeId) -> bool {
-        !self.dark.contains(&node)
-    }
-
-    pub(super) fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
-        self.cut.contains(&(from, to))
-    }
-
-    pub(super) fn pipe_bytes(&self) -> usize {
-        self.options.pipe_bytes
-    }
-
-    pub(super) fn retransmit_ns(&self) -> u64 {
-        self.options.retransmit.as_nanos() as u64
-    }
-
-    /// Whether a send or a receive moves less than it could.
-    pub(super) fn splits(&self, prng: &mut Prng) -> bool {
-        self.options.split_one_in > 0 && prng.one_in(self.options.split_one_in)
-    }
-
-    /// How long a small packet travels.
-    pub(super) fn delay(&self, from: NodeId, to: NodeId, prng: &mut Prng) -> u64 {
-        let options = &self.options;
-        let delay = if from == to { options.local_delay } else { options.delay };
-        let delay_ns = delay.as_nanos() as u64;
-        let lost = options.loss_one_in > 0 && from != to && prng.one_in(options.loss_one_in);
-        delay_ns
-            + prng.below(delay_ns * options.jitter_percent / 100 + 1)
-            + self.extra_delay_ns.get(&(from, to)).unwrap_or(&0)
-            + if lost { self.retransmit_ns() } else { 0 }
-    }
-
-    /// When `len` bytes that are sent now arrive, behind what the link carries already.
-    pub(super) fn transfer(&mut self, now_ns: u64, from: NodeId, to: NodeId, len: u64, prng: &mut Prng) -> u64 {
-        let delay_ns = self.delay(from, to, prng);
-        let free_ns = self.free_ns.entry((from, to)).or_insert(0);
-        let transfer_ns = len * 1_000_000_000 / self.options.transfer_bytes_per_sec;
-        *free_ns = now_ns.max(*free_ns) + transfer_ns;
-        *free_ns + delay_ns
-    }
-
-    /// The node that `ip` leads to from a node.
-    fn node_at(&self, from: NodeId, ip: IpAddr) -> Option<NodeId> {
-        match ip.is_loopback() || ip.is_unspecified() {
-            true => Some(from),
-            false => self.addresses.iter().position(|addresses| addresses.contains(&ip)).map(NodeId),
         }
     }
 }

@@ -1,27 +1,23 @@
 //! The state of a world: its nodes, loops, operations in flight and the queue of what happens next.
 //!
-//! Time. `now_ns` is the time of the event that is being handled. A turn of a loop is one event, but the loop's own
-//! time runs on during it: each operation, outcome, look at the clock and `charge` moves `local_ns` forwards, and
-//! what the loop submits reaches the world at that later time. The next turn comes no earlier than the last one
-//! ended. So a loop that works is late for what comes in, as a real one is. (What it limits: another loop on the
-//! same node may see a mailbox message a little before its sender's local time.)
+//! `now_ns` is the time of the event that is being handled; everything that happens is an event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use base::{Instant, Prng};
+use base::Prng;
 use slab::Slab;
 
 use super::World;
 use super::clock::Clock;
 use super::disk::DiskId;
-use super::driver::Unparker;
-use super::errno::{ECANCELED, fail};
 use super::events::EventQueue;
+use super::loops::Loop;
 use super::network::{Effects, NetEvent, Network, Step};
 use super::node::{CpuOptions, NodeId};
 use super::storage::{FileOp, Mounts, Storage};
-use crate::driver::{Op, OpId, Outcome, Payload, Wait};
+use super::stream::Caller;
+use crate::driver::{Op, Outcome};
 
 /// The number of a loop in its world; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -40,7 +36,7 @@ pub(super) struct State {
     pub(super) operations_done: u64,
     pub(super) any_woken: Arc<AtomicBool>,
     in_flight: Slab<InFlight>,
-    submitted: u64,
+    operations_submitted: u64,
     next_resource: u64,
 }
 
@@ -67,22 +63,10 @@ pub(super) struct Node {
     pub(super) pool_free_ns: Vec<u64>,
 }
 
-pub(super) struct Loop {
-    pub(super) node: NodeId,
-    pub(super) alive: bool,
-    pub(super) unparker: Arc<Unparker>,
-    local_ns: u64,
-    in_turn: bool,
-    turn_at_ns: Option<u64>,
-    queued: Vec<(OpId, Op)>,
-    outcomes: Vec<(OpId, Outcome)>,
-}
-
 struct InFlight {
     number: u64,
-    caller: LoopId,
+    caller: Caller,
     node: NodeId,
-    id: OpId,
     operation: FileOp,
 }
 
@@ -124,23 +108,38 @@ impl State {
             operations_done: 0,
             any_woken: Arc::default(),
             in_flight: Slab::new(),
-            submitted: 0,
+            operations_submitted: 0,
             next_resource: 1,
         }
     }
 
-    pub(super) fn add_loop(&mut self, node: NodeId, unparker: Arc<Unparker>) -> LoopId {
-        self.loops.push(Loop {
-            node,
-            alive: true,
-            unparker,
-            local_ns: self.now_ns,
-            in_turn: false,
-            turn_at_ns: None,
-            queued: Vec::new(),
-            outcomes: Vec::new(),
-        });
-        LoopId(self.loops.len() - 1)
+    /// Takes an operation of a loop at `at_ns`.
+    pub(super) fn submit(&mut self, at_ns: u64, caller: Caller, op: Op) {
+        let node = self.loops[caller.0.0].node;
+        if self.is_for_network(&op) {
+            self.history.record([at_ns, caller.0.0 as u64, caller.1.0, 0]);
+            return self.on_network(at_ns, |network, step| network.submit(step, node, caller, op));
+        }
+        let mounts = &self.nodes[node.0].mounts;
+        let (done_ns, operation) = self.storage.submit(at_ns, mounts, op, &mut self.prng);
+        self.history.record([at_ns, caller.0.0 as u64, caller.1.0, done_ns]);
+        self.operations_submitted += 1;
+        let number = self.operations_submitted;
+        let slot = self.in_flight.insert(InFlight { number, caller, node, operation });
+        self.queue.push(done_ns, Event::File { slot, number });
+    }
+
+    fn is_for_network(&self, op: &Op) -> bool {
+        match op {
+            Op::Close { id } => !self.storage.knows(*id) && self.network.knows(id.0),
+            Op::Listen { .. }
+            | Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Receive { .. }
+            | Op::Send { .. }
+            | Op::Shutdown { .. } => true,
+            _ => false,
+        }
     }
 
     /// Makes an operation on a file happen.
@@ -148,9 +147,9 @@ impl State {
         if self.in_flight.get(slot).is_none_or(|in_flight| in_flight.number != number) {
             return;
         }
-        let InFlight { caller, id, operation, .. } = self.in_flight.remove(slot);
-        let outcome = self.complete(caller, operation);
-        self.deliver(caller, id, outcome);
+        let InFlight { caller, operation, .. } = self.in_flight.remove(slot);
+        let outcome = self.complete(caller.0, operation);
+        self.deliver(caller, outcome);
     }
 
     fn complete(&mut self, caller: LoopId, operation: FileOp) -> Outcome {
@@ -170,14 +169,14 @@ impl State {
         for (at_ns, event) in effects.events.drain(..) {
             self.queue.push(at_ns, Event::Net(event));
         }
-        for ((to, id), outcome) in effects.outcomes.drain(..) {
-            self.deliver(to, id, outcome);
+        for (caller, outcome) in effects.outcomes.drain(..) {
+            self.deliver(caller, outcome);
         }
         self.effects = effects;
     }
 
     /// Gives an outcome to its loop, if that lives.
-    pub(super) fn deliver(&mut self, to: LoopId, id: OpId, outcome: Outcome) {
+    pub(super) fn deliver(&mut self, (to, id): Caller, outcome: Outcome) {
         let value = match &outcome.value {
             Ok(value) => *value,
             Err(error) => !(error.raw_os_error().unwrap_or(0) as u64),
@@ -190,74 +189,18 @@ impl State {
         }
     }
 
-    /// Makes sure that a loop has a turn at `at_ns`, or as soon after that as it is free.
-    pub(super) fn schedule_turn(&mut self, id: LoopId, at_ns: u64) {
-        let state = &mut self.loops[id.0];
-        let at_ns = at_ns.max(state.local_ns);
-        if state.alive && !state.in_turn && state.turn_at_ns.is_none_or(|scheduled_ns| scheduled_ns > at_ns) {
-            state.turn_at_ns = Some(at_ns);
-            self.queue.push(at_ns, Event::Turn(id));
-        }
-    }
-
-    /// A turn's event came up: whether the loop is to have its turn now.
-    pub(super) fn start_turn(&mut self, id: LoopId) -> bool {
-        let state = &mut self.loops[id.0];
-        if !state.alive || state.turn_at_ns != Some(self.now_ns) {
-            return false;
-        }
-        state.turn_at_ns = None;
-        state.in_turn = true;
-        state.local_ns = state.local_ns.max(self.now_ns);
-        true
-    }
-
-    /// A turn is over.
-    pub(super) fn end_turn(&mut self, id: LoopId, wait: Wait) {
-        let state = &mut self.loops[id.0];
-        state.in_turn = false;
-        let clock = &self.nodes[state.node.0].clock;
-        let next_ns = match wait {
-            _ if !state.outcomes.is_empty() || !state.queued.is_empty() => Some(state.local_ns),
-            Wait::No => Some(state.local_ns),
-            Wait::Until(deadline) => Some(clock.when(deadline)),
-            Wait::Forever => None,
-        };
-        if let Some(next_ns) = next_ns {
-            self.schedule_turn(id, next_ns);
-        }
-    }
-
-    /// Gives a turn to every loop that was woken from outside, at the time of the loop that is `speaking`.
-    pub(super) fn turn_woken(&mut self, speaking: Option<LoopId>) {
-        if !self.any_woken.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let at_ns = speaking.map_or(0, |id| self.loops[id.0].local_ns).max(self.now_ns);
-        for index in 0..self.loops.len() {
-            if self.loops[index].unparker.take() {
-                self.schedule_turn(LoopId(index), at_ns);
-            }
-        }
-    }
-
-    /// Gives a turn to every loop: somebody outside may have submitted something.
-    pub(super) fn turn_all(&mut self) {
-        (0..self.loops.len()).for_each(|index| self.schedule_turn(LoopId(index), self.now_ns));
-    }
-
     /// The processes of a node die. What they had in flight lands in time, or late, or never: as a kernel would.
     pub(super) fn kill(&mut self, node: NodeId) {
         let plan = *self.prng.pick(&[Some(Late::OnTime), Some(Late::Later), Some(Late::Never), None]);
         for slot in self.in_flight_of(node) {
-            if !self.loops[self.in_flight[slot].caller.0].alive {
+            if !self.loops[self.in_flight[slot].caller.0.0].alive {
                 continue;
             }
             // Only what the device works on outlives its process; a call within the kernel is over or never was.
             if !self.storage.is_on_device(&self.in_flight[slot].operation) {
                 let InFlight { caller, operation, .. } = self.in_flight.remove(slot);
                 match self.prng.one_in(2) {
-                    true => drop(self.complete(caller, operation)),
+                    true => drop(self.complete(caller.0, operation)),
                     false => self.storage.abandon(operation),
                 }
                 continue;
@@ -267,9 +210,9 @@ impl State {
                 Late::OnTime => {}
                 Late::Later => {
                     let at_ns = self.now_ns + self.prng.below(LATE_NS_MAX);
-                    self.submitted += 1;
-                    self.in_flight[slot].number = self.submitted;
-                    self.queue.push(at_ns, Event::File { slot, number: self.submitted });
+                    self.operations_submitted += 1;
+                    self.in_flight[slot].number = self.operations_submitted;
+                    self.queue.push(at_ns, Event::File { slot, number: self.operations_submitted });
                 }
                 Late::Never => {
                     let operation = self.in_flight.remove(slot).operation;
@@ -297,7 +240,7 @@ impl State {
             if operation.is_write() {
                 mounts.iter().for_each(|(_, disk)| self.storage.tear(&operation, *disk, &mut self.prng));
             } else if self.prng.one_in(2) {
-                self.complete(caller, operation);
+                self.complete(caller.0, operation);
             }
         }
         self.loops.iter_mut().filter(|state| state.node == node).for_each(Loop::die);
@@ -327,128 +270,5 @@ impl State {
 
     fn in_flight_of(&self, node: NodeId) -> Vec<usize> {
         self.in_flight.iter().filter(|(_, in_flight)| in_flight.node == node).map(|(slot, _)| slot).collect()
-    }
-}
-
-impl Loop {
-    fn die(&mut self) {
-        self.alive = false;
-        self.queued.clear();
-        self.outcomes.clear();
-    }
-}
-
-/// What a loop's driver asks for.
-impl State {
-    pub(super) fn loop_now(&mut self, id: LoopId) -> Instant {
-        let state = &mut self.loops[id.0];
-        let node = &self.nodes[state.node.0];
-        if state.in_turn {
-            state.local_ns += node.cpu.clock_ns;
-        }
-        node.clock.show(state.local_ns.max(self.now_ns))
-    }
-
-    pub(super) fn loop_wall_ms(&self, id: LoopId) -> u64 {
-        let state = &self.loops[id.0];
-        self.nodes[state.node.0].clock.wall_ms(state.local_ns.max(self.now_ns))
-    }
-
-    pub(super) fn loop_random(&mut self, id: LoopId) -> u64 {
-        let random = self.prng.next_u64();
-        self.history.record([self.now_ns, id.0 as u64, random, 0]);
-        random
-    }
-
-    pub(super) fn loop_charge(&mut self, id: LoopId, span_ns: u64) {
-        let state = &mut self.loops[id.0];
-        if state.in_turn {
-            state.local_ns += span_ns;
-        }
-    }
-
-    pub(super) fn loop_submit(&mut self, id: LoopId, operation: OpId, op: Op) {
-        let state = &mut self.loops[id.0];
-        if state.alive {
-            state.queued.push((operation, op));
-        }
-    }
-
-    pub(super) fn loop_cancel(&mut self, id: LoopId, operation: OpId) {
-        let state = &mut self.loops[id.0];
-        if let Some(index) = state.queued.iter().position(|(queued, _)| *queued == operation) {
-            let (_, op) = state.queued.remove(index);
-            let payload = match op {
-                Op::Read { buffer, .. } | Op::Receive { buffer, .. } => Payload::Buffer(buffer),
-                _ => Payload::None,
-            };
-            self.deliver(id, operation, Outcome { value: fail(ECANCELED), payload });
-        } else {
-            let at_ns = state.local_ns.max(self.now_ns);
-            self.on_network(at_ns, |network, step| network.cancel(step, (id, operation)));
-        }
-    }
-
-    pub(super) fn loop_flush(&mut self, id: LoopId) {
-        let mut queued = std::mem::take(&mut self.loops[id.0].queued);
-        for (operation, op) in queued.drain(..) {
-            let for_network = self.is_for_network(&op);
-            let state = &mut self.loops[id.0];
-            let node = &self.nodes[state.node.0];
-            state.local_ns = state.local_ns.max(self.now_ns) + node.cpu.submit_ns;
-            self.submitted += 1;
-            if for_network {
-                let (at_ns, node) = (state.local_ns, state.node);
-                self.history.record([at_ns, id.0 as u64, operation.0, 0]);
-                self.on_network(at_ns, |network, step| network.submit(step, node, (id, operation), op));
-                continue;
-            }
-            let (at_ns, operation_on_file) = self.storage.submit(state.local_ns, &node.mounts, op, &mut self.prng);
-            let slot = self.in_flight.insert(InFlight {
-                number: self.submitted,
-                caller: id,
-                node: state.node,
-                id: operation,
-                operation: operation_on_file,
-            });
-            self.history.record([self.now_ns, id.0 as u64, operation.0, at_ns]);
-            self.queue.push(at_ns, Event::File { slot, number: self.submitted });
-        }
-        // The capacity is kept; nothing was queued meanwhile, for the world is not re-entered here.
-        self.loops[id.0].queued = queued;
-    }
-
-    fn is_for_network(&self, op: &Op) -> bool {
-        match op {
-            Op::Close { id } => !self.storage.knows(*id) && self.network.knows(id.0),
-            Op::Listen { .. }
-            | Op::Accept { .. }
-            | Op::Connect { .. }
-            | Op::Receive { .. }
-            | Op::Send { .. }
-            | Op::Shutdown { .. } => true,
-            _ => false,
-        }
-    }
-
-    pub(super) fn loop_reap(&mut self, id: LoopId, outcomes: &mut Vec<(OpId, Outcome)>) {
-        let state = &mut self.loops[id.0];
-        if state.in_turn {
-            state.local_ns += self.nodes[state.node.0].cpu.outcome_ns * state.outcomes.len() as u64;
-        }
-        outcomes.append(&mut state.outcomes);
-    }
-
-    pub(super) fn loop_offload(&mut self, id: LoopId, job: Box<dyn FnOnce() + Send>, cost_ns: u64) {
-        let state = &self.loops[id.0];
-        if !state.alive {
-            return;
-        }
-        let start_ns = state.local_ns.max(self.now_ns);
-        let pool = &mut self.nodes[state.node.0].pool_free_ns;
-        let processor = (0..pool.len()).min_by_key(|&i| pool[i]).expect("a node has a pool");
-        let done_ns = start_ns.max(pool[processor]) + cost_ns.max(1_000);
-        pool[processor] = done_ns;
-        self.queue.push(done_ns, Event::Job(id, job));
     }
 }

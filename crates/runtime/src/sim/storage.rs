@@ -8,22 +8,19 @@
 //! its last operation in flight is done. So the lock of a file that a killed process was writing to comes free only
 //! after these writes have landed, while a separate lock file is free at once (SAFETY.md, rule 10).
 
+mod file;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base::{Map, Prng};
 
-use super::content::{Fate, Reach, SECTOR, SyncPoint};
+use self::file::{DIRECT_UNIT, Description, tear};
+use super::content::SyncPoint;
 use super::disk::{Disk, DiskId, Fault};
-use super::errno::{EBADF, EINVAL, EIO, ENOENT, ENOSPC, EXDEV, error, fail};
-use super::namespace::InodeId;
+use super::errno::{EBADF, EINVAL, EIO, ENOENT, EXDEV, fail};
 use super::state::LoopId;
-use crate::driver::{Op, OpenOptions, Outcome, Payload, ResourceId, Space};
-
-/// What O_DIRECT asks of offsets and lengths, in bytes.
-const DIRECT_UNIT: u64 = 4096;
-/// What O_DIRECT asks of memory, in bytes.
-const DIRECT_MEMORY: usize = 512;
+use crate::driver::{Op, Outcome, Payload, ResourceId, Space};
 
 /// The disks of the world and the files that are open on them.
 #[derive(Default)]
@@ -35,17 +32,6 @@ pub(super) struct Storage {
 /// Where a node's paths lead: the longest mount that a path begins with.
 pub(super) type Mounts = Vec<(PathBuf, DiskId)>;
 
-struct Description {
-    owner: LoopId,
-    disk: DiskId,
-    life: u64,
-    inode: InodeId,
-    path: PathBuf,
-    options: OpenOptions,
-    in_flight: u32,
-    closed: bool,
-}
-
 /// An operation on a file, between its submission and its completion.
 pub(super) struct FileOp {
     op: Op,
@@ -55,6 +41,8 @@ pub(super) struct FileOp {
 enum Target {
     /// A path that leads to no disk, or an unknown resource.
     Nowhere(i32),
+    /// A directory above a mount. It is always there.
+    Above,
     /// A path below the root of a disk, and how many changes of names a sync covers.
     Path { disk: DiskId, path: PathBuf, changes: u64 },
     /// Two paths on one disk.
@@ -91,7 +79,7 @@ impl Storage {
             *sync = Some(names.file_mut(description.inode).content.start_sync());
         }
         let done_ns = match &target {
-            Target::Nowhere(_) => now_ns + 1_000,
+            Target::Nowhere(_) | Target::Above => now_ns + 1_000,
             Target::Path { disk, path, .. } => {
                 let disk = &mut self.disks[disk.0];
                 match op {
@@ -129,6 +117,7 @@ impl Storage {
                 payload = buffer_of(op);
                 fail(*number)
             }
+            (Target::Above, _) => Ok(0),
             (Target::Description { id, sync }, op) => self.complete_on_file(*id, *sync, op, &mut payload, prng),
             (Target::Path { disk, path, changes }, op) => {
                 let life = self.disks[disk.0].life;
@@ -202,6 +191,11 @@ impl Storage {
                 .map(|(_, disk, rest)| (disk, rest.to_owned()))
         };
         match op {
+            Op::CreateDirectory { path } | Op::SyncDirectory { path }
+                if resolve(path).is_none() && mounts.iter().any(|(mount, _)| mount.starts_with(path)) =>
+            {
+                Target::Above
+            }
             Op::Open { path, .. }
             | Op::Remove { path }
             | Op::CreateDirectory { path }
@@ -231,225 +225,6 @@ impl Storage {
     }
 }
 
-/// What happens to one file.
-impl Storage {
-    fn serve_file(&mut self, now_ns: u64, id: u64, op: &Op, prng: &mut Prng) -> u64 {
-        let description = &self.descriptions[&id];
-        let alive = self.is_alive(description);
-        let disk = &mut self.disks[description.disk.0];
-        let (path, options) = (&description.path, &description.options);
-        let mut serve = |len: u64, durable: bool| {
-            let slow = disk.happens(Fault::Slow, path, prng);
-            disk.serve(now_ns, len, durable, slow, prng)
-        };
-        match op {
-            _ if !alive => now_ns + 1_000,
-            Op::Read { buffer, .. } => serve(buffer.len() as u64, false),
-            Op::Write { data, .. } if options.direct || options.dsync => serve(data.len() as u64, options.dsync),
-            Op::Write { data, .. } => disk.serve_cached(now_ns, data.len() as u64, prng),
-            Op::Sync { .. } => {
-                let dirty = disk.names.file(description.inode).content.dirty();
-                let slow = disk.happens(Fault::Slow, path, prng);
-                disk.serve(now_ns, dirty, true, slow, prng)
-            }
-            _ => disk.serve_cached(now_ns, 0, prng),
-        }
-    }
-
-    fn open(
-        &mut self,
-        disk: DiskId,
-        life: u64,
-        path: &Path,
-        options: OpenOptions,
-        owner: LoopId,
-        next_id: &mut u64,
-    ) -> io::Result<u64> {
-        let state = &mut self.disks[disk.0];
-        if !state.present {
-            return fail(ENOENT);
-        }
-        let inode = state.names.open(path, options.create && options.write, options.exclusive)?;
-        state.names.file_mut(inode).opens += 1;
-        let id = *next_id;
-        *next_id += 1;
-        let description =
-            Description { owner, disk, life, inode, path: path.to_owned(), options, in_flight: 0, closed: false };
-        self.descriptions.insert(id, description);
-        Ok(id)
-    }
-
-    /// An operation on a description is over. The last one of a closed description takes it along.
-    fn release(&mut self, id: u64) {
-        let Some(description) = self.descriptions.get_mut(&id) else { return };
-        description.in_flight -= 1;
-        if !description.closed || description.in_flight > 0 {
-            return;
-        }
-        let description = self.descriptions.remove(&id).expect("found above");
-        let disk = &mut self.disks[description.disk.0];
-        if disk.life != description.life {
-            return;
-        }
-        let file = disk.names.file_mut(description.inode);
-        file.opens -= 1;
-        if file.lock == Some(id) {
-            file.lock = None;
-        }
-        if disk.names.on_close(description.inode) {
-            disk.recount();
-        }
-    }
-
-    fn complete_on_file(
-        &mut self,
-        id: u64,
-        sync: Option<SyncPoint>,
-        op: Op,
-        payload: &mut Payload,
-        prng: &mut Prng,
-    ) -> io::Result<u64> {
-        // A description that lost its disk to a power loss is gone before its operations are.
-        let Some(description) = self.descriptions.get(&id) else {
-            *payload = buffer_of(op);
-            return fail(EIO);
-        };
-        let alive = self.is_alive(description);
-        let Description { inode, path, options, .. } = description;
-        let disk = &mut self.disks[description.disk.0];
-        match op {
-            Op::Close { .. } => Ok(0),
-            op if !alive => {
-                *payload = buffer_of(op);
-                fail(EIO)
-            }
-            Op::Read { offset, mut buffer, .. } => {
-                let value = read(disk, description, offset, &mut buffer, prng);
-                *payload = Payload::Buffer(buffer);
-                value
-            }
-            Op::Write { .. } | Op::Allocate { .. } | Op::SetLen { .. } if !options.write => fail(EBADF),
-            Op::Write { offset, data, .. } => write(disk, description, offset, &data, prng),
-            Op::Sync { .. } => {
-                disk.counters.syncs += 1;
-                let fails = disk.happens(Fault::SyncError, path, prng);
-                let content = &mut disk.names.file_mut(*inode).content;
-                match (fails, sync) {
-                    (false, Some(point)) => content.finish_sync(point),
-                    _ => {
-                        content.fail_sync(prng);
-                        return fail(EIO);
-                    }
-                }
-                Ok(0)
-            }
-            Op::Allocate { offset, len, .. } => {
-                let end = offset.checked_add(len).filter(|_| len > 0).ok_or_else(|| error(EINVAL))?;
-                let content = &mut disk.names.file_mut(*inode).content;
-                let missing = content.missing(offset, end - offset);
-                if !disk.reserve(missing) {
-                    return fail(ENOSPC);
-                }
-                disk.names.file_mut(*inode).content.allocate(offset, len);
-                Ok(0)
-            }
-            Op::SetLen { len, .. } => {
-                disk.names.file_mut(*inode).content.set_len(len, prng);
-                disk.recount();
-                Ok(0)
-            }
-            Op::Length { .. } => Ok(disk.names.file(*inode).content.size()),
-            Op::Lock { .. } => {
-                let lock = &mut disk.names.file_mut(*inode).lock;
-                Ok(u64::from(*lock.get_or_insert(id) == id))
-            }
-            _ => fail(EINVAL),
-        }
-    }
-}
-
-fn read(
-    disk: &mut Disk,
-    description: &Description,
-    offset: u64,
-    buffer: &mut [u8],
-    prng: &mut Prng,
-) -> io::Result<u64> {
-    let Description { inode, path, options, .. } = description;
-    if options.direct && !is_direct(offset, buffer) {
-        return fail(EINVAL);
-    }
-    disk.counters.reads += 1;
-    if disk.happens(Fault::ReadError, path, prng) {
-        return fail(EIO);
-    }
-    let content = &mut disk.names.file_mut(*inode).content;
-    let mut count = content.read(offset, buffer);
-    if count > 0 && disk.happens(Fault::Rot, path, prng) {
-        let at = prng.below(count as u64);
-        let flipped = [buffer[at as usize] ^ (1 << prng.below(8))];
-        let content = &mut disk.names.file_mut(*inode).content;
-        content.poke(offset + at, &flipped);
-        count = content.read(offset, buffer);
-    }
-    disk.counters.read_bytes += count as u64;
-    Ok(count as u64)
-}
-
-fn write(disk: &mut Disk, description: &Description, offset: u64, data: &[u8], prng: &mut Prng) -> io::Result<u64> {
-    let Description { inode, path, options, .. } = description;
-    if options.direct && !is_direct(offset, data) || offset.checked_add(data.len() as u64).is_none() {
-        return fail(EINVAL);
-    }
-    disk.counters.writes += 1;
-    if disk.happens(Fault::WriteError, path, prng) {
-        tear(disk, *inode, offset, data, prng);
-        return fail(EIO);
-    }
-    let mut data = data;
-    if data.len() as u64 > DIRECT_UNIT && disk.happens(Fault::ShortWrite, path, prng) {
-        let blocks = (data.len() as u64).div_ceil(DIRECT_UNIT);
-        data = &data[..(prng.between(1, blocks - 1) * DIRECT_UNIT) as usize];
-    }
-    let missing = disk.names.file(*inode).content.missing(offset, data.len() as u64);
-    if !disk.reserve(missing) {
-        return fail(ENOSPC);
-    }
-    disk.counters.written_bytes += data.len() as u64;
-    let reach = if options.dsync { Reach::Medium } else { Reach::Cache };
-    let lost = disk.happens(Fault::LostWrite, path, prng);
-    let misdirected = !lost && disk.happens(Fault::MisdirectedWrite, path, prng);
-    let content = &mut disk.names.file_mut(*inode).content;
-    match (lost, misdirected) {
-        (false, false) => content.write(offset, data, reach, prng),
-        (true, _) => content.allocate(offset, data.len() as u64),
-        (false, true) => {
-            content.allocate(offset, data.len() as u64);
-            let blocks = content.size().div_ceil(DIRECT_UNIT);
-            let elsewhere = (offset / DIRECT_UNIT + prng.between(1, blocks.max(2) - 1)) % blocks;
-            content.poke(elsewhere * DIRECT_UNIT, data);
-        }
-    }
-    Ok(data.len() as u64)
-}
-
-/// Lets some sectors of a write reach the medium, as its fate has it.
-fn tear(disk: &mut Disk, inode: InodeId, offset: u64, data: &[u8], prng: &mut Prng) {
-    let sectors = (data.len() as u64).div_ceil(SECTOR);
-    let fate = Fate::draw(prng, sectors);
-    for sector in 0..sectors {
-        let range = (sector * SECTOR) as usize..data.len().min(((sector + 1) * SECTOR) as usize);
-        let at = offset + sector * SECTOR;
-        if !fate.survives(prng, sector) || !disk.names.contains(inode) {
-            continue;
-        }
-        let missing = disk.names.file(inode).content.missing(at, range.len() as u64);
-        if disk.reserve(missing) {
-            disk.names.file_mut(inode).content.write(at, &data[range], Reach::Medium, prng);
-        }
-    }
-}
-
 fn complete_on_path(
     disk: &mut Disk,
     path: &Path,
@@ -475,6 +250,7 @@ fn complete_on_path(
             disk.names.sync_directory(path, changes)?;
         }
         Op::ReadDirectory { .. } => *payload = Payload::Entries(disk.names.read_directory(path)?),
+        Op::Space { .. } if !disk.names.exists(path) => return fail(ENOENT),
         Op::Space { .. } => *payload = Payload::Space(Space { total: disk.options.capacity, free: disk.free() }),
         _ => return fail(EINVAL),
     }
@@ -488,13 +264,6 @@ fn rename(disk: &mut Disk, from: &Path, to: &Path) -> io::Result<u64> {
     disk.names.rename(from, to)?;
     disk.recount();
     Ok(0)
-}
-
-fn is_direct(offset: u64, memory: &[u8]) -> bool {
-    let len = memory.len() as u64;
-    offset.is_multiple_of(DIRECT_UNIT)
-        && len.is_multiple_of(DIRECT_UNIT)
-        && (memory.as_ptr() as usize).is_multiple_of(DIRECT_MEMORY)
 }
 
 /// The buffer that an operation brought, to be given back.

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use base::{AlignedBuf, Bytes, Prng};
 
 use super::errno::{ECANCELED, ECONNRESET, EPIPE, fail};
-use super::network::{Effects, Links, NetEvent};
+use super::links::Links;
+use super::network::{Effects, NetEvent};
 use super::node::NodeId;
 use super::state::LoopId;
 use crate::driver::{OpId, Payload};

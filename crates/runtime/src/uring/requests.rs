@@ -35,7 +35,7 @@ pub(super) struct Request {
 pub(super) enum Work {
     Open { path: CString, options: OpenOptions, direct: bool },
     Close { fd: RawFd, is_file: bool },
-    Read { buffer: AlignedBuf, done: usize, offset: u64 },
+    Read { buffer: AlignedBuf, done: usize, offset: u64, direct: bool },
     Write { data: Bytes, bounce: Option<AlignedBuf>, offset: u64 },
     Sync,
     SyncDirectory { directory: OwnedFd },
@@ -69,7 +69,7 @@ pub(super) enum Next {
 impl Work {
     /// Writes `data`; memory that O_DIRECT would refuse is copied first.
     pub fn write(data: Bytes, offset: u64, direct: bool) -> Work {
-        let misaligned = direct && data.as_ptr() as usize % ALIGNMENT != 0;
+        let misaligned = direct && !(data.as_ptr() as usize).is_multiple_of(ALIGNMENT);
         let bounce = misaligned.then(|| AlignedBuf::copy_of(&data));
         Work::Write { data, bounce, offset }
     }
@@ -93,7 +93,7 @@ impl Work {
                 let flags = if *is_file { Flags::ASYNC } else { Flags::empty() };
                 opcode::Close::new(Fd(*fd)).build().flags(flags)
             }
-            Work::Read { buffer, done, offset } => {
+            Work::Read { buffer, done, offset, .. } => {
                 let rest = &mut buffer[*done..];
                 let len = rest.len().min(TRANSFER_MAX) as u32;
                 opcode::Read::new(file, rest.as_mut_ptr(), len).offset(*offset + *done as u64).build()
@@ -146,10 +146,11 @@ impl Request {
             Err(_) if self.is_repeated(-result) => return Next::Again,
             Err(_) => Err(io::Error::from_raw_os_error(-result)),
         };
-        if let (Work::Read { buffer, done, .. }, Ok(count)) = (&mut self.work, &value) {
+        if let (Work::Read { buffer, done, direct, .. }, Ok(count)) = (&mut self.work, &value) {
             *done += *count as usize;
-            // A read of less than a sector's multiple has met the end of the file.
-            if *count > 0 && *done < buffer.len() && *count % 512 == 0 && !self.cancelled {
+            // A direct read that ends within a block has met the end of the file, and could not go on from there.
+            let goes_on = *count > 0 && (!*direct || done.is_multiple_of(ALIGNMENT));
+            if goes_on && *done < buffer.len() && !self.cancelled {
                 return Next::Again;
             }
         }

@@ -16,6 +16,16 @@ const COMPLETION_ENTRIES: u32 = 4096;
 const ENTER_GETEVENTS: u32 = 1;
 const ENTER_EXT_ARG: u32 = 8;
 
+type Setup = fn(&mut io_uring::Builder) -> &mut io_uring::Builder;
+
+/// Ways to set a ring up, best first. With deferred task work completions are posted when this thread asks for them,
+/// never by an interrupt (6.1); cooperative task work comes close (with a single issuer 6.0, else 5.19).
+pub(super) const SETUPS: [Setup; 3] = [
+    |builder| builder.setup_single_issuer().setup_defer_taskrun(),
+    |builder| builder.setup_single_issuer().setup_coop_taskrun(),
+    |builder| builder.setup_coop_taskrun(),
+];
+
 /// How long [`Ring::enter`] may stay in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stay {
@@ -41,28 +51,25 @@ impl Ring {
     /// # Errors
     /// One sentence for the operator where the kernel or a sandbox forbids it.
     pub fn new() -> io::Result<Self> {
-        // With deferred task work completions are posted when this thread asks for them, never by an interrupt
-        // (6.1); cooperative task work (5.19) comes close. Nothing older is supported.
-        type Setup = fn(&mut io_uring::Builder);
-        let setups: [Setup; 3] = [
-            |builder| drop(builder.setup_single_issuer().setup_defer_taskrun()),
-            |builder| drop(builder.setup_single_issuer().setup_coop_taskrun()),
-            |builder| drop(builder.setup_coop_taskrun()),
-        ];
         let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
-        for setup in setups {
-            let mut builder = IoUring::builder();
-            builder.setup_taskrun_flag().setup_submit_all().setup_clamp().setup_cqsize(COMPLETION_ENTRIES).dontfork();
-            setup(&mut builder);
-            match builder.build(SUBMISSION_ENTRIES) {
-                Ok(ring) => return Ok(Ring { ring, backlog: VecDeque::new() }),
+        for setup in SETUPS {
+            match Self::with(setup) {
+                Ok(ring) => return Ok(ring),
                 Err(error) => refusal = error,
             }
+            // Anything but "unknown flag" will not go away with fewer flags.
             if refusal.raw_os_error() != Some(libc::EINVAL) {
                 break;
             }
         }
         Err(explain_refusal(&refusal))
+    }
+
+    pub fn with(setup: Setup) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_taskrun_flag().setup_submit_all().setup_clamp().setup_cqsize(COMPLETION_ENTRIES).dontfork();
+        setup(&mut builder);
+        Ok(Ring { ring: builder.build(SUBMISSION_ENTRIES)?, backlog: VecDeque::new() })
     }
 
     /// Whether this kernel knows an operation.
@@ -100,11 +107,6 @@ impl Ring {
     /// Takes a completion: (user data, result).
     pub fn pop(&mut self) -> Option<(u64, i32)> {
         self.ring.completion().next().map(|entry: cqueue::Entry| (entry.user_data(), entry.result()))
-    }
-
-    /// Whether a completion can be taken without entering the kernel.
-    pub fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
     }
 
     /// Enters the kernel, at least once. Returns early for a signal, or where the kernel wants completions to be
@@ -191,17 +193,19 @@ mod tests {
 
     #[test]
     fn more_entries_than_the_queue_holds_are_submitted_in_order() {
-        let mut ring = Ring::new().expect("io_uring");
-        let count = u64::from(SUBMISSION_ENTRIES) * 3 + 7;
-        for i in 0..count {
-            // SAFETY: a no-op points to nothing.
-            unsafe { ring.push(io_uring::opcode::Nop::new().build().user_data(i)) };
+        for setup in SETUPS {
+            let mut ring = Ring::with(setup).expect("io_uring");
+            let count = u64::from(SUBMISSION_ENTRIES) * 3 + 7;
+            for i in 0..count {
+                // SAFETY: a no-op points to nothing.
+                unsafe { ring.push(io_uring::opcode::Nop::new().build().user_data(i)) };
+            }
+            assert!(ring.has_queued());
+            ring.enter(Stay::Forever);
+            assert!(!ring.has_queued());
+            let seen: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|(data, _)| data).collect();
+            assert_eq!(seen, (0..count).collect::<Vec<_>>());
         }
-        assert!(ring.has_queued());
-        ring.enter(Stay::Forever);
-        assert!(!ring.has_queued());
-        let seen: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|(data, _)| data).collect();
-        assert_eq!(seen, (0..count).collect::<Vec<_>>());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::mem::{offset_of, size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -192,12 +192,6 @@ fn set_option(socket: &OwnedFd, level: c_int, name: c_int) -> io::Result<()> {
     let (pointer, len) = (std::ptr::from_ref(&on).cast(), size_of::<c_int>() as socklen_t);
     // SAFETY: the value outlives the call, and its length is given.
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, pointer, len) }).map(drop)
-}
-
-/// Ends both directions of a stream.
-pub(super) fn shut_down(fd: RawFd) -> io::Result<u64> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::shutdown(fd, libc::SHUT_RDWR) }).map(|_| 0)
 }
 
 #[cfg(test)]

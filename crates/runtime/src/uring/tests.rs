@@ -291,7 +291,7 @@ fn what_is_in_flight_when_the_loop_ends_is_waited_for() {
         handle.spawn(Class::Io, "receive", async move { server.receive(AlignedBuf::zeroed(64), 0).await.0 }).detach();
         handle.yield_now().await;
         let write = file.write_at(0, to_write);
-        handle.spawn(Class::Io, "writer", async move { write.await }).detach();
+        handle.spawn(Class::Io, "writer", write).detach();
         // The write reaches the kernel with this turn; nobody awaits it.
         handle.open(&written_name, OpenOptions::default()).await.expect("opens");
     });
@@ -308,7 +308,7 @@ fn other_threads_wake_a_sleeping_loop() {
             to_loop.send_blocking(i).expect("the loop listens");
         }
     });
-    let sum = run_default(|handle| async move {
+    let sum = run_default(|_| async move {
         started.send(()).expect("the thread waits");
         let mut sum = 0;
         while let Ok(i) = from_thread.recv().await {
@@ -318,6 +318,86 @@ fn other_threads_wake_a_sleeping_loop() {
     });
     thread.expect("starts").join().expect("ends");
     assert_eq!(sum, 499_500);
+}
+
+#[test]
+fn rings_of_older_kernels_serve_as_well() {
+    for setup in ring::SETUPS {
+        let (_directory, path) = scratch();
+        let ring = Ring::with(setup).expect("this kernel has them all");
+        let outcome = run_on(ring, Options::default(), |handle| async move {
+            let file = handle.open(&path.join("file"), OpenOptions { direct: true, dsync: true, ..writing() }).await?;
+            let data = pattern(8192, 5).freeze();
+            file.write_at(0, data.clone()).await?;
+            file.sync().await?;
+            assert_eq!(&file.read_at(0, 8192).await?[..], &data[..]);
+            let (client, server) = loopback(&handle).await;
+            handle.spawn(Class::Io, "echo", echo(server)).detach();
+            client.send(vec![data.clone()]).await?;
+            assert_eq!(&receive_exactly(&client, 8192).await[..], &data[..]);
+            handle.sleep(Duration::from_micros(100)).await;
+            io::Result::Ok(handle.offload(Duration::ZERO, || 7).await)
+        });
+        assert_eq!(outcome.expect("runs").expect("works"), 7);
+    }
+}
+
+#[test]
+fn a_sandbox_without_io_uring_gets_one_clear_error() {
+    let thread = std::thread::Builder::new().spawn(|| {
+        forbid_io_uring();
+        run(Options::default(), |_| async {}).expect_err("forbidden").to_string()
+    });
+    let error = thread.expect("starts").join().expect("ends");
+    assert!(error.contains("kernel.io_uring_disabled") && error.contains("seccomp"), "{error}");
+}
+
+/// Makes io_uring_setup fail with EPERM for this thread, as the seccomp profiles of containers do.
+fn forbid_io_uring() {
+    let instruction = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // the number of the system call
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_setup as u32, 0, 1),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program outlives the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn signals_disturb_nothing() {
+    extern "C" fn ignore(_signal: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = ignore;
+    // SAFETY: the handler does nothing; without SA_RESTART it interrupts the system call that the loop sleeps in.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler as libc::sighandler_t;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    // SAFETY: asks for this thread's own id.
+    let this_thread = unsafe { libc::pthread_self() };
+    let (to_loop, from_thread) = sync::mailbox::<u32>(1);
+    let thread = std::thread::Builder::new().spawn(move || {
+        for i in 0..100 {
+            // SAFETY: the loop's thread waits for this one, so it exists.
+            unsafe { libc::pthread_kill(this_thread, libc::SIGUSR1) };
+            to_loop.send_blocking(i).expect("the loop listens");
+        }
+    });
+    let count = run_default(|_| async move {
+        let mut count = 0;
+        while from_thread.recv().await.is_ok() {
+            count += 1;
+        }
+        count
+    });
+    thread.expect("starts").join().expect("ends");
+    assert_eq!(count, 100);
 }
 
 #[test]
