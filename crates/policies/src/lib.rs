@@ -5,3 +5,4 @@
 
 pub mod fusion;
 pub mod loop_schedule;
+pub mod merge;
