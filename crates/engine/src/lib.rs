@@ -13,6 +13,8 @@ pub mod journal;
 pub mod options;
 pub mod pins;
 pub mod reader;
+#[cfg(test)]
+mod testing;
 pub mod transaction;
 pub mod verified;
 

@@ -92,6 +92,24 @@ impl VerifiedFiles {
         self.0.store.delete(file).await
     }
 
+    /// Removes files as [`VerifiedFiles::delete_unpinned`] does, without anybody waiting. What cannot be removed is
+    /// logged; a start finds that nothing refers to it.
+    pub fn delete_in_background(&self, files: Vec<FileId>) {
+        if files.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        let delete = async move {
+            this.0.pins.quiesce().await;
+            for file in files {
+                if let Err(error) = this.0.store.delete(file).await {
+                    tracing::warn!(%file, "a file that nothing refers to could not be removed: {error}");
+                }
+            }
+        };
+        self.0.handle.spawn(Class::Background, "remove files", delete).detach();
+    }
+
     /// Counters since the start.
     pub fn statistics(&self) -> VerifyStatistics {
         let counters = &self.0.counters;

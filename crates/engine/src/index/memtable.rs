@@ -40,7 +40,7 @@ impl References for () {
 
 impl Memtable {
     /// Joins `entry`: it takes effect wherever it is newer than what is here.
-    pub fn join(&mut self, entry: Entry, references: &mut impl References) {
+    pub fn join(&mut self, entry: Entry, references: &mut (impl References + ?Sized)) {
         debug_assert!(entry.is_valid(), "{entry:?}");
         match entry.mapping {
             Mapping::Data { file, .. } => self.join_block(entry, file, references),
@@ -48,7 +48,7 @@ impl Memtable {
         }
     }
 
-    fn join_block(&mut self, entry: Entry, file: FileId, references: &mut impl References) {
+    fn join_block(&mut self, entry: Entry, file: FileId, references: &mut (impl References + ?Sized)) {
         let block = entry.block;
         let below = self.entries.range_mut(..=block).next_back().map(|(_, old)| old);
         match below {
@@ -73,7 +73,7 @@ impl Memtable {
         references.added(file);
     }
 
-    fn join_zeros(&mut self, entry: Entry, references: &mut impl References) {
+    fn join_zeros(&mut self, entry: Entry, references: &mut (impl References + ?Sized)) {
         let (start, end) = (entry.block, entry.end());
         let mut at = start;
         // From left to right: what loses is removed (its overhang put back), what wins is stepped over.

@@ -1,158 +1,350 @@
-//! The index: for every block of every segment, where its newest content is.
+//! The index: for every block of every segment, where its newest content is (EBS, FAST 2024, §2.2: an LSM-tree).
+//!
+//! **Intuition.** An index entry says where a block is and how new that is; of all entries for a block the newest
+//! counts, wherever it stands ([`entry`]). So there is nothing to keep in order: entries are joined into a
+//! [`memtable`]; a full memtable is *frozen* and *flushed* into a sorted immutable [`table`]; tables are *merged*
+//! into fewer; a lookup joins what all of them say. The transaction log is the memtable's write-ahead log.
+//!
+//! **Names.** *Freeze*: the memtable becomes read-only and a new one takes its place. *Covers*: the log position from
+//! which a replay must start once the frozen memtable is a table. *Quiet*: nothing of the segment was in flight at
+//! the freeze. *Tombstone*: an entry that says "zeros".
+//!
+//! **Invariants.** The answer for a block is the join of all entries ever applied to it, except that a tombstone may
+//! be gone once nothing older can exist or arrive: in a merge of all tables of the segment of which the newest is
+//! quiet. Tables are listed newest first, but nothing depends on it. Memory: memtables are bounded together
+//! ([`Index::room`]), pages by the page cache, an open table by a few hundred bytes.
+//!
+//! **Flow.** `apply` (synchronous) -> memtable -> `freeze` -> `flush` -> table -> `merge` ([`jobs`], driven by
+//! [`maintenance`]). Every change of the table set is a record in the transaction log first. `lookup` and `scan` take
+//! a snapshot without waiting, then read pages; files that leave the index meanwhile are kept by pins.
 
 pub mod entry;
+pub mod jobs;
+pub mod maintenance;
+pub mod manifest;
 pub mod memtable;
 pub mod page_cache;
+mod scan;
+mod segment;
 pub mod sweep;
 pub mod table;
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::limits::SEGMENT_BLOCKS;
+use base::{Epoch, Map, Result, SegmentId, VolumeId};
+use runtime::sync::Event;
+
+use crate::garbage::Garbage;
+use crate::transaction::FrozenAt;
+use crate::verified::VerifiedFiles;
+
 pub use entry::{Entry, Mapping, Version};
+pub use manifest::{SegmentTables, TableInfo};
+pub use scan::Scan;
 
-use base::{FileId, LogSequence, SegmentSequence};
+use memtable::ENTRY_BYTES;
+use page_cache::{PageCache, PageCacheStatistics};
+use segment::SegmentIndex;
 
-/// The tables of one segment: what a checkpoint keeps of its index.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct SegmentTables {
-    /// Tables, newest first.
-    pub tables: Vec<TableInfo>,
-    /// The tables hold the effect of every transaction record of the segment below this log sequence.
-    pub covers: LogSequence,
+/// Settings of an index.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexOptions {
+    /// Bytes of pages kept in memory.
+    pub page_cache_bytes: u64,
+    /// Bytes of memtables, frozen ones included, of all segments together.
+    pub memtable_bytes_max: u64,
+    /// Copies of every table.
+    pub copies: u8,
+    /// The ownership under which tables are written.
+    pub epoch: Epoch,
 }
 
-impl SegmentTables {
-    /// What a flush or a merge did: `added` take the place of `removed`, at the front if nothing was removed.
-    pub fn apply(&mut self, added: &[TableInfo], removed: &[FileId], covers: LogSequence) {
-        let at = self.tables.iter().position(|table| removed.contains(&table.file)).unwrap_or(0);
-        self.tables.retain(|table| !removed.contains(&table.file) && !added.iter().any(|new| new.file == table.file));
-        let at = at.min(self.tables.len());
-        self.tables.splice(at..at, added.iter().copied());
-        self.covers = self.covers.max(covers);
-    }
+/// The index of all segments of an engine. Clones share it.
+#[derive(Clone)]
+pub struct Index(Rc<Inner>);
+
+struct Inner {
+    options: IndexOptions,
+    files: VerifiedFiles,
+    pages: PageCache,
+    garbage: Garbage,
+    segments: RefCell<Map<SegmentId, Rc<SegmentIndex>>>,
+    memtable_bytes: Cell<u64>,
+    /// A memtable grew past a bound, was frozen or flushed.
+    changed: Event,
+    /// Segments with frozen memtables.
+    frozen: RefCell<BTreeSet<SegmentId>>,
+    /// Segments whose tables changed since they were last looked at for a merge.
+    merge_candidates: RefCell<BTreeSet<SegmentId>>,
+    tables_changed: Event,
+    counters: Counters,
 }
 
-/// What is known of a table without reading it. Kept in transaction records, and repeated in the table's footer.
+#[derive(Default)]
+struct Counters {
+    flushes: Cell<u64>,
+    merges: Cell<u64>,
+    table_bytes_written: Cell<u64>,
+    tombstones_dropped: Cell<u64>,
+}
+
+/// What an index did since the start, and what it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TableInfo {
-    /// The table's file.
-    pub file: FileId,
-    /// Leaf pages.
-    pub leaves: u32,
-    /// Entries, tombstones included.
-    pub entries: u32,
-    /// Tombstones among them.
-    pub tombstones: u32,
-    /// Data files that its entries name.
-    pub data_files: u32,
-    /// First block that an entry covers.
-    pub first_block: u32,
-    /// The block after the last one that an entry covers.
-    pub end_block: u32,
-    /// The highest number of moves of an entry; above zero, the table holds relocated entries.
-    pub moves_max: u32,
-    /// The lowest sequence of an entry.
-    pub sequence_min: SegmentSequence,
-    /// The highest sequence of an entry.
-    pub sequence_max: SegmentSequence,
-    /// Nothing of the segment was in flight when the newest part of this table was frozen: an entry that is older
-    /// than what it holds for the same block cannot arrive any more.
-    pub quiet: bool,
+pub struct IndexStatistics {
+    /// Bytes of memtables, frozen ones included.
+    pub memtable_bytes: u64,
+    /// Memtables that became tables.
+    pub flushes: u64,
+    /// Merges of tables.
+    pub merges: u64,
+    /// Bytes of tables written by both, one copy counted.
+    pub table_bytes_written: u64,
+    /// Tombstones that merges dropped.
+    pub tombstones_dropped: u64,
+    /// The page cache.
+    pub pages: PageCacheStatistics,
 }
 
-impl TableInfo {
-    /// Bytes of the encoded form.
-    pub const ENCODED_LEN: usize = 64;
-
-    /// The encoded form (docs/formats/table.md, "Table information").
-    pub fn encode(&self) -> [u8; Self::ENCODED_LEN] {
-        let mut bytes = [0; Self::ENCODED_LEN];
-        bytes[..8].copy_from_slice(&self.file.0.to_le_bytes());
-        let counts = [self.leaves, self.entries, self.tombstones, self.data_files, self.first_block, self.end_block];
-        for (i, count) in counts.into_iter().enumerate() {
-            bytes[8 + 4 * i..][..4].copy_from_slice(&count.to_le_bytes());
-        }
-        let sequences = [self.sequence_min, self.sequence_max];
-        for (i, sequence) in sequences.into_iter().enumerate() {
-            bytes[32 + 8 * i..][..8].copy_from_slice(&sequence.0.to_le_bytes());
-        }
-        bytes[48..52].copy_from_slice(&self.moves_max.to_le_bytes());
-        bytes[52] = u8::from(self.quiet);
-        bytes
+impl Index {
+    /// An empty index over `files`, which reports references to data files to `garbage`.
+    pub fn new(files: &VerifiedFiles, garbage: &Garbage, options: IndexOptions) -> Index {
+        Index(Rc::new(Inner {
+            options,
+            files: files.clone(),
+            pages: PageCache::new(files.clone(), options.page_cache_bytes),
+            garbage: garbage.clone(),
+            segments: RefCell::default(),
+            memtable_bytes: Cell::new(0),
+            changed: Event::new(),
+            frozen: RefCell::default(),
+            merge_candidates: RefCell::default(),
+            tables_changed: Event::new(),
+            counters: Counters::default(),
+        }))
     }
 
-    /// Reads the encoded form; `None` where the fields contradict each other or reserved bytes are not zero.
-    pub fn decode(bytes: &[u8; Self::ENCODED_LEN]) -> Option<TableInfo> {
-        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        let info = TableInfo {
-            file: FileId(u64_at(0)),
-            leaves: u32_at(8),
-            entries: u32_at(12),
-            tombstones: u32_at(16),
-            data_files: u32_at(20),
-            first_block: u32_at(24),
-            end_block: u32_at(28),
-            sequence_min: SegmentSequence(u64_at(32)),
-            sequence_max: SegmentSequence(u64_at(40)),
-            moves_max: u32_at(48),
-            quiet: bytes[52] == 1,
-        };
-        (info.is_valid() && bytes[52] <= 1 && bytes[53..].iter().all(|&b| b == 0)).then_some(info)
+    /// The files it reads.
+    pub fn files(&self) -> &VerifiedFiles {
+        &self.0.files
     }
 
-    fn is_valid(&self) -> bool {
-        let blocks_fit = u64::from(self.end_block) <= base::limits::SEGMENT_BLOCKS;
-        let counts_fit = self.tombstones <= self.entries && self.leaves <= self.entries && self.leaves > 0;
-        self.file != FileId(0)
-            && counts_fit
-            && blocks_fit
-            && self.first_block < self.end_block
-            && self.sequence_min <= self.sequence_max
-            && self.sequence_max <= entry::SEQUENCE_MAX
-            && self.moves_max <= entry::MOVES_MAX
+    /// The ledger it reports to.
+    pub fn garbage(&self) -> &Garbage {
+        &self.0.garbage
+    }
+
+    /// Joins `entries` into the memtable of `segment`. What is newer already, here or in a table, stays. Visible to
+    /// every lookup that starts afterwards.
+    pub fn apply(&self, segment: SegmentId, entries: &[Entry]) {
+        let segment_index = self.segment_or_new(segment);
+        let mut blocks = 0;
+        let grown = self.0.garbage.with_references(|references| {
+            let mut state = segment_index.borrow_mut();
+            let before = state.memtable.len();
+            for entry in entries {
+                blocks += u64::from(entry.count);
+                state.memtable.join(*entry, references);
+            }
+            state.memtable.len() as i64 - before as i64
+        });
+        self.0.garbage.add_stale(segment, blocks);
+        let bytes = self.0.memtable_bytes.get().saturating_add_signed(grown * ENTRY_BYTES as i64);
+        self.0.memtable_bytes.set(bytes);
+        if self.wants_flush() {
+            self.0.changed.notify();
+        }
+    }
+
+    /// What is mapped in `blocks`, by block: runs without content (`None`) or of one entry, clipped; every block is in
+    /// one of them.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: a page of a table could not be read with proof.
+    pub async fn lookup(&self, segment: SegmentId, blocks: Range<u32>) -> Result<Vec<(Range<u32>, Option<Entry>)>> {
+        let mut slots = vec![None; blocks.len()];
+        self.lookup_into(segment, blocks.clone(), &mut slots).await?;
+        let mut runs: Vec<(Range<u32>, Option<Entry>)> = Vec::new();
+        for (block, slot) in blocks.zip(slots) {
+            if let Some((run, last)) = runs.last_mut()
+                && is_continued(last.as_mut(), slot.as_ref())
+            {
+                run.end = block + 1;
+                continue;
+            }
+            runs.push((block..block + 1, slot));
+        }
+        Ok(runs)
+    }
+
+    /// What is mapped at `block`, as an entry of one block.
+    ///
+    /// # Errors
+    /// As [`Index::lookup`].
+    pub async fn lookup_block(&self, segment: SegmentId, block: u32) -> Result<Option<Entry>> {
+        let mut slot = [None];
+        self.lookup_into(segment, block..block + 1, &mut slot).await?;
+        Ok(slot[0])
+    }
+
+    /// What is mapped at each of `blocks`, one slot for each. The snapshot is taken at the first poll, before anything
+    /// is waited for.
+    ///
+    /// # Errors
+    /// As [`Index::lookup`].
+    pub async fn lookup_into(&self, segment: SegmentId, blocks: Range<u32>, slots: &mut [Option<Entry>]) -> Result<()> {
+        assert_eq!(blocks.len(), slots.len(), "a slot for each block");
+        let Some(segment) = self.segment(segment) else { return Ok(()) };
+        let _pin = self.0.files.pin();
+        let tables = segment.overlay_memory(&blocks, slots);
+        for table in tables.iter() {
+            // A table with an entry of the same version still counts: of two places the later one wins.
+            let newest = table.version_max();
+            if slots.iter().all(|slot| slot.is_some_and(|best| best.version > newest)) {
+                continue;
+            }
+            table.overlay(&self.0.pages, blocks.clone(), slots).await?;
+        }
+        Ok(())
+    }
+
+    /// Freezes the memtable of `segment`: what was applied so far is flushed together. `at` is true at this moment.
+    pub fn freeze(&self, segment: SegmentId, at: FrozenAt) {
+        if let Some(index) = self.segment(segment) {
+            index.freeze(at);
+            if index.has_frozen() {
+                self.0.frozen.borrow_mut().insert(segment);
+            }
+            self.0.changed.notify();
+        }
+    }
+
+    /// Segments with anything that is not in a table yet, frozen memtables included, with its bytes: the largest
+    /// first.
+    pub fn memtables(&self) -> Vec<(SegmentId, u64)> {
+        let segments = self.0.segments.borrow();
+        let mut sizes: Vec<(SegmentId, u64)> = segments.iter().map(|(&id, s)| (id, s.memory_bytes())).collect();
+        sizes.retain(|&(id, bytes)| bytes > 0 || segments[&id].has_frozen());
+        sizes.sort_by_key(|&(id, bytes)| (std::cmp::Reverse(bytes), id));
+        sizes
+    }
+
+    /// Bytes of all memtables, frozen ones included.
+    pub fn memtable_bytes(&self) -> u64 {
+        self.0.memtable_bytes.get()
+    }
+
+    /// Waits until the memtables are below their bound. Who is about to log records with entries waits here first.
+    pub async fn room(&self) {
+        while self.0.memtable_bytes.get() >= self.0.options.memtable_bytes_max {
+            let changed = self.0.changed.wait();
+            changed.await;
+        }
+    }
+
+    /// Whether memtables should be flushed: they hold half of what they may.
+    pub fn wants_flush(&self) -> bool {
+        self.0.memtable_bytes.get() * 2 > self.0.options.memtable_bytes_max
+    }
+
+    /// Reports to the ledger which data files the tables of `segment` name, where that is not known since the start.
+    /// Returns whether it is complete now; false means that another task is on its way.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub async fn count_references(&self, segment: SegmentId) -> Result<bool> {
+        let Some(segment) = self.segment(segment) else { return Ok(true) };
+        let _pin = self.0.files.pin();
+        let mut is_complete = true;
+        for table in segment.tables().iter() {
+            is_complete &= table.count_references(&self.0.pages, &self.0.garbage).await?;
+        }
+        Ok(is_complete)
+    }
+
+    /// The tables of `segment`, for a checkpoint.
+    pub fn tables(&self, segment: SegmentId) -> SegmentTables {
+        self.segment(segment).map(|segment| segment.manifest()).unwrap_or_default()
+    }
+
+    /// Every segment that has anything, by id.
+    pub fn segments(&self) -> Vec<SegmentId> {
+        let mut ids: Vec<SegmentId> = self.0.segments.borrow().keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Gives `segment` the tables that a checkpoint and the records after it say. Before anything is applied to it.
+    pub fn restore(&self, segment: SegmentId, tables: &SegmentTables) {
+        let restored = SegmentIndex::restored(segment, tables);
+        // One table has no hidden entries: what names a file there is live.
+        if let [_, _, ..] = tables.tables[..] {
+            let entries = tables.tables.iter().map(|table| u64::from(table.entries)).sum();
+            self.0.garbage.add_stale(segment, entries);
+        }
+        let old = self.0.segments.borrow_mut().insert(segment, Rc::new(restored));
+        assert!(old.is_none(), "a segment is restored once, before it is used");
+        self.0.merge_candidates.borrow_mut().insert(segment);
+    }
+
+    /// Forgets every segment of `volume`, and removes their tables and data files when no reader is left. The intent
+    /// is on record. A file that cannot be removed now is found unreferenced by the next start.
+    pub fn drop_volume(&self, volume: VolumeId) {
+        let dropped: Vec<SegmentId> = self.segments().into_iter().filter(|id| id.volume == volume).collect();
+        let mut files = Vec::new();
+        for id in dropped {
+            if let Some(segment) = self.0.segments.borrow_mut().remove(&id) {
+                let bytes = self.0.memtable_bytes.get() - segment.memory_bytes();
+                self.0.memtable_bytes.set(bytes);
+                files.extend(segment.drop_all());
+            }
+            files.extend(self.0.garbage.remove_segment(id));
+            self.0.frozen.borrow_mut().remove(&id);
+        }
+        self.0.changed.notify();
+        self.0.files.delete_in_background(files);
+    }
+
+    /// Counters, and what is held now.
+    pub fn statistics(&self) -> IndexStatistics {
+        let counters = &self.0.counters;
+        IndexStatistics {
+            memtable_bytes: self.0.memtable_bytes.get(),
+            flushes: counters.flushes.get(),
+            merges: counters.merges.get(),
+            table_bytes_written: counters.table_bytes_written.get(),
+            tombstones_dropped: counters.tombstones_dropped.get(),
+            pages: self.0.pages.statistics(),
+        }
+    }
+
+    fn segment(&self, segment: SegmentId) -> Option<Rc<SegmentIndex>> {
+        self.0.segments.borrow().get(&segment).cloned()
+    }
+
+    fn segment_or_new(&self, segment: SegmentId) -> Rc<SegmentIndex> {
+        let mut segments = self.0.segments.borrow_mut();
+        segments.entry(segment).or_insert_with(|| Rc::new(SegmentIndex::new(segment))).clone()
     }
 }
+
+/// Whether the run that ends with `last` goes on with `next`; then `last` covers it, too.
+fn is_continued(last: Option<&mut Entry>, next: Option<&Entry>) -> bool {
+    match (last, next) {
+        (None, None) => true,
+        (Some(last), Some(next)) if last.file().is_none() && next.file().is_none() => {
+            let same = last.version == next.version;
+            last.count += u32::from(same);
+            same
+        }
+        _ => false,
+    }
+}
+
+const _: () = assert!(SEGMENT_BLOCKS * ENTRY_BYTES < i64::MAX as u64);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn info(file: u64) -> TableInfo {
-        TableInfo {
-            file: FileId(file),
-            leaves: 2,
-            entries: 200,
-            tombstones: 3,
-            data_files: 4,
-            first_block: 5,
-            end_block: 600,
-            moves_max: 7,
-            sequence_min: SegmentSequence(8),
-            sequence_max: SegmentSequence(9),
-            quiet: true,
-        }
-    }
-
-    #[test]
-    fn table_info_survives_encoding() {
-        let encoded = info(1).encode();
-        assert_eq!(TableInfo::decode(&encoded), Some(info(1)));
-        let mut reserved = encoded;
-        reserved[63] = 1;
-        assert_eq!(TableInfo::decode(&reserved), None);
-        assert_eq!(TableInfo::decode(&[0; 64]), None);
-    }
-
-    #[test]
-    fn a_merge_takes_the_place_of_its_inputs() {
-        let mut tables = SegmentTables::default();
-        for file in 1..=4 {
-            tables.apply(&[info(file)], &[], LogSequence(file));
-        }
-        let files = |tables: &SegmentTables| tables.tables.iter().map(|t| t.file.0).collect::<Vec<_>>();
-        assert_eq!(files(&tables), [4, 3, 2, 1]);
-        tables.apply(&[info(5)], &[FileId(3), FileId(2)], LogSequence(4));
-        tables.apply(&[info(5)], &[FileId(3), FileId(2)], LogSequence(4));
-        assert!(files(&tables) == [4, 5, 1] || files(&tables) == [5, 4, 1]);
-        assert_eq!(tables.covers, LogSequence(4));
-    }
-}
+mod tests;

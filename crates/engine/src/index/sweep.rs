@@ -15,33 +15,41 @@ pub trait Source {
     fn skip_to(&mut self, block: u32);
 }
 
-/// Entries in memory.
-pub struct Slice<'a> {
-    entries: &'a [Entry],
-    /// Below this everything was passed.
-    passed: u32,
+/// Entries in memory that are still to be passed.
+#[derive(Default)]
+pub struct Pending {
+    /// Last first, so that passing one is popping.
+    entries: Vec<Entry>,
 }
 
-impl<'a> Slice<'a> {
+impl Pending {
     /// A source of `entries`, which are sorted and do not overlap.
-    pub fn new(entries: &'a [Entry]) -> Self {
+    pub fn new(mut entries: Vec<Entry>) -> Self {
         debug_assert!(entries.windows(2).all(|pair| pair[0].end() <= pair[1].block));
-        Slice { entries, passed: 0 }
+        entries.reverse();
+        Pending { entries }
+    }
+
+    /// Whether all were passed.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 }
 
-impl Source for Slice<'_> {
+impl Source for Pending {
     fn peek(&self) -> Option<Entry> {
-        let entry = self.entries.first()?;
-        Some(entry.clipped(self.passed.max(entry.block), entry.end()))
+        self.entries.last().copied()
     }
 
     fn skip_to(&mut self, block: u32) {
-        self.passed = self.passed.max(block);
-        while let Some(entry) = self.entries.first()
-            && entry.end() <= block
-        {
-            self.entries = &self.entries[1..];
+        while let Some(entry) = self.entries.last_mut() {
+            if entry.end() > block {
+                if entry.block < block {
+                    *entry = entry.clipped(block, entry.end());
+                }
+                return;
+            }
+            self.entries.pop();
         }
     }
 }
@@ -51,7 +59,7 @@ impl Source for Slice<'_> {
 /// is hidden by the piece.
 ///
 /// No source may be starved: one that has nothing to show counts as ended.
-pub fn next_piece(sources: &mut [&mut dyn Source], mut on_loser: impl FnMut(&Entry)) -> Option<Entry> {
+pub fn next_piece<S: Source>(sources: &mut [S], mut on_loser: impl FnMut(&Entry)) -> Option<Entry> {
     let at = sources.iter().filter_map(|source| source.peek()).map(|entry| entry.block).min()?;
     let (mut end, mut winner) = (u32::MAX, None::<Entry>);
     for source in sources.iter() {
@@ -91,16 +99,28 @@ pub struct Coalesce {
 impl Coalesce {
     /// Takes the next piece, and returns the one before it if it is complete.
     pub fn push(&mut self, piece: Entry) -> Option<Entry> {
-        if let Some(pending) = &mut self.pending
-            && pending.file().is_none()
-            && piece.file().is_none()
-            && pending.version == piece.version
-            && pending.end() == piece.block
+        if self.continues(&piece)
+            && let Some(pending) = &mut self.pending
         {
             pending.count += piece.count;
             return None;
         }
         self.pending.replace(piece)
+    }
+
+    /// Whether `piece` belongs to the piece that is still held.
+    pub fn continues(&self, piece: &Entry) -> bool {
+        self.pending.is_some_and(|pending| {
+            pending.file().is_none()
+                && piece.file().is_none()
+                && pending.version == piece.version
+                && pending.end() == piece.block
+        })
+    }
+
+    /// Whether a piece is still held.
+    pub fn has_piece(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// The last piece.
@@ -138,8 +158,7 @@ mod tests {
             }
             let lists: Vec<Vec<Entry>> = parts.iter().map(|part| part.iter().copied().collect()).collect();
             entries += lists.iter().flatten().filter(|e| e.file().is_some()).count() as u64;
-            let mut slices: Vec<Slice> = lists.iter().map(|list| Slice::new(list)).collect();
-            let mut sources: Vec<&mut dyn Source> = slices.iter_mut().map(|slice| slice as &mut dyn Source).collect();
+            let mut sources: Vec<Pending> = lists.into_iter().map(Pending::new).collect();
             let (mut out, mut coalesce, mut losers) = (Vec::new(), Coalesce::default(), 0);
             while let Some(piece) = next_piece(&mut sources, |loser| losers += u64::from(loser.file().is_some())) {
                 out.extend(coalesce.push(piece));

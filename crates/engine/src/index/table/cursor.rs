@@ -6,7 +6,7 @@ use base::{KIB, Result};
 
 use super::page::{self, LEAF_ENTRIES, PAGE, PageKind};
 use super::{Entry, PageCache, Table};
-use crate::index::sweep::Source;
+use crate::index::sweep::{Pending, Source};
 use crate::verified::FileRange;
 
 /// Leaves read at a time: 64 KiB.
@@ -16,8 +16,8 @@ const LEAVES_PER_READ: u32 = 64 * KIB as u32 / PAGE as u32;
 pub struct TableCursor {
     table: Rc<Table>,
     next_leaf: u32,
-    /// Entries read and not yet passed, last first.
-    entries: Vec<Entry>,
+    /// Entries read and not yet passed.
+    entries: Pending,
 }
 
 impl TableCursor {
@@ -31,7 +31,7 @@ impl TableCursor {
             true => table.leaf_of(cache, from).await?,
             false => table.info.leaves,
         };
-        let mut cursor = TableCursor { table, next_leaf, entries: Vec::new() };
+        let mut cursor = TableCursor { table, next_leaf, entries: Pending::default() };
         while cursor.is_starved() {
             cursor.fill(cache).await?;
             cursor.skip_to(from);
@@ -80,8 +80,7 @@ impl TableCursor {
                 entries.push(table.entry(leaf, number, index)?);
             }
         }
-        entries.reverse();
-        self.entries = entries;
+        self.entries = Pending::new(entries);
         self.next_leaf += leaves;
         Ok(())
     }
@@ -89,18 +88,10 @@ impl TableCursor {
 
 impl Source for TableCursor {
     fn peek(&self) -> Option<Entry> {
-        self.entries.last().copied()
+        self.entries.peek()
     }
 
     fn skip_to(&mut self, block: u32) {
-        while let Some(entry) = self.entries.last_mut() {
-            if entry.end() > block {
-                if entry.block < block {
-                    *entry = entry.clipped(block, entry.end());
-                }
-                return;
-            }
-            self.entries.pop();
-        }
+        self.entries.skip_to(block);
     }
 }

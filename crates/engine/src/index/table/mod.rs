@@ -12,6 +12,7 @@ pub mod cursor;
 pub mod page;
 pub mod writer;
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use base::{Error, FileId, Result, SegmentId};
@@ -19,6 +20,7 @@ use base::{Error, FileId, Result, SegmentId};
 use super::TableInfo;
 use super::entry::{Entry, Version};
 use super::page_cache::{Page, PageCache, read_page};
+use crate::garbage::Garbage;
 use page::{INNER_CHILDREN, LEAF_ENTRIES, PageKind, PagePlace, SUMMARY_FILES};
 
 /// Most levels of inner pages: 1,016 to the fourth leaves are more than 32-bit page numbers reach.
@@ -67,17 +69,58 @@ pub struct Table {
     segment: SegmentId,
     info: TableInfo,
     layout: Layout,
+    is_quiet: Cell<bool>,
+    references: Cell<Counted>,
+}
+
+/// Whether the garbage ledger knows which data files a table's entries name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counted {
+    /// Not yet: the table was restored at the start.
+    No,
+    /// Its summary is being read.
+    Running,
+    /// Yes.
+    Yes,
 }
 
 impl Table {
     /// The table of `segment` that `info` describes. Nothing is read.
     pub fn new(segment: SegmentId, info: TableInfo) -> Table {
-        Table { segment, info, layout: Layout::new(info.leaves, info.data_files) }
+        let layout = Layout::new(info.leaves, info.data_files);
+        Table { segment, info, layout, is_quiet: Cell::new(info.quiet), references: Cell::new(Counted::No) }
+    }
+
+    /// The same, of a table whose references are in the garbage ledger already: its entries came from memory.
+    pub fn new_counted(segment: SegmentId, info: TableInfo) -> Table {
+        let table = Table::new(segment, info);
+        table.references.set(Counted::Yes);
+        table
+    }
+
+    /// Reports the references of a restored table to the ledger, once. Returns whether they are there now; another
+    /// task may be on its way.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`.
+    pub async fn count_references(&self, cache: &PageCache, garbage: &Garbage) -> Result<bool> {
+        if self.references.get() == Counted::No {
+            let counting = Counting::begin(&self.references);
+            let files = self.data_files(cache).await?;
+            files.into_iter().for_each(|(file, entries)| garbage.add_references(file, u64::from(entries)));
+            counting.0.set(Counted::Yes);
+        }
+        Ok(self.references.get() == Counted::Yes)
     }
 
     /// What is known without reading.
-    pub fn info(&self) -> &TableInfo {
-        &self.info
+    pub fn info(&self) -> TableInfo {
+        TableInfo { quiet: self.is_quiet.get(), ..self.info }
+    }
+
+    /// A later freeze found nothing new and nothing in flight: now the table is quiet, too.
+    pub fn set_quiet(&self) {
+        self.is_quiet.set(true);
     }
 
     /// No entry is newer than this.
@@ -171,9 +214,28 @@ impl Table {
     pub async fn check_footer(&self, cache: &PageCache) -> Result<()> {
         let number = self.layout.footer();
         let page = read_page(cache.files(), &self.place(number, PageKind::Footer)).await?;
-        match page::footer_info(&page) == Some(self.info) {
-            true => Ok(()),
-            false => Err(self.malformed(number)),
+        // A table may have become quiet after it was written.
+        match page::footer_info(&page) {
+            Some(footer) if (TableInfo { quiet: footer.quiet, ..self.info }) == footer => Ok(()),
+            _ => Err(self.malformed(number)),
+        }
+    }
+}
+
+/// A summary being read. If that fails or is dropped, another task may try.
+struct Counting<'a>(&'a Cell<Counted>);
+
+impl<'a> Counting<'a> {
+    fn begin(counted: &'a Cell<Counted>) -> Self {
+        counted.set(Counted::Running);
+        Counting(counted)
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        if self.0.get() == Counted::Running {
+            self.0.set(Counted::No);
         }
     }
 }

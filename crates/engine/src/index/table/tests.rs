@@ -70,7 +70,7 @@ fn a_table_answers_as_the_memtable_it_came_from() {
             let entries: Vec<Entry> = memtable.iter().copied().collect();
             let table = std::rc::Rc::new(write(cache.files().store(), &entries, 1).await);
             table.check_footer(&cache).await.unwrap();
-            check_info(table.info(), &entries);
+            check_info(&table.info(), &entries);
             for _ in 0..50 {
                 let start = prng.below(10_100) as u32;
                 let blocks = start..start + prng.between(1, 400) as u32;

@@ -1,0 +1,117 @@
+//! Flushes and merges by itself: memtables stay below their bound, segments keep few tables.
+//!
+//! Two tasks wait for changes: one flushes what is frozen, and freezes and flushes the largest memtable while there
+//! is too much in memory; the other merges where `policies::merge` says so. Both are background work, but a flush
+//! that writers wait for runs as `Io`. After an error a task rests before it tries again, so that a full disk is not
+//! asked a thousand times.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{FileId, Result, SegmentId};
+use policies::merge::{MergeSettings, plan_merge};
+use runtime::{Class, Task};
+
+use super::Index;
+use crate::transaction::TransactionSink;
+
+/// How long a task rests after an error.
+const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
+
+impl Index {
+    /// Starts the two tasks. They end when dropped; what they were writing is then removed by the next start.
+    pub fn spawn_maintenance(&self, sink: Rc<dyn TransactionSink>) -> [Task<()>; 2] {
+        let handle = self.0.files.handle();
+        let flusher = self.clone().run_flusher(sink.clone());
+        let merger = self.clone().run_merger(sink);
+        [handle.spawn(Class::Background, "flusher", flusher), handle.spawn(Class::Background, "merger", merger)]
+    }
+
+    async fn run_flusher(self, sink: Rc<dyn TransactionSink>) {
+        loop {
+            let changed = self.0.changed.wait();
+            let Some(segment) = self.next_to_flush(&*sink) else {
+                changed.await;
+                continue;
+            };
+            let class = match self.memtable_bytes() >= self.0.options.memtable_bytes_max {
+                true => Class::Io,
+                false => Class::Background,
+            };
+            let (this, sink) = (self.clone(), sink.clone());
+            let job = async move { this.flush(segment, &*sink).await };
+            match self.0.files.handle().spawn(class, "flush a memtable", job).await {
+                Ok(true) => (),
+                // Somebody else flushes it.
+                Ok(false) => changed.await,
+                Err(error) => self.rest("a memtable could not be flushed", segment, &error).await,
+            }
+        }
+    }
+
+    /// A segment with a frozen memtable; else, if there is too much in memory, the largest one, frozen now.
+    fn next_to_flush(&self, sink: &dyn TransactionSink) -> Option<SegmentId> {
+        if let Some(segment) = self.0.frozen.borrow().first() {
+            return Some(*segment);
+        }
+        if !self.wants_flush() {
+            return None;
+        }
+        let (segment, _) = *self.memtables().first()?;
+        self.freeze(segment, sink.frozen_at(segment));
+        Some(segment)
+    }
+
+    async fn run_merger(self, sink: Rc<dyn TransactionSink>) {
+        loop {
+            let changed = self.0.tables_changed.wait();
+            let Some((segment, files)) = self.next_to_merge() else {
+                changed.await;
+                continue;
+            };
+            if let Err(error) = self.merge(segment, &files, &*sink).await {
+                self.0.merge_candidates.borrow_mut().insert(segment);
+                self.rest("tables could not be merged", segment, &error).await;
+            }
+        }
+    }
+
+    /// Takes segments whose tables changed until one wants a merge. A merge that succeeds brings it back.
+    fn next_to_merge(&self) -> Option<(SegmentId, Vec<FileId>)> {
+        loop {
+            let segment = self.0.merge_candidates.borrow_mut().pop_first()?;
+            let tables = self.tables(segment).tables;
+            let sizes: Vec<u64> = tables.iter().map(|table| u64::from(table.entries)).collect();
+            let run = plan_merge(&sizes, &MergeSettings::default());
+            if run > 0 {
+                return Some((segment, tables[..run].iter().map(|table| table.file).collect()));
+            }
+        }
+    }
+
+    async fn rest(&self, what: &str, segment: SegmentId, error: &base::Error) {
+        tracing::warn!(%segment, "{what}: {error}");
+        self.0.files.handle().sleep(REST_AFTER_ERROR).await;
+    }
+
+    /// Flushes every memtable, and returns when all that was applied before the call is in tables.
+    ///
+    /// # Errors
+    /// `Full`, `Io`, `Fenced`: what is not flushed stays in memory, and in the transaction log.
+    pub async fn flush_all(&self, sink: &dyn TransactionSink) -> Result<()> {
+        let segments: Vec<SegmentId> = self.memtables().into_iter().map(|(segment, _)| segment).collect();
+        for &segment in &segments {
+            self.freeze(segment, sink.frozen_at(segment));
+        }
+        for segment in segments {
+            let Some(last) = self.segment(segment).and_then(|segment| segment.newest_frozen()) else { continue };
+            while self.segment(segment).is_some_and(|segment| segment.is_frozen(&last)) {
+                let changed = self.0.changed.wait();
+                if !self.flush(segment, sink).await? {
+                    changed.await;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! The index of a few segments against a map, under everything that can happen to it at once: dumps, large writes that
+//! arrive late, discards, relocations, freezes at any moment, flushes, merges of any tables, restarts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::{FileId, Prng, SegmentSequence};
+use files::LocalBoxFuture;
+use files::memory::{Memory, MemoryOptions};
+use runtime::{Class, Handle};
+
+use super::*;
+use crate::EPOCH;
+use crate::testing::{TestLog, run};
+use crate::transaction::{Record, TransactionSink};
+
+const BLOCKS: u32 = 600;
+const SEGMENT: SegmentId = SegmentId { volume: VolumeId(7), index: 1 };
+
+/// The winner for each block, tombstones included.
+type Model = BTreeMap<u32, Entry>;
+
+fn join_model(model: &mut Model, entries: &[Entry]) {
+    for entry in entries {
+        for block in entry.block..entry.end() {
+            let one = Entry { block, count: 1, ..*entry };
+            let best = model.entry(block).or_insert(one);
+            if one.wins_over(best) {
+                *best = one;
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Life {
+    handle: Handle,
+    log: TestLog,
+    index: Index,
+    model: Rc<RefCell<Model>>,
+    /// The next sequence to give.
+    sequence: Rc<Cell<u64>>,
+    tally: Rc<RefCell<BTreeMap<&'static str, u64>>>,
+}
+
+impl Life {
+    fn count(&self, what: &'static str) {
+        *self.tally.borrow_mut().entry(what).or_default() += 1;
+    }
+
+    fn next_sequence(&self) -> SegmentSequence {
+        self.sequence.set(self.sequence.get() + 1);
+        SegmentSequence(self.sequence.get())
+    }
+
+    /// Logs entries; memory and model learn of them when they are durable.
+    async fn log_entries(&self, record: Record) {
+        let (Record::Dump { entries, .. } | Record::Relocate { entries, .. }) = &record else { return };
+        let (index, model, entries) = (self.index.clone(), self.model.clone(), entries.clone());
+        let apply = move |_| {
+            index.apply(SEGMENT, &entries);
+            join_model(&mut model.borrow_mut(), &entries);
+        };
+        let _ = self.log.log(record, Box::new(apply)).await;
+    }
+
+    /// A dump of a few writes and discards; each file holds a few blocks.
+    fn dump(&self, prng: &mut Prng) -> impl Future<Output = ()> + use<> {
+        let mut entries = Vec::new();
+        let mut through = SegmentSequence(0);
+        for _ in 0..prng.between(1, 12) {
+            let block = prng.below(u64::from(BLOCKS)) as u32;
+            through = self.next_sequence();
+            match prng.one_in(5) {
+                true => {
+                    let count = prng.between(1, u64::from(BLOCKS - block).min(60)) as u32;
+                    entries.push(Entry::zeros(block, count, through));
+                }
+                false => entries.push(self.place(prng, block, through)),
+            }
+        }
+        self.count("dumps");
+        let this = self.clone();
+        async move { this.log_entries(Record::Dump { segment: SEGMENT, epoch: EPOCH, through, entries }).await }
+    }
+
+    fn place(&self, prng: &mut Prng, block: u32, sequence: SegmentSequence) -> Entry {
+        let file = FileId(1_000_000 + prng.below(30));
+        Entry::data(block, sequence, file, sequence.0 * 4096, sequence.0 as u32)
+    }
+
+    /// What GC does: looks where blocks are, takes its time, logs new places.
+    fn relocate(&self, prng: &mut Prng) -> impl Future<Output = ()> + use<> {
+        let start = prng.below(u64::from(BLOCKS)) as u32;
+        let blocks = start..(start + prng.between(1, 40) as u32).min(BLOCKS);
+        let (delay, file) = (Duration::from_micros(prng.below(900)), FileId(2_000_000 + prng.below(30)));
+        let this = self.clone();
+        async move {
+            let _relocating = this.log.relocating(SEGMENT);
+            let runs = this.index.lookup(SEGMENT, blocks).await.unwrap();
+            let live = runs.into_iter().filter_map(|(_, entry)| entry).filter(|entry| entry.file().is_some());
+            let moved = |entry: Entry| {
+                entry.relocated(file, (entry.version.sequence.0 * 64 + u64::from(entry.version.moves)) * 4096)
+            };
+            let entries: Vec<Entry> = live.map(moved).collect();
+            this.handle.sleep(delay).await;
+            if !entries.is_empty() {
+                this.count("relocations");
+                this.log_entries(Record::Relocate { segment: SEGMENT, epoch: EPOCH, entries }).await;
+            }
+        }
+    }
+
+    fn check_lookup(&self, prng: &mut Prng) -> impl Future<Output = ()> + use<> {
+        let start = prng.below(u64::from(BLOCKS)) as u32;
+        let blocks = start..(start + prng.between(1, 80) as u32).min(BLOCKS);
+        let this = self.clone();
+        async move {
+            // Taken in the same step as the index's snapshot.
+            let model = this.model.borrow().clone();
+            let runs = this.index.lookup(SEGMENT, blocks.clone()).await.unwrap();
+            assert_eq!((runs[0].0.start, runs[runs.len() - 1].0.end), (blocks.start, blocks.end));
+            for (run, entry) in runs {
+                for block in run {
+                    assert_same(block, entry.map(|entry| entry.clipped(block, block + 1)), model.get(&block).copied());
+                }
+            }
+            this.count("lookups");
+        }
+    }
+
+    fn check_scan(&self, prng: &mut Prng) -> impl Future<Output = ()> + use<> {
+        let from = prng.below(u64::from(BLOCKS)) as u32;
+        let entries_max = prng.between(1, 100) as usize;
+        let this = self.clone();
+        async move {
+            let model = this.model.borrow().clone();
+            let scan = this.index.scan(SEGMENT, from, entries_max).await.unwrap();
+            assert!(scan.entries.len() <= entries_max && scan.end > from);
+            let mut found = Model::new();
+            join_model(&mut found, &scan.entries);
+            for block in from..scan.end.min(BLOCKS) {
+                assert_same(block, found.get(&block).copied(), model.get(&block).copied());
+            }
+            this.count("scans");
+        }
+    }
+
+    async fn merge(&self, choice: u64, all: bool) {
+        let tables = self.index.tables(SEGMENT).tables;
+        if tables.is_empty() {
+            return;
+        }
+        let start = choice as usize % tables.len();
+        let end = start + 1 + (choice / 64) as usize % (tables.len() - start);
+        let range = if all { 0..tables.len() } else { start..end };
+        let files: Vec<FileId> = tables[range].iter().map(|table| table.file).collect();
+        if let Ok(true) = self.index.merge(SEGMENT, &files, &self.log).await {
+            self.count("merges");
+        }
+    }
+}
+
+/// A block that was discarded may be unmapped.
+fn assert_same(block: u32, found: Option<Entry>, expected: Option<Entry>) {
+    let content = |entry: Option<Entry>| entry.filter(|entry| entry.file().is_some());
+    assert_eq!(content(found), content(expected), "block {block}");
+}
+
+fn new_index(handle: &Handle, memory: &Memory) -> Index {
+    let files = VerifiedFiles::new(handle, &memory.open(handle));
+    let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 20, copies: 1, epoch: EPOCH };
+    Index::new(&files, &Garbage::new(), options)
+}
+
+async fn random_history(handle: Handle, seed: u64, tally: Rc<RefCell<BTreeMap<&'static str, u64>>>) {
+    let mut prng = Prng::new(seed);
+    let memory = Memory::new(seed, MemoryOptions::default());
+    let log = TestLog::new(&handle, prng.next_u64());
+    let index = new_index(&handle, &memory);
+    let mut life = Life { handle: handle.clone(), log, index, model: Rc::default(), sequence: Rc::default(), tally };
+    for _ in 0..prng.between(1, 4) {
+        let mut tasks = Vec::new();
+        for _ in 0..prng.between(20, 150) {
+            let this = life.clone();
+            let spawn = |future: LocalBoxFuture<'static, ()>| handle.spawn(Class::Io, "operation", future);
+            match prng.below(20) {
+                0..6 => tasks.push(spawn(Box::pin(this.dump(&mut prng)))),
+                6..8 => tasks.push(spawn(Box::pin(this.relocate(&mut prng)))),
+                8..12 => tasks.push(spawn(Box::pin(this.check_lookup(&mut prng)))),
+                12..14 => tasks.push(spawn(Box::pin(this.check_scan(&mut prng)))),
+                14..16 => {
+                    let at = life.log.frozen_at(SEGMENT);
+                    life.count(if at.quiet { "quiet freezes" } else { "freezes in traffic" });
+                    life.index.freeze(SEGMENT, at);
+                }
+                16..18 => tasks.push(spawn(Box::pin(async move {
+                    if let Ok(true) = this.index.flush(SEGMENT, &this.log).await {
+                        this.count("flushes");
+                    }
+                }))),
+                _ => {
+                    let (choice, all) = (prng.next_u64(), prng.one_in(2));
+                    tasks.push(spawn(Box::pin(async move { this.merge(choice, all).await })));
+                }
+            }
+            handle.sleep(Duration::from_nanos(prng.below(400_000))).await;
+        }
+        if prng.one_in(3) {
+            for task in tasks.drain(..) {
+                task.await;
+            }
+            check_everything(&life).await;
+        }
+        drop(tasks);
+        life = restart(life, &handle, &memory).await;
+    }
+    check_everything(&life).await;
+}
+
+/// Kills the index in the middle of what it does, and recovers it from tables and the tail of the log.
+async fn restart(life: Life, handle: &Handle, memory: &Memory) -> Life {
+    life.count("restarts");
+    let log = life.log.crash();
+    let index = new_index(handle, memory);
+    index.restore(SEGMENT, &log.tables(SEGMENT));
+    log.tail(SEGMENT).iter().for_each(|entries| index.apply(SEGMENT, entries));
+    // What became durable is what counts, whether the dead index had applied it or not.
+    let mut model = Model::new();
+    for (_, record) in log.records() {
+        if let Record::Dump { entries, .. } | Record::Relocate { entries, .. } = record {
+            join_model(&mut model, &entries);
+        }
+    }
+    Life { log, index, model: Rc::new(RefCell::new(model)), ..life }
+}
+
+async fn check_everything(life: &Life) {
+    while life.log.in_flight() > 0 {
+        life.handle.sleep(Duration::from_millis(1)).await;
+    }
+    let model = life.model.borrow().clone();
+    for block in 0..BLOCKS {
+        assert_same(block, life.index.lookup_block(SEGMENT, block).await.unwrap(), model.get(&block).copied());
+    }
+    check_references(life, &model, false).await;
+    life.index.flush_all(&life.log).await.unwrap();
+    life.merge(0, true).await;
+    for block in 0..BLOCKS {
+        assert_same(block, life.index.lookup_block(SEGMENT, block).await.unwrap(), model.get(&block).copied());
+    }
+    // In one table nothing hides: references are live blocks.
+    check_references(life, &model, true).await;
+    let tables = life.index.tables(SEGMENT).tables;
+    if let [table] = tables[..] {
+        // Everything was quiet, so nothing is kept for what may still arrive.
+        assert_eq!(table.tombstones, 0);
+    }
+}
+
+async fn check_references(life: &Life, model: &Model, exact: bool) {
+    assert!(life.index.count_references(SEGMENT).await.unwrap());
+    let mut live: BTreeMap<FileId, i64> = BTreeMap::new();
+    model.values().filter_map(Entry::file).for_each(|file| *live.entry(file).or_default() += 1);
+    for file in (0..30).flat_map(|i| [FileId(1_000_000 + i), FileId(2_000_000 + i)]) {
+        let (references, live) = (life.index.garbage().references(file), live.get(&file).copied().unwrap_or(0));
+        assert!(if exact { references == live } else { references >= live }, "{file}: {references} for {live} live");
+    }
+}
+
+#[test]
+fn agrees_with_a_map_under_everything_at_once() {
+    let tally: Rc<RefCell<BTreeMap<&'static str, u64>>> = Rc::default();
+    for seed in 0..150 {
+        let tally = tally.clone();
+        run(seed, move |handle| random_history(handle, seed, tally));
+    }
+    let tally = tally.borrow();
+    for what in [
+        "dumps",
+        "relocations",
+        "lookups",
+        "scans",
+        "quiet freezes",
+        "freezes in traffic",
+        "flushes",
+        "merges",
+        "restarts",
+    ] {
+        assert!(tally.get(what).is_some_and(|&count| count > 20), "{what}: {tally:?}");
+    }
+}
