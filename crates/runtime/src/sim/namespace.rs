@@ -9,6 +9,9 @@
 //! A removed file keeps its bytes while it is open or while a loss of power could bring its name back; only then is
 //! its inode dropped. It takes up room only while it has a name or is open.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path};
@@ -331,10 +334,10 @@ impl Namespace {
         self.inodes.retain(|id, _| reached.contains(id));
     }
 
+    /// A file lost its name. It stays: until a sync, a loss of power may bring the name back.
     fn orphan(&mut self, id: InodeId) {
         self.file_mut(id).has_name = false;
         self.orphans.push(id);
-        self.drop_orphans();
     }
 
     /// Drops files that nobody has open and that no loss of power could bring back.
@@ -368,6 +371,7 @@ impl Namespace {
         self.changes_made += 1;
         if self.changes.len() > CHANGES_MAX {
             self.commit(|index, _| index < CHANGES_MAX / 2);
+            self.drop_orphans();
         }
     }
 

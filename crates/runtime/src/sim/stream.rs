@@ -189,7 +189,7 @@ impl Streams {
             }
             return;
         };
-        if end.stalled > 0 || world.links.is_cut(end.peer_node, end.node) {
+        if world.links.is_cut(end.peer_node, end.node) {
             end.stalled += 1;
             return;
         }

@@ -144,7 +144,7 @@ fn readers_see_the_last_write_and_power_leaves_what_it_may() {
 
 #[test]
 fn a_sync_covers_what_was_written_before_it_was_submitted() {
-    let (mut kept, mut lost) = (0, 0);
+    let (mut kept, mut lost, mut short) = (0, 0, 0);
     for seed in 0..200 {
         let mut prng = Prng::new(seed);
         let mut content = Content::default();
@@ -158,12 +158,13 @@ fn a_sync_covers_what_was_written_before_it_was_submitted() {
         assert!(bytes[..1024].iter().all(|&byte| byte == 1), "seed {seed}");
         assert!(bytes[1024..2048].iter().all(|&byte| byte == 1 || byte == 2), "seed {seed}");
         assert!(content.size() >= 2048, "seed {seed}");
+        short += u64::from(content.size() == 2048);
         match bytes[1024] {
             2 => kept += 1,
             _ => lost += 1,
         }
     }
-    assert!(kept > 20 && lost > 20, "{kept} kept, {lost} lost");
+    assert!(kept > 20 && lost > 20 && short > 20, "{kept} kept, {lost} lost, {short} short");
 }
 
 #[test]
