@@ -301,7 +301,9 @@ fn the_openapi_document_says_what_the_routes_do() {
         let mut required: Vec<String> = serde_json::from_value(schemas[name]["required"].clone()).unwrap();
         let mut properties = keys(&schemas[name]["properties"]);
         let mut found = keys(value);
-        [&mut required, &mut properties, &mut found].map(|names| names.sort());
+        for names in [&mut required, &mut properties, &mut found] {
+            names.sort();
+        }
         assert_eq!((&found, &found), (&required, &properties), "{name}");
     }
 }
