@@ -81,7 +81,9 @@ impl Life {
         }
         self.count("dumps");
         let this = self.clone();
-        async move { this.log_entries(Record::Dump { segment: SEGMENT, epoch: EPOCH, through, entries }).await }
+        async move {
+            this.log_entries(Record::Dump { segment: SEGMENT, epoch: EPOCH, through, replay: None, entries }).await
+        }
     }
 
     fn place(&self, prng: &mut Prng, block: u32, sequence: SegmentSequence) -> Entry {

@@ -6,14 +6,15 @@
 use base::checksum::crc32c_append;
 use base::units::round_up;
 use base::{
-    AlignedBuf, BLOCK, Epoch, FileId, Generation, Incarnation, LogSequence, SegmentSequence, SnapshotNumber, VolumeId,
-    WriteSequence, WriteStamp,
+    AlignedBuf, BLOCK, Epoch, Error, FileId, Generation, Incarnation, LogSequence, Result, SegmentSequence,
+    SnapshotNumber, VolumeId, WriteSequence, WriteStamp,
 };
 use bytes::BufMut;
 
 use super::fields::{Fields, put_count, put_segment};
 use super::format::{Checkpoint, Record, SegmentCheckpoint};
 use crate::index::{Entry, Mapping, SegmentTables, TableInfo, Version};
+use crate::journal::JournalPosition;
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = 64;
@@ -46,10 +47,11 @@ pub struct Header {
 pub fn encode_body(record: &Record) -> Vec<u8> {
     let mut out = Vec::new();
     match record {
-        Record::Dump { segment, epoch, through, entries } => {
+        Record::Dump { segment, epoch, through, replay, entries } => {
             put_segment(&mut out, *segment);
             out.put_u64_le(epoch.0);
             out.put_u64_le(through.0);
+            put_position(&mut out, replay.as_ref());
             put_entries(&mut out, entries);
         }
         Record::Large { segment, epoch, sequence, stamp, block, file, offset, checksums } => {
@@ -108,7 +110,9 @@ pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
     head.put_u64_le(header.sequence.0);
     head.put_u64_le(header.durable_through.0);
     head.put_u32_le(body.len() as u32);
-    head.resize(HEADER_BYTES, 0);
+    head.put_u32_le(0); // compatible feature flags
+    head.put_u32_le(0); // read-only-compatible feature flags
+    head.put_u32_le(0); // reserved
     let crc = crc32c_append(crc32c_append(0, &head), body);
     head[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     out.extend_from_slice(&head);
@@ -119,15 +123,50 @@ pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
 
 /// Reads the record at the start of `bytes`, which must have been written to `file`: its header, itself, and its
 /// length in the file. `None` if there is no whole valid one: zeros, another file's bytes, a torn or rotten record.
-pub fn decode(bytes: &[u8], file: FileId) -> Option<(Header, Record, u64)> {
+///
+/// # Errors
+/// `Invalid`: a whole valid record that this version does not understand, or that makes no sense. It must not be
+/// taken for a torn one.
+pub fn decode(bytes: &[u8], file: FileId) -> Result<Option<(Header, Record, u64)>> {
+    let Some((fixed, body)) = checked(bytes, file) else { return Ok(None) };
+    let header = fixed.header;
+    let not_understood = |what: &str| {
+        Error::invalid(format!(
+            "transaction record {} of file {file} has {what}: it was written by a later version, start that one",
+            header.sequence
+        ))
+    };
+    if fixed.version != VERSION {
+        return Err(not_understood(&format!("version {}", fixed.version)));
+    }
+    if fixed.incompatible != 0 || fixed.read_only_compatible != 0 {
+        return Err(not_understood("feature flags that this version does not know"));
+    }
+    let record = decode_body(fixed.kind, body).ok_or_else(|| not_understood("unknown content"))?;
+    if fixed.reserved != 0 || header.durable_through >= header.sequence {
+        return Err(not_understood("an unknown header"));
+    }
+    Ok(Some((header, record, padded_len(body.len()))))
+}
+
+/// The fields of a header whose checksum is right.
+struct Fixed {
+    header: Header,
+    version: u16,
+    kind: u16,
+    incompatible: u32,
+    read_only_compatible: u32,
+    reserved: u32,
+}
+
+/// Header and body at the start of `bytes`, if the checksum and the file are right.
+fn checked(bytes: &[u8], file: FileId) -> Option<(Fixed, &[u8])> {
     let head: [u8; HEADER_BYTES] = *bytes.first_chunk()?;
     let mut fields = Fields(&head);
-    if fields.u32()? != MAGIC || fields.u16()? != VERSION {
+    if fields.u32()? != MAGIC {
         return None;
     }
-    let kind = fields.u16()?;
-    fields.reserved::<4>()?;
-    let crc = fields.u32()?;
+    let (version, kind, incompatible, crc) = (fields.u16()?, fields.u16()?, fields.u32()?, fields.u32()?);
     let header = Header {
         file: fields.file()?,
         incarnation: Incarnation(fields.u64()?),
@@ -135,18 +174,15 @@ pub fn decode(bytes: &[u8], file: FileId) -> Option<(Header, Record, u64)> {
         durable_through: fields.log_sequence()?,
     };
     let body_len = fields.u32()? as usize;
-    fields.reserved::<12>()?;
-    if header.file != file || body_len > BODY_BYTES_MAX || header.durable_through >= header.sequence {
+    let (_compatible, read_only_compatible, reserved) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    if header.file != file || body_len > BODY_BYTES_MAX {
         return None;
     }
     let body = bytes.get(HEADER_BYTES..HEADER_BYTES + body_len)?;
     let mut unsummed = head;
     unsummed[CRC_AT..CRC_AT + 4].fill(0);
-    if crc32c_append(crc32c_append(0, &unsummed), body) != crc {
-        return None;
-    }
-    let record = decode_body(kind, body)?;
-    Some((header, record, padded_len(body_len)))
+    let intact = crc32c_append(crc32c_append(0, &unsummed), body) == crc;
+    intact.then_some((Fixed { header, version, kind, incompatible, read_only_compatible, reserved }, body))
 }
 
 /// The length of the body that the header at the start of `bytes` claims; nothing is verified. Zero where there are
@@ -180,6 +216,7 @@ fn decode_body(kind: u16, body: &[u8]) -> Option<Record> {
             segment: f.segment()?,
             epoch: Epoch(f.u64()?),
             through: f.segment_sequence()?,
+            replay: position(f)?,
             entries: entries(f)?,
         },
         2 => large(f)?,
@@ -198,6 +235,20 @@ fn decode_body(kind: u16, body: &[u8]) -> Option<Record> {
     };
     fields.end()?;
     Some(record)
+}
+
+/// A place in the journal: file, byte offset, log sequence; zeros if there is none.
+fn put_position(out: &mut Vec<u8>, position: Option<&JournalPosition>) {
+    let (file, offset, sequence) = position.map_or((0, 0, 0), |at| (at.file.0, at.offset, at.sequence.0));
+    [file, offset, sequence].into_iter().for_each(|field| out.put_u64_le(field));
+}
+
+fn position(f: &mut Fields<'_>) -> Option<Option<JournalPosition>> {
+    let (file, offset, sequence) = (f.u64()?, f.u64()?, f.u64()?);
+    match file {
+        0 => ((offset, sequence) == (0, 0)).then_some(None),
+        _ => Some(Some(JournalPosition { file: FileId(file), offset, sequence: LogSequence(sequence) })),
+    }
 }
 
 fn put_stamp(out: &mut Vec<u8>, stamp: &WriteStamp) {
@@ -276,6 +327,7 @@ fn tables(f: &mut Fields<'_>, count: u32) -> Option<Vec<TableInfo>> {
 fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
     out.put_u64_le(checkpoint.from.0);
     out.put_u64_le(checkpoint.decided_through.0);
+    put_position(out, checkpoint.replay.as_ref());
     put_count(out, checkpoint.rejected.len());
     put_count(out, checkpoint.dropped.len());
     put_count(out, checkpoint.segments.len());
@@ -299,12 +351,13 @@ fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
 }
 
 fn checkpoint(f: &mut Fields<'_>) -> Option<Checkpoint> {
-    let (from, decided_through) = (f.log_sequence()?, f.log_sequence()?);
+    let (from, decided_through, replay) = (f.log_sequence()?, f.log_sequence()?, position(f)?);
     let (rejected, dropped, segments) = (f.u32()?, f.u32()?, f.u32()?);
     f.reserved::<4>()?;
     Some(Checkpoint {
         from,
         decided_through,
+        replay,
         rejected: f.list(rejected, 8, Fields::log_sequence)?,
         dropped: f.list(dropped, 8, |f| f.u64().map(VolumeId))?,
         segments: f.list(segments, 56, segment_checkpoint)?,

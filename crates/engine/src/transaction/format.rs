@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use base::{BLOCK, Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
 
 use crate::index::{Entry, SegmentTables, TableInfo};
+use crate::journal::JournalPosition;
 
 /// One record of the transaction log.
 #[derive(Clone, PartialEq, Debug)]
@@ -17,6 +18,8 @@ pub enum Record {
         epoch: Epoch,
         /// Every write up to this one is in the index now.
         through: SegmentSequence,
+        /// Where a replay of the journal may start once this dump counts; nothing is known if there is none.
+        replay: Option<JournalPosition>,
         /// What the index learns.
         entries: Vec<Entry>,
     },
@@ -92,6 +95,8 @@ pub struct Checkpoint {
     pub decided_through: LogSequence,
     /// Large writes that a recovery found without their data.
     pub rejected: Vec<LogSequence>,
+    /// Where a replay of the journal may start; nothing is known if there is none.
+    pub replay: Option<JournalPosition>,
     /// Volumes dropped whose journaled records may still be found.
     pub dropped: Vec<VolumeId>,
     /// Every segment.

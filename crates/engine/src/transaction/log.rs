@@ -58,6 +58,7 @@ struct Shared {
     state: RefCell<State>,
     /// Something retired, rotated or broke.
     changed: Event,
+    rotated: Event,
 }
 
 struct State {
@@ -110,7 +111,15 @@ struct Slot {
 impl TransactionLog {
     /// A log that goes on with the record `next`. `files` are those of earlier incarnations that a replay still
     /// needs, by their first record; nothing is ever appended to them.
-    pub fn new(handle: &Handle, store: &Store, options: LogOptions, next: LogSequence, files: Vec<LogFile>) -> Self {
+    /// `rotated` is notified each time a new file is begun: a checkpoint would make the older ones unneeded.
+    pub fn new(
+        handle: &Handle,
+        store: &Store,
+        options: LogOptions,
+        next: LogSequence,
+        files: Vec<LogFile>,
+        rotated: &Event,
+    ) -> Self {
         let state = State {
             writer: None,
             spare: None,
@@ -133,6 +142,7 @@ impl TransactionLog {
             options,
             state: RefCell::new(state),
             changed: Event::new(),
+            rotated: rotated.clone(),
         }))
     }
 
@@ -195,6 +205,11 @@ impl TransactionLog {
         let end = pending.unwrap_or(state.next).min(state.retired_below());
         let failed = state.incomplete.iter().filter(|(_, what)| **what == Incomplete::Failed).map(|(at, _)| *at);
         (LogSequence(end.0 - 1), failed.take_while(|at| *at < end).collect())
+    }
+
+    /// Whether a large write failed that no checkpoint lists yet.
+    pub fn has_failed_large_writes(&self) -> bool {
+        self.0.state.borrow().incomplete.values().any(|what| *what == Incomplete::Failed)
     }
 
     /// A checkpoint that lists these failed large writes is durable: they hold nothing back any more.
@@ -292,6 +307,8 @@ impl TransactionLog {
         state.retired_end = 0;
         state.writer = Some(writer);
         state.rotations += 1;
+        drop(state);
+        self.0.rotated.notify();
     }
 
     /// Submits what waits for the disk, as far as the present file has room.

@@ -217,9 +217,9 @@ async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
     let mut file = ReadFile { info, content, found: Vec::new(), end: 0 };
     let mut offset = 0;
     while offset < len {
-        let found = match decode(&file.content[offset as usize..], file.info.id) {
+        let found = match decode(&file.content[offset as usize..], file.info.id)? {
             Some(found) => Some(found),
-            None => from_other_copies(store, &mut file, offset).await,
+            None => from_other_copies(store, &mut file, offset).await?,
         };
         offset += match found {
             Some((header, record, len)) => {
@@ -233,9 +233,9 @@ async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
 }
 
 /// Tries to read the record at `offset` from each single copy, and puts its bytes into the content.
-async fn from_other_copies(store: &Store, file: &mut ReadFile, offset: u64) -> Option<(Header, Record, u64)> {
+async fn from_other_copies(store: &Store, file: &mut ReadFile, offset: u64) -> Result<Option<(Header, Record, u64)>> {
     if file.info.copies <= 1 {
-        return None;
+        return Ok(None);
     }
     let rest = file.content.len() as u64 - offset;
     for copy in 0..file.info.copies_wanted {
@@ -245,10 +245,10 @@ async fn from_other_copies(store: &Store, file: &mut ReadFile, offset: u64) -> O
             continue;
         }
         let Ok(bytes) = store.read_copy(file.info.id, copy, offset, len as usize).await else { continue };
-        if let Some(found) = decode(&bytes, file.info.id) {
+        if let Some(found) = decode(&bytes, file.info.id)? {
             file.content[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
-            return Some(found);
+            return Ok(Some(found));
         }
     }
-    None
+    Ok(None)
 }

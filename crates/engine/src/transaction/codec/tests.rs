@@ -37,7 +37,13 @@ fn samples() -> Vec<Record> {
         Entry::data(200, SegmentSequence(3), FileId(12), 4096, 1).relocated(FileId(13), 0),
     ];
     vec![
-        Record::Dump { segment: segment(0), epoch: Epoch(1), through: SegmentSequence(41), entries: entries.clone() },
+        Record::Dump {
+            segment: segment(0),
+            epoch: Epoch(1),
+            through: SegmentSequence(41),
+            replay: Some(JournalPosition { file: FileId(3), offset: 8192, sequence: LogSequence(17) }),
+            entries: entries.clone(),
+        },
         Record::Large {
             segment: segment(1),
             epoch: Epoch(1),
@@ -61,6 +67,7 @@ fn samples() -> Vec<Record> {
         Record::Checkpoint(Checkpoint {
             from: LogSequence(6),
             decided_through: LogSequence(5),
+            replay: None,
             rejected: vec![LogSequence(4)],
             dropped: vec![VolumeId(4)],
             segments: vec![SegmentCheckpoint {
@@ -84,8 +91,8 @@ fn every_kind_survives() {
     for record in samples() {
         let bytes = encoded(&record);
         assert_eq!(bytes.len() as u64, padded_len(encode_body(&record).len()));
-        assert_eq!(decode(&bytes, HEADER.file), Some((HEADER, record.clone(), bytes.len() as u64)));
-        assert_eq!(decode(&bytes, FileId(0x1123)), None, "a record of another file");
+        assert_eq!(decode(&bytes, HEADER.file).unwrap(), Some((HEADER, record.clone(), bytes.len() as u64)));
+        assert_eq!(decode(&bytes, FileId(0x1123)).unwrap(), None, "a record of another file");
     }
 }
 
@@ -101,21 +108,37 @@ fn golden() {
     assert_eq!((all.len(), base::checksum::crc32c(&all)), (8 * 4096, GOLDEN_CRC));
 }
 
-const GOLDEN_HEADER: &str = "4c7654780100010000000000686410072211000000000000030000000000000009000000000000000700000000000000\
-    b8000000000000000000000000000000";
-const GOLDEN_DUMP: &str = "050000000000000000000000000000000100000000000000290000000000000003000000000000000700000001000000\
-    280000000000000000000000010000000c000000000000000020000000000000efbeadde001000000800000064000000\
-    29000000000000000000000002000000000000000000000000000000000000000000000000000000c800000001000000\
-    030000000000000001000000010000000d00000000000000000000000000000001000000001000000000000000000000";
-const GOLDEN_CRC: u32 = 0x3b0b_217d;
+const GOLDEN_HEADER: &str = "4c76547801000100000000003bae74532211000000000000030000000000000009000000000000000700000000000000\
+    d0000000000000000000000000000000";
+const GOLDEN_DUMP: &str = "050000000000000000000000000000000100000000000000290000000000000003000000000000000020000000000000\
+    110000000000000003000000000000000700000001000000280000000000000000000000010000000c00000000000000\
+    0020000000000000efbeadde001000000800000064000000290000000000000000000000020000000000000000000000\
+    00000000000000000000000000000000c800000001000000030000000000000001000000010000000d00000000000000";
+const GOLDEN_CRC: u32 = 0x90d2_87a3;
 
 #[test]
 fn zeros_and_prefixes_are_nothing() {
-    assert_eq!(decode(&[0; 4096], HEADER.file), None);
+    assert_eq!(decode(&[0; 4096], HEADER.file).unwrap(), None);
     for record in samples() {
         let bytes = encoded(&record);
         let used = HEADER_BYTES + encode_body(&record).len();
-        assert!((0..used).step_by(7).all(|len| decode(&bytes[..len], HEADER.file).is_none()));
+        assert!((0..used).step_by(7).all(|len| decode(&bytes[..len], HEADER.file).unwrap().is_none()));
+    }
+}
+
+/// What a later version wrote is refused, not cut off like a torn record.
+#[test]
+fn later_versions_are_refused() {
+    let record = &samples()[4];
+    for (at, value) in [(4, 2), (6, 99), (8, 1), (56, 1), (60, 1)] {
+        let mut bytes = encoded(record).to_vec();
+        bytes[at] = value;
+        bytes[CRC_AT..CRC_AT + 4].fill(0);
+        let used = HEADER_BYTES + encode_body(record).len();
+        let crc = base::checksum::crc32c(&bytes[..used]);
+        bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        let error = decode(&bytes, HEADER.file).unwrap_err();
+        assert!(error.message.contains("later version"), "byte {at}: {error}");
     }
 }
 
@@ -135,7 +158,7 @@ fn hostile_bodies() {
             body.truncate(prng.below(body.len() as u64 + 1) as usize);
         }
         let kind = if prng.one_in(4) { prng.below(12) as u16 } else { kind_of(&record) };
-        if let Some((_, decoded, _)) = decode(&encode(&HEADER, kind, &body), HEADER.file) {
+        if let Ok(Some((_, decoded, _))) = decode(&encode(&HEADER, kind, &body), HEADER.file) {
             assert_eq!(encode_body(&decoded), body);
         }
     }
