@@ -99,6 +99,11 @@ impl SegmentCache {
         self.data_bytes + self.extents.len() as u64 * EXTENT_OVERHEAD
     }
 
+    /// The most that a dump of it appends to a data file: an extent touches at most two blocks beyond its data.
+    pub fn dump_bytes_max(&self) -> u64 {
+        self.data_bytes + 2 * base::BLOCK * self.extents.len() as u64
+    }
+
     /// Whether it shows nothing. (Its highest sequence may still be above zero.)
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()

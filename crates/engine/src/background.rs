@@ -1,0 +1,91 @@
+//! What an engine does while nobody asks: dumps by age and pressure, checkpoints.
+//!
+//! An idle engine has no timer: the task that dumps by age sleeps until the oldest cache is due, and waits for an
+//! event while everything is clean.
+
+use std::rc::Rc;
+
+use base::Instant;
+use policies::dump::{Candidate, plan_age, plan_pressure};
+use runtime::Class;
+
+use crate::core::{Core, Stage};
+use crate::journal::JournalPressure;
+use crate::segment::DumpStage;
+
+impl Core {
+    /// Starts the tasks that end with the engine.
+    pub(crate) fn start_background(self: &Rc<Self>) {
+        self.maintenance.borrow_mut().extend(self.index.spawn_maintenance(Rc::new(self.log.clone())));
+        let core = self.clone();
+        self.handle.spawn(Class::Background, "dump by age", async move { core.dump_by_age().await }).detach();
+        let core = self.clone();
+        self.handle.spawn(Class::Io, "dump for memory", async move { core.dump_for_memory().await }).detach();
+        let core = self.clone();
+        self.handle.spawn(Class::Io, "dump for journal", async move { core.dump_for_journal().await }).detach();
+        let core = self.clone();
+        self.handle.spawn(Class::Background, "checkpoint", async move { core.keep_checkpointing().await }).detach();
+    }
+
+    async fn dump_by_age(self: Rc<Self>) {
+        while self.stage.get() == Stage::Running {
+            let changed = self.dirtied.wait();
+            let plan = plan_age(self.candidates(), self.handle.now(), self.options.dump_age);
+            for index in plan.due {
+                self.dump_candidate(index);
+            }
+            match plan.next_at {
+                Some(at) => self.handle.sleep_until(at).await,
+                None => changed.await,
+            }
+        }
+    }
+
+    async fn dump_for_memory(self: Rc<Self>) {
+        while self.stage.get() == Stage::Running {
+            self.admission.wanted().wait().await;
+            let over = self.admission.bytes().saturating_sub(self.admission.bytes_max() / 2);
+            for index in plan_pressure(self.candidates(), over) {
+                self.dump_candidate(index);
+            }
+        }
+    }
+
+    async fn dump_for_journal(self: Rc<Self>) {
+        let pressed = self.fusion.pressure_event();
+        while self.stage.get() == Stage::Running {
+            let (risen, dumped) = (pressed.wait(), self.dumped.wait());
+            if self.fusion.pressure() == JournalPressure::Low {
+                risen.await;
+                continue;
+            }
+            self.trim_journal().await;
+            match self.fusion.oldest_undumped(|id| self.dumped_through(id)) {
+                Some(oldest) => {
+                    for id in oldest.segments {
+                        let segment = self.segments.borrow().get(&id).cloned();
+                        segment.inspect(|segment| self.want_dump(segment));
+                    }
+                    dumped.await;
+                }
+                None => risen.await,
+            }
+        }
+    }
+
+    /// Every segment with an active cache that no dump is wanted for.
+    fn candidates(&self) -> impl Iterator<Item = Candidate<base::SegmentId>> {
+        let segments = self.all_segments();
+        segments.into_iter().filter(|segment| segment.dump_stage() == DumpStage::Idle).filter_map(|segment| {
+            let dirty_since: Instant = segment.dirty_since()?;
+            Some(Candidate { key: segment.id(), bytes: segment.active_bytes(), dirty_since })
+        })
+    }
+
+    fn dump_candidate(self: &Rc<Self>, id: base::SegmentId) {
+        let segment = self.segments.borrow().get(&id).cloned();
+        if let Some(segment) = segment {
+            self.want_dump(&segment);
+        }
+    }
+}

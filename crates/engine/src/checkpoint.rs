@@ -1,0 +1,88 @@
+//! Checkpoints: what bounds the transaction log, and so the time that a recovery takes.
+//!
+//! When the log has gone on to a new file, the index entries that only the older files hold are flushed to tables;
+//! then one record states everything that a recovery needs besides the records behind it, and the older files go.
+//! A checkpoint is composed and given its place in the log in one step, so that it stands for exactly the records
+//! that were applied before.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::{BLOCK, LogSequence, Result, SegmentId};
+
+use crate::core::{Core, Stage};
+use crate::transaction::{Checkpoint, Record, SegmentCheckpoint, TransactionSink};
+
+impl Core {
+    /// Writes a checkpoint whenever the log has begun a new file, or somebody wants one.
+    pub(crate) async fn keep_checkpointing(self: Rc<Self>) {
+        let mut written_at = self.log.rotations();
+        while self.stage.get() == Stage::Running {
+            let wanted = self.checkpoint_wanted.wait();
+            if self.log.rotations() == written_at && !self.log.has_failed_large_writes() {
+                wanted.await;
+                continue;
+            }
+            let rotations = self.log.rotations();
+            match self.checkpoint().await {
+                Ok(()) => written_at = rotations,
+                Err(error) => {
+                    tracing::warn!(%error, "a checkpoint failed and is tried again");
+                    self.handle.sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Flushes what only the older files of the log hold, writes a checkpoint, and deletes those files.
+    ///
+    /// # Errors
+    /// `Io`, `Full`: the log is as long as before, and as good.
+    pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<()> {
+        self.index.flush_all(&self.log).await?;
+        let (decided_through, failed) = self.log.undecided();
+        let mut checkpoint = self.compose_checkpoint();
+        checkpoint.decided_through = decided_through;
+        checkpoint.rejected.extend(&failed);
+        let start = checkpoint.replay_start();
+        checkpoint.rejected.retain(|sequence| *sequence >= start);
+        let rejected = checkpoint.rejected.clone();
+        let appended = self.log.append(&Record::Checkpoint(checkpoint), Box::new(|_| ())).1;
+        appended.await?;
+        self.log.on_rejected(&failed);
+        *self.rejected.borrow_mut() = rejected;
+        self.counters.checkpoints.set(self.counters.checkpoints.get() + 1);
+        self.log.trim(start).await
+    }
+
+    /// The state as of now, large writes that failed since excepted.
+    pub(crate) fn compose_checkpoint(&self) -> Checkpoint {
+        let from = self.log.retired_below();
+        let unflushed: BTreeSet<SegmentId> = self.index.memtables().into_iter().map(|(id, _)| id).collect();
+        let segments = self.all_segments().into_iter().map(|segment| {
+            let id = segment.id();
+            let mut tables = self.index.tables(id);
+            if !unflushed.contains(&id) {
+                // Nothing is in memory: all that was applied is in the tables.
+                tables.covers = tables.covers.max(self.log.frozen_at(id).covers);
+            }
+            let files = self.garbage.files(id);
+            SegmentCheckpoint {
+                segment: id,
+                next: segment.next(),
+                dumped_through: segment.dumped_through(),
+                last_large: segment.last_large(),
+                tables,
+                data_files: files.into_iter().map(|file| (file.file, file.written_blocks * BLOCK)).collect(),
+            }
+        });
+        Checkpoint {
+            from,
+            decided_through: LogSequence(0),
+            rejected: self.rejected.borrow().clone(),
+            replay: self.fusion.replay_start(|id| self.dumped_through(id)),
+            dropped: self.dropped.borrow_mut().still_needed(&self.store),
+            segments: segments.collect(),
+        }
+    }
+}

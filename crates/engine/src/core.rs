@@ -1,0 +1,119 @@
+//! What the parts of an engine share, and how they find each other.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::{Error, LogSequence, Result, SegmentId, SegmentSequence, VolumeId};
+use files::Store;
+use runtime::sync::{Budget, Event};
+use runtime::{Class, Handle, Task};
+
+use crate::admission::Admission;
+use crate::cache::CacheMemory;
+use crate::data_writer::DataFileFactory;
+use crate::fusion::FusionWriteEngine;
+use crate::garbage::Garbage;
+use crate::index::{Entry, Index};
+use crate::journal::JournalPressure;
+use crate::options::Options;
+use crate::read::Reader;
+use crate::segment::{Outside, Segment, SegmentStart, Segments};
+use crate::statistics::Counters;
+use crate::transaction::TransactionLog;
+use crate::verified::VerifiedFiles;
+use crate::volume::Dropped;
+
+/// Dumps at the same time: each holds up to a chunk of blocks beside its cache.
+pub(crate) const DUMPS_IN_FLIGHT: u64 = 8;
+
+/// The parts of one engine. Tasks hold it in an `Rc`; it ends with the last of them.
+pub(crate) struct Core {
+    pub(crate) handle: Handle,
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    pub(crate) memory: CacheMemory,
+    pub(crate) fusion: FusionWriteEngine,
+    pub(crate) log: TransactionLog,
+    pub(crate) files: VerifiedFiles,
+    pub(crate) index: Index,
+    pub(crate) garbage: Garbage,
+    pub(crate) reader: Reader,
+    pub(crate) admission: Rc<Admission>,
+    pub(crate) factory: DataFileFactory,
+    pub(crate) segments: RefCell<Segments>,
+    /// Volumes that were dropped, and whose records may still stand in a journal.
+    pub(crate) dropped: RefCell<Dropped>,
+    pub(crate) dump_slots: Budget,
+    /// A segment may have become dirty.
+    pub(crate) dirtied: Event,
+    /// A dump ended.
+    pub(crate) dumped: Event,
+    /// The transaction log should be checkpointed.
+    pub(crate) checkpoint_wanted: Event,
+    /// Large writes that do not count although their record is in the log: checkpoints name them as long as that is
+    /// so.
+    pub(crate) rejected: RefCell<Vec<LogSequence>>,
+    pub(crate) stage: Cell<Stage>,
+    pub(crate) trimming: Cell<bool>,
+    pub(crate) counters: Counters,
+    /// Flushes and merges of the index; they end with the engine.
+    pub(crate) maintenance: RefCell<Vec<Task<()>>>,
+}
+
+/// Whether the engine takes requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    Running,
+    Closing,
+    Closed,
+}
+
+impl Core {
+    /// The segment, made on its first use.
+    ///
+    /// # Errors
+    /// `NotFound` if its volume was dropped, `Internal` once the engine is closed.
+    pub(crate) fn segment(&self, id: SegmentId) -> Result<Rc<Segment>> {
+        if self.stage.get() != Stage::Running {
+            return Err(Error::internal("the engine is closed"));
+        }
+        if let Some(segment) = self.segments.borrow().get(&id) {
+            return Ok(segment.clone());
+        }
+        if id.volume == VolumeId(0) || self.dropped.borrow().contains(id.volume) {
+            return Err(Error::not_found(format!("volume {} was deleted", id.volume)));
+        }
+        Ok(self.add_segment(id, SegmentStart::default()))
+    }
+
+    pub(crate) fn add_segment(&self, id: SegmentId, start: SegmentStart) -> Rc<Segment> {
+        let segment = Rc::new(Segment::new(id, &self.memory, self.admission.segment_space(), start));
+        self.segments.borrow_mut().insert(id, segment.clone());
+        segment
+    }
+
+    /// Every segment, by id.
+    pub(crate) fn all_segments(&self) -> Vec<Rc<Segment>> {
+        self.segments.borrow().values().cloned().collect()
+    }
+
+    /// The last write of a segment that is in the index; a segment that is not there needs nothing from a journal.
+    pub(crate) fn dumped_through(&self, id: SegmentId) -> SegmentSequence {
+        self.segments.borrow().get(&id).map_or(SegmentSequence(u64::MAX), |segment| segment.dumped_through())
+    }
+
+    /// The class of a dump that starts now: foreground work when writers wait, or soon will (NSDI 2026, §4.3).
+    pub(crate) fn dump_class(&self) -> Class {
+        match self.admission.is_pressed() || self.fusion.pressure() == JournalPressure::Full {
+            true => Class::Io,
+            false => Class::Background,
+        }
+    }
+}
+
+impl Outside for Core {
+    fn apply_large(&self, segment: SegmentId, log: LogSequence, entries: &[Entry]) {
+        self.index.apply(segment, entries);
+        self.log.on_large_done(log);
+    }
+}

@@ -1,0 +1,269 @@
+//! The data files that a segment appends to: opened when needed, sealed when full or failed.
+//!
+//! A segment appends dumps to one file and large writes to another: large writes are foreground, so their file is
+//! *prepared* (zero-written or recycled), and data of one request stays together. Files of a segment that holds
+//! little are small; they grow with it, so that a thin volume of 1 GiB does not set aside gigabytes.
+//!
+//! Invariants: the record that says whose file it is comes before any record that refers to it; a file that failed
+//! takes no more; nothing is appended to a file of an earlier incarnation. A hole that a failed append leaves in a
+//! data file is harmless: bytes count only where a record refers to them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::units::round_up;
+use base::{BLOCK, Bytes, FileId, Result, SegmentId};
+use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use runtime::sync::Budget;
+use runtime::{Class, Handle};
+
+use crate::EPOCH;
+use crate::garbage::Garbage;
+use crate::options::DATA_FILE_BYTES_MIN;
+use crate::transaction::{Record, TransactionLog};
+
+/// What a file is appended to for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Dumps of segment caches.
+    Dump,
+    /// Large writes in the foreground.
+    Large,
+}
+
+/// How data files are made.
+#[derive(Clone, Copy, Debug)]
+pub struct DataFileOptions {
+    /// Smallest capacity of a new file.
+    pub bytes_min: u64,
+    /// Largest capacity.
+    pub bytes_max: u64,
+    /// Copies of each.
+    pub copies: u8,
+}
+
+impl DataFileOptions {
+    /// Sizes for a store of `capacity` bytes: a hundred and more files fit, whatever the setting says.
+    pub fn for_store(capacity: u64, data_file_bytes: u64, copies: u8) -> Self {
+        let bytes_max = data_file_bytes.min(round_down_power(capacity / 128)).max(DATA_FILE_BYTES_MIN);
+        DataFileOptions { bytes_min: bytes_max.min(base::MIB), bytes_max, copies }
+    }
+
+    /// The capacity of the next file of a segment whose files hold `held` bytes: a quarter of them, so that few
+    /// files hold most of a segment and little is set aside in vain.
+    pub fn capacity_for(&self, held: u64) -> u64 {
+        (held / 4).next_power_of_two().clamp(self.bytes_min, self.bytes_max)
+    }
+}
+
+fn round_down_power(value: u64) -> u64 {
+    match value {
+        0 => 0,
+        value => 1 << value.ilog2(),
+    }
+}
+
+/// Opens data files, and tells log and ledger whose they are. Clones share it.
+#[derive(Clone)]
+pub struct DataFileFactory {
+    handle: Handle,
+    store: Store,
+    log: TransactionLog,
+    garbage: Garbage,
+    options: DataFileOptions,
+}
+
+impl DataFileFactory {
+    /// A factory of files in `store`.
+    pub fn new(
+        handle: &Handle,
+        store: &Store,
+        log: &TransactionLog,
+        garbage: &Garbage,
+        options: DataFileOptions,
+    ) -> Self {
+        DataFileFactory {
+            handle: handle.clone(),
+            store: store.clone(),
+            log: log.clone(),
+            garbage: garbage.clone(),
+            options,
+        }
+    }
+
+    /// How files are made.
+    pub fn options(&self) -> &DataFileOptions {
+        &self.options
+    }
+
+    /// The capacity of the next file of `segment`.
+    pub fn capacity_for(&self, segment: SegmentId) -> u64 {
+        let held: u64 = self.garbage.files(segment).iter().map(|file| file.written_blocks * BLOCK).sum();
+        self.options.capacity_for(held)
+    }
+
+    /// Creates a data file of `segment`. Records that refer to it may be logged at once.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub async fn open(&self, segment: SegmentId, capacity: u64, prepared: bool) -> Result<FileWriter> {
+        let options = CreateOptions {
+            kind: FileKind::Data,
+            capacity,
+            redundancy: Redundancy::Copies(self.options.copies),
+            prepared,
+            epoch: EPOCH,
+        };
+        let writer = self.store.create(options).await.map_err(|error| error.context("opening a data file"))?;
+        self.garbage.opened(segment, writer.id(), capacity);
+        let record = Record::DataFile { segment, file: writer.id() };
+        // Not awaited: the records that refer to the file stand behind it in the log.
+        drop(self.log.append(&record, Box::new(|_| ())));
+        Ok(writer)
+    }
+
+    /// Ends a file that gets no more appends and that no record in flight names: its unused space comes back.
+    fn end(&self, open: &OpenFile) {
+        let (file, end) = (open.writer.borrow().id(), open.writer.borrow().position());
+        let this = self.clone();
+        let seal = async move {
+            if let Err(error) = this.store.seal(file, end).await {
+                // It is sealed by the next recovery; until then its unused space stays set aside.
+                tracing::debug!(%file, %error, "a data file was not sealed");
+            }
+            let capacity = this.store.info(file).map_or(end, |info| info.capacity);
+            this.garbage.closed(file, capacity, this.handle.now());
+        };
+        self.handle.spawn(Class::Background, "seal data file", seal).detach();
+    }
+}
+
+/// The file of one purpose of one segment.
+pub struct DataWriter {
+    purpose: Purpose,
+    current: RefCell<Option<Rc<OpenFile>>>,
+    opening: Budget,
+}
+
+struct OpenFile {
+    factory: DataFileFactory,
+    writer: RefCell<FileWriter>,
+    /// Appends and records in flight that name it.
+    named: Cell<usize>,
+    retired: Cell<bool>,
+}
+
+/// Where bytes were put, and a hold on the file until the record that names them is applied or given up.
+pub struct Placed {
+    /// The file.
+    pub file: FileId,
+    /// Byte offset in it.
+    pub offset: u64,
+    open: Rc<OpenFile>,
+}
+
+impl Placed {
+    fn new(open: &Rc<OpenFile>, file: FileId, offset: u64) -> Self {
+        open.named.set(open.named.get() + 1);
+        Placed { file, offset, open: open.clone() }
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        self.open.named.set(self.open.named.get() - 1);
+        self.open.end_if_quiet();
+    }
+}
+
+impl OpenFile {
+    fn retire(&self) {
+        self.retired.set(true);
+        self.end_if_quiet();
+    }
+
+    fn end_if_quiet(&self) {
+        if self.retired.get() && self.named.get() == 0 {
+            self.factory.end(self);
+        }
+    }
+}
+
+impl DataWriter {
+    /// No file yet.
+    pub fn new(purpose: Purpose) -> Self {
+        DataWriter { purpose, current: RefCell::new(None), opening: Budget::new(1) }
+    }
+
+    /// Bytes that can be appended before a new file is needed.
+    pub fn room(&self) -> u64 {
+        let current = self.current.borrow();
+        let Some(open) = &*current else { return 0 };
+        let writer = open.writer.borrow();
+        if writer.has_failed() { 0 } else { writer.room() }
+    }
+
+    /// Makes sure that at least `len` bytes fit the present file; `capacity` is that of a new one if needed. Gives
+    /// the capacity of the file that was opened, zero if none was.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub async fn prepare(
+        &self,
+        factory: &DataFileFactory,
+        segment: SegmentId,
+        len: u64,
+        capacity: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        assert!(len <= factory.options.bytes_max, "an append fits a file");
+        if self.room() >= len {
+            return Ok(0);
+        }
+        let _alone = self.opening.take(1).await;
+        if self.room() >= len {
+            return Ok(0);
+        }
+        let capacity = round_up(capacity()?.max(len), BLOCK);
+        let writer = factory.open(segment, capacity, self.purpose == Purpose::Large).await?;
+        let open = OpenFile {
+            factory: factory.clone(),
+            writer: RefCell::new(writer),
+            named: Cell::new(0),
+            retired: Cell::new(false),
+        };
+        let old = self.current.borrow_mut().replace(Rc::new(open));
+        if let Some(old) = old {
+            old.retire();
+        }
+        Ok(capacity)
+    }
+
+    /// Appends `data`, which fits ([`DataWriter::prepare`], with no await in between). The place is taken at the
+    /// call; the future completes when the bytes are durable.
+    pub fn append(&self, data: Bytes) -> (Placed, impl Future<Output = Result<()>> + use<>) {
+        let open = self.current.borrow().clone().expect("a file was prepared");
+        let (file, offset, len, append) = {
+            let mut writer = open.writer.borrow_mut();
+            assert!(writer.room() >= data.len() as u64, "room was prepared");
+            (writer.id(), writer.position(), data.len() as u64, writer.append(data))
+        };
+        // Also what fails takes its place in the file: as garbage.
+        open.factory.garbage.appended(file, len / BLOCK);
+        let (placed, in_flight) = (Placed::new(&open, file, offset), Placed::new(&open, file, offset));
+        let landed = async move {
+            let landed = append.await.map(drop);
+            if landed.is_err() {
+                in_flight.open.writer.borrow_mut().fail();
+            }
+            landed
+        };
+        (placed, landed)
+    }
+
+    /// No more appends: the file is sealed when nothing in flight names it.
+    pub fn close(&self) {
+        if let Some(open) = self.current.borrow_mut().take() {
+            open.retire();
+        }
+    }
+}

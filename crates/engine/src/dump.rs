@@ -1,0 +1,236 @@
+//! Dumps: a full segment cache becomes blocks of a data file and entries of the index (EBS, FAST 2024, §2.3).
+//!
+//! **Flow.** The active cache of a segment becomes its dumping cache (still readable); its extents are cut into
+//! blocks, those that are covered in part are merged with their base, which is read and proven through the index;
+//! blocks go to the data file in contiguous appends; one `Dump` record names their places and the last write that is
+//! part of them; when it retires, index and segment switch over in one step, and the journal can be trimmed.
+//!
+//! **When.** At its size; at its age; when writers wait for memory or for a journal file
+//! ([`crate::background`]). Dumps are background work, and foreground work while writers wait or soon will.
+//!
+//! **Errors.** A dump that fails is tried again: its cache stays readable, its journal records stay. A block whose
+//! base cannot be read intact from any copy is *poisoned*: what was written is stored, zeros around it, under a
+//! checksum that can never match, so that reading it is an error and not wrong bytes, until it is overwritten whole.
+//! The alternative, to keep it in the cache, would pin the journal for ever.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{AlignedBuf, BLOCK, ErrorKind, Result, SegmentSequence};
+
+use crate::EPOCH;
+use crate::cache::{DumpBlock, DumpItem};
+use crate::core::{Core, Stage};
+use crate::data_writer::Placed;
+use crate::index::Entry;
+use crate::join::join_all;
+use crate::segment::Segment;
+use crate::transaction::Record;
+
+/// Blocks of one append: 512 KiB.
+const CHUNK_BLOCKS: usize = 128;
+/// Bases read at the same time.
+const BASES_IN_FLIGHT: usize = 16;
+/// Blocks filled between two steps: a step of a background task takes at most about 20 us.
+const STEP_BLOCKS: usize = 16;
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Starts a dump of the segment unless one is under way or nothing is cached.
+    pub(crate) fn want_dump(self: &Rc<Self>, segment: &Rc<Segment>) {
+        if segment.want_dump() {
+            let (core, segment) = (self.clone(), segment.clone());
+            self.handle.spawn(self.dump_class(), "dump", async move { core.dump(segment).await }).detach();
+        }
+    }
+
+    async fn dump(self: Rc<Self>, segment: Rc<Segment>) {
+        let slot = self.dump_slots.take(1).await;
+        let Some(through) = segment.begin_dump() else { return self.dumped.notify() };
+        let started = self.handle.now();
+        let mut pause = RETRY_PAUSE;
+        while let Err(error) = self.try_dump(&segment, through).await {
+            if segment.is_dropped() {
+                break;
+            }
+            let gone = self.stage.get() == Stage::Closed || error.kind == ErrorKind::Fenced;
+            if gone || self.log.broken().is_some() {
+                tracing::error!(segment = %segment.id(), %error, "a dump was given up; a restart replays the journal");
+                segment.give_up_dump(self.handle.now());
+                return self.dumped.notify();
+            }
+            tracing::warn!(segment = %segment.id(), %error, "a dump failed and is tried again");
+            self.counters.dump_retries.set(self.counters.dump_retries.get() + 1);
+            self.handle.sleep(pause).await;
+            pause = (pause * 2).min(RETRY_PAUSE_MAX);
+        }
+        if segment.is_dropped() {
+            segment.apply_dumped(through);
+        }
+        drop(slot);
+        self.counters.dumps.set(self.counters.dumps.get() + 1);
+        self.counters.dump.borrow_mut().record(self.handle.now().nanos_since(started));
+        self.copy_sparse_out();
+        self.admission.on_freed();
+        self.dumped.notify();
+        if segment.active_bytes() >= self.options.segment_cache_bytes {
+            self.want_dump(&segment);
+        }
+        self.trim_journal().await;
+    }
+
+    async fn try_dump(self: &Rc<Self>, segment: &Rc<Segment>, through: SegmentSequence) -> Result<()> {
+        let items = segment.with_dumping(|cache| cache.plan_dump()).unwrap_or_default();
+        let mut entries = Vec::with_capacity(items.len());
+        let mut places = Vec::new();
+        let mut blocks = Vec::new();
+        for item in items {
+            match item {
+                DumpItem::Zeros { blocks, sequence } => {
+                    entries.push(Entry::zeros(blocks.start, blocks.end - blocks.start, sequence));
+                }
+                DumpItem::Block(block) => blocks.push(block),
+            }
+        }
+        for chunk in blocks.chunks(CHUNK_BLOCKS) {
+            self.dump_chunk(segment, chunk, &mut entries, &mut places).await?;
+        }
+        drop(blocks);
+        let id = segment.id();
+        let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
+        let record = Record::Dump { segment: id, epoch: EPOCH, through, replay, entries: entries.clone() };
+        let (core, owner) = (self.clone(), segment.clone());
+        let apply = Box::new(move |_| {
+            // What was dumping becomes visible through the index in the same step as it leaves the cache.
+            if !owner.is_dropped() {
+                core.index.apply(owner.id(), &entries);
+            }
+            owner.apply_dumped(through);
+            drop(places);
+        });
+        self.log.append(&record, apply).1.await.map(drop)
+    }
+
+    /// Writes some blocks and adds their entries.
+    async fn dump_chunk(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        chunk: &[DumpBlock],
+        entries: &mut Vec<Entry>,
+        places: &mut Vec<Placed>,
+    ) -> Result<()> {
+        let mut buffer = AlignedBuf::with_capacity(chunk.len() * BLOCK as usize);
+        let mut filled: Vec<(&DumpBlock, u32)> = Vec::with_capacity(chunk.len());
+        for step in chunk.chunks(STEP_BLOCKS) {
+            for (block, base) in step.iter().zip(self.read_bases(segment, step).await?) {
+                if block.only_zeros() && matches!(base, Base::Zeros) {
+                    entries.push(Entry::zeros(block.block(), 1, block.sequence()));
+                    continue;
+                }
+                let at = buffer.len();
+                match &base {
+                    Base::Data(bytes) => buffer.extend_from_slice(bytes),
+                    Base::Zeros | Base::Lost => buffer.set_len(at + BLOCK as usize),
+                }
+                let mut checksum = block.fill(segment.id(), &mut buffer[at..])?;
+                if matches!(base, Base::Lost) {
+                    checksum = !checksum;
+                }
+                filled.push((block, checksum));
+            }
+            self.handle.yield_now().await;
+        }
+        let mut data = buffer.freeze();
+        let mut rest = &filled[..];
+        while !rest.is_empty() {
+            self.prepare_dump(segment, rest.len() as u64 * BLOCK).await?;
+            let count = rest.len().min((segment.dumps.room() / BLOCK) as usize);
+            let (placed, landed) = segment.dumps.append(data.split_to(count * BLOCK as usize));
+            landed.await?;
+            for (i, (block, checksum)) in rest[..count].iter().enumerate() {
+                let offset = placed.offset + i as u64 * BLOCK;
+                entries.push(Entry::data(block.block(), block.sequence(), placed.file, offset, *checksum));
+            }
+            places.push(placed);
+            self.counters.dumped_blocks.set(self.counters.dumped_blocks.get() + count as u64);
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
+    /// Makes room for at least one block, and best for `len` bytes: every byte of an open file is used before the
+    /// next one is opened, as the promises of [`crate::admission`] assume.
+    async fn prepare_dump(self: &Rc<Self>, segment: &Rc<Segment>, len: u64) -> Result<()> {
+        let capacity = || {
+            let wanted = self.factory.capacity_for(segment.id());
+            let promised = segment.space.promised().min(self.factory.options().bytes_max);
+            Ok(match self.admission.has_space(wanted) {
+                true => wanted.max(promised),
+                false => promised.max(len.min(self.factory.options().bytes_max)),
+            })
+        };
+        let opened = segment.dumps.prepare(&self.factory, segment.id(), BLOCK, capacity).await?;
+        segment.space.on_opened(opened);
+        Ok(())
+    }
+
+    /// What the index has for blocks that are not covered whole.
+    async fn read_bases(self: &Rc<Self>, segment: &Rc<Segment>, step: &[DumpBlock]) -> Result<Vec<Base>> {
+        let mut bases = Vec::with_capacity(step.len());
+        for group in step.chunks(BASES_IN_FLIGHT) {
+            let reads = group.iter().map(|block| self.read_base(segment, block));
+            for base in join_all(reads).await {
+                bases.push(base?);
+            }
+        }
+        Ok(bases)
+    }
+
+    async fn read_base(self: &Rc<Self>, segment: &Rc<Segment>, block: &DumpBlock) -> Result<Base> {
+        if !block.needs_base() {
+            return Ok(Base::Zeros);
+        }
+        self.counters.merged_blocks.set(self.counters.merged_blocks.get() + 1);
+        match self.reader.read_block(segment.id(), block.block()).await {
+            Ok(Some(bytes)) => Ok(Base::Data(bytes)),
+            Ok(None) => Ok(Base::Zeros),
+            Err(error) if error.kind == ErrorKind::Corrupt => {
+                tracing::error!(
+                    segment = %segment.id(), block = block.block(), %error,
+                    "a partly overwritten block cannot be read; it reads as an error until it is overwritten whole"
+                );
+                self.counters.poisoned_blocks.set(self.counters.poisoned_blocks.get() + 1);
+                Ok(Base::Lost)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies what is live out of buffers that are mostly dead.
+    fn copy_sparse_out(&self) {
+        while let Some(sparse) = self.memory.next_sparse() {
+            for id in sparse.segments() {
+                if let Some(segment) = self.segments.borrow().get(id) {
+                    segment.copy_out(&sparse);
+                }
+            }
+        }
+    }
+
+    /// Deletes journal files that nobody needs any more.
+    pub(crate) async fn trim_journal(self: &Rc<Self>) {
+        if self.trimming.replace(true) {
+            return;
+        }
+        self.fusion.trim(|id| self.dumped_through(id)).await;
+        self.trimming.set(false);
+    }
+}
+
+/// What lies below a block that is covered in part.
+enum Base {
+    Zeros,
+    Data(base::Bytes),
+    Lost,
+}

@@ -1,0 +1,157 @@
+//! Large writes: past the journal, straight into a data file (EBS, FAST 2024, §2.3).
+//!
+//! Data and transaction record go out together and arrive in any order. The write counts when both are durable; the
+//! record carries the checksums of its blocks, so that a recovery can see by itself whether the data is there. In
+//! memory it takes effect in its segment's order, like a journaled write.
+//!
+//! When the data fails, the write is tried again at another place, with another record of the same sequence: equal
+//! bytes, so it does not matter which one a recovery finds. The failed record is reported to the log, which lists it
+//! in the next checkpoint as one that does not count.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use base::buffer::ALIGNMENT;
+use base::checksum::block_checksum;
+use base::{AlignedBuf, BLOCK, Bytes, Error, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
+use runtime::Class;
+use runtime::sync::{Receiver, Sender, oneshot};
+
+use crate::EPOCH;
+use crate::core::Core;
+use crate::data_writer::Placed;
+use crate::join::join_all;
+use crate::segment::{Effect, Segment, Settled};
+use crate::transaction::Record;
+
+/// How often the data of one write is tried.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// A large write on its way.
+struct LargeWrite {
+    core: Rc<Core>,
+    segment: Rc<Segment>,
+    sequence: SegmentSequence,
+    stamp: WriteStamp,
+    block: u32,
+    data: Bytes,
+    checksums: Vec<u32>,
+}
+
+impl Core {
+    /// Submits `data`, whole blocks at `offset`; the answer comes when it is applied.
+    ///
+    /// # Errors
+    /// `Full`, `Io`, and `Internal` where the data does not match its checksums: nothing was written.
+    pub(crate) async fn submit_large(
+        self: &Rc<Self>,
+        segment: &Rc<Segment>,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+        arrived: Instant,
+    ) -> Result<Receiver<Result<()>>> {
+        let id = segment.id();
+        let block = (offset / BLOCK) as u32;
+        for (i, (bytes, expected)) in data.chunks_exact(BLOCK as usize).zip(&checksums).enumerate() {
+            let place = u64::from(id.index) << 32 | (u64::from(block) + i as u64);
+            if block_checksum(id.volume, place, bytes) != *expected {
+                return Err(Error::internal(format!("block {i} of a write to {id} does not match its checksum")));
+            }
+        }
+        // The kernel reads the buffer directly: it must lie at a page boundary.
+        let data = match (data.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
+            true => data,
+            false => AlignedBuf::copy_of(&data).freeze(),
+        };
+        self.prepare_large(segment, data.len() as u64).await?;
+        self.counters.queue.borrow_mut().record(self.handle.now().nanos_since(arrived));
+        let (reply, receiver) = oneshot();
+        let sequence = segment.take_large_place();
+        let write =
+            LargeWrite { core: self.clone(), segment: segment.clone(), sequence, stamp, block, data, checksums };
+        // Its own task: a sequence that was taken is settled, also when nobody waits for the answer any more.
+        let first = write.begin();
+        self.handle.spawn(Class::Io, "large write", write.finish(first, reply)).detach();
+        Ok(receiver)
+    }
+
+    async fn prepare_large(self: &Rc<Self>, segment: &Rc<Segment>, len: u64) -> Result<()> {
+        let capacity = || {
+            let (wanted, free) = (self.factory.capacity_for(segment.id()).max(len), self.admission.free_space());
+            match free {
+                free if free >= wanted => Ok(wanted),
+                free if free >= len => Ok(len),
+                _ => Err(self.admission.on_full()),
+            }
+        };
+        segment.larges.prepare(&self.factory, segment.id(), len, capacity).await.map(drop)
+    }
+}
+
+type Landing = Pin<Box<dyn Future<Output = Result<()>>>>;
+
+/// One try: what counts when both are durable.
+struct Attempt {
+    record: Record,
+    log: LogSequence,
+    both: Landing,
+    /// Until the effect is applied.
+    _placed: Placed,
+}
+
+impl LargeWrite {
+    /// Sends data and record out together. Room was prepared, with no await in between.
+    fn begin(&self) -> Attempt {
+        let core = &self.core;
+        let (placed, landed) = self.segment.larges.append(self.data.clone());
+        let record = Record::Large {
+            segment: self.segment.id(),
+            epoch: EPOCH,
+            sequence: self.sequence,
+            stamp: self.stamp,
+            block: self.block,
+            file: placed.file,
+            offset: placed.offset,
+            checksums: self.checksums.clone(),
+        };
+        let (log, retired) = core.log.append(&record, Box::new(|_| ()));
+        let both = async move {
+            let retired = async move { retired.await.map(drop) };
+            let both: [Landing; 2] = [Box::pin(landed), Box::pin(retired)];
+            join_all(both).await.into_iter().collect::<Result<()>>()
+        };
+        Attempt { record, log, both: Box::pin(both), _placed: placed }
+    }
+
+    async fn finish(self, first: Attempt, reply: Sender<Result<()>>) {
+        let core = self.core.clone();
+        let submitted = core.handle.now();
+        let mut attempt = first;
+        let mut attempts = 1;
+        let (effect, result) = loop {
+            let error = match (&mut attempt.both).await {
+                Ok(()) => {
+                    let entries = attempt.record.entries().into_owned();
+                    break (Effect::Large { log: attempt.log, entries }, Ok(()));
+                }
+                Err(error) => error,
+            };
+            core.log.on_large_failed(attempt.log);
+            core.checkpoint_wanted.notify();
+            if attempts == ATTEMPTS_MAX || core.log.broken().is_some() || self.segment.is_dropped() {
+                break (Effect::Nothing, Err(error));
+            }
+            attempts += 1;
+            if let Err(error) = core.prepare_large(&self.segment, self.data.len() as u64).await {
+                break (Effect::Nothing, Err(error));
+            }
+            attempt = self.begin();
+        };
+        let now = core.handle.now();
+        core.counters.large.borrow_mut().record(now.nanos_since(submitted));
+        self.segment.settle(self.sequence, Settled { effect, result, reply }, now, &*core);
+        core.on_dirty(&self.segment);
+    }
+}

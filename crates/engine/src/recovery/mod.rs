@@ -1,0 +1,371 @@
+//! Opening an engine: what earlier incarnations acknowledged, and nothing that a recovery once cut.
+//!
+//! **Flow.**
+//! 1. Scan the transaction log: its end is decided and sealed; replay it: tables, data files, index entries.
+//! 2. Large writes that no later record vouches for count if their data is there, in any copy, block by block.
+//! 3. Scan the journals: their ends are decided and sealed; records that are not dumped go into the caches. A record
+//!    older than a large write of its segment is compared with the index, block by block: an index entry of sequence
+//!    s holds every write up to s to that block, so what it covers of an older record is left out.
+//! 4. Begin a new transaction file with a checkpoint that repeats what was decided. When it is durable the first
+//!    request may come: no later recovery decides otherwise.
+//! 5. In the background: delete what nobody refers to, seal data files, dump what was replayed, delete old journals.
+//!
+//! Nothing is ever appended to a file of an earlier incarnation: a killed process's last writes may still land there.
+
+mod replay;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::checksum::block_checksum;
+use base::{AlignedBuf, BLOCK, Error, FileId, LogSequence, Result, SECTOR, SegmentId};
+use files::{FileInfo, FileKind, Store};
+use runtime::sync::{Budget, Event};
+use runtime::{Class, Handle};
+
+use self::replay::Replay;
+use crate::EPOCH;
+use crate::admission::{Admission, Promises, Reserve};
+use crate::cache::{CacheExtent, CacheMemory};
+use crate::core::{Core, DUMPS_IN_FLIGHT, Stage};
+use crate::data_writer::{DataFileFactory, DataFileOptions};
+use crate::fusion::FusionWriteEngine;
+use crate::garbage::Garbage;
+use crate::index::{Entry, Index, IndexOptions, Mapping};
+use crate::journal::{self, JournalOptions, JournalRecord, Operation, ScanOptions};
+use crate::options::Options;
+use crate::read::Reader;
+use crate::segment::{Segment, Segments};
+use crate::statistics::{Counters, RecoveryStatistics};
+use crate::transaction::{self, LogOptions, Record, TransactionLog};
+use crate::verified::VerifiedFiles;
+use crate::volume::Dropped;
+
+/// Suspects that are compared with the index at the same time.
+const LOOKUPS_IN_FLIGHT: usize = 32;
+
+/// See [`crate::Engine::open`].
+pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Result<Rc<Core>> {
+    options.check()?;
+    let started = handle.now();
+    let files_before = store.list();
+    let mut found = RecoveryStatistics::default();
+
+    let mut scanned = transaction::scan(store, options.accept_data_loss).await?;
+    if scanned.checkpoint.is_none() && files_before.iter().any(|info| info.kind == FileKind::Table) {
+        return Err(Error::corrupt("there are tables, but no transaction log: a transaction file was taken away"));
+    }
+    found.torn_tails += u64::from(scanned.torn_tail);
+    let mut replay = Replay::new(&mut scanned);
+    found.transaction_records = replay.effects.len() as u64;
+
+    // The parts, bottom up.
+    let checkpoint_wanted = Event::new();
+    let log_options = LogOptions { file_bytes: options.transaction_file_bytes, copies: options.copies };
+    let log_files = std::mem::take(&mut scanned.files);
+    let log = TransactionLog::new(handle, store, log_options, scanned.next, log_files, &checkpoint_wanted);
+    let files = VerifiedFiles::new(handle, store);
+    let garbage = Garbage::new();
+    let index_options = IndexOptions {
+        page_cache_bytes: options.page_cache_bytes,
+        memtable_bytes_max: options.memtable_bytes_max,
+        copies: options.copies,
+        epoch: EPOCH,
+    };
+    let index = Index::new(&files, &garbage, index_options);
+    restore_index(&index, &files, &mut replay, scanned.durable_through, &mut found).await?;
+
+    for (id, segment) in &replay.segments {
+        for (file, appended) in &segment.data_files {
+            garbage.opened(*id, *file, store.info(*file).map_or(0, |info| info.capacity));
+            garbage.appended(*file, appended / BLOCK);
+        }
+    }
+    let memory = CacheMemory::new();
+    let promises = Promises::default();
+    let mut segments = Segments::new();
+    for (id, replayed) in &replay.segments {
+        let segment = Segment::new(*id, &memory, promises.segment(), replayed.start.clone());
+        segments.insert(*id, Rc::new(segment));
+    }
+    let recovered = {
+        let mut journals = JournalReplay {
+            handle,
+            memory: &memory,
+            promises: &promises,
+            dropped: &replay.dropped,
+            segments: &mut segments,
+            suspects: Vec::new(),
+            found: &mut found,
+        };
+        let infos: Vec<FileInfo> = files_before.iter().filter(|info| info.kind == FileKind::Journal).cloned().collect();
+        let scan_options = ScanOptions { start: replay.journal, accept_data_loss: options.accept_data_loss };
+        let report = journal::scan(handle, store, &infos, &scan_options, |record| journals.visit(record)).await?;
+        let suspects = std::mem::take(&mut journals.suspects);
+        restore_suspects(&index, suspects, &mut journals).await?;
+        journals.found.torn_tails += report.torn_tails;
+        report.files
+    };
+
+    let journal_options = JournalOptions {
+        file_bytes: options.journal_file_bytes,
+        files_max: options.journal_files,
+        copies: options.copies,
+        log: 0,
+        fusion_wait: options.fusion_wait,
+    };
+    let fusion = FusionWriteEngine::new(handle, store, journal_options, &memory, recovered);
+    let capacity = store.space().capacity;
+    let data_options = DataFileOptions::for_store(capacity, options.data_file_bytes, options.copies);
+    let reserve = Reserve::new(&options, &data_options, capacity);
+    let core = Rc::new(Core {
+        handle: handle.clone(),
+        store: store.clone(),
+        admission: Rc::new(Admission::new(store, &memory, &fusion, &options, reserve, promises)),
+        factory: DataFileFactory::new(handle, store, &log, &garbage, data_options),
+        reader: Reader::new(&files, &index),
+        files,
+        index,
+        garbage,
+        memory,
+        fusion,
+        log,
+        segments: RefCell::new(segments),
+        dropped: RefCell::new(Dropped::default()),
+        dump_slots: Budget::new(DUMPS_IN_FLIGHT),
+        dirtied: Event::new(),
+        dumped: Event::new(),
+        checkpoint_wanted,
+        rejected: RefCell::new(replay.rejected.iter().copied().collect()),
+        stage: Cell::new(Stage::Running),
+        trimming: Cell::new(false),
+        counters: Counters::default(),
+        maintenance: RefCell::default(),
+        options,
+    });
+    core.dropped.borrow_mut().restore(replay.dropped.iter().copied(), &files_before);
+
+    first_checkpoint(&core, scanned.next).await?;
+    found.took_ns = handle.now().nanos_since(started);
+    *core.counters.recovery.borrow_mut() = found;
+    tracing::info!(?found, "the engine is open");
+    core.start_background();
+    let (tidying, referenced) = (core.clone(), replay.referenced());
+    let lengths = replay.lengths();
+    let tidy = async move { tidying.tidy(files_before, referenced, lengths).await };
+    handle.spawn(Class::Background, "tidy after recovery", tidy).detach();
+    Ok(core)
+}
+
+/// Restores tables, and joins the records behind them. Large writes that nothing vouches for are proven first.
+async fn restore_index(
+    index: &Index,
+    files: &VerifiedFiles,
+    replay: &mut Replay,
+    durable_through: LogSequence,
+    found: &mut RecoveryStatistics,
+) -> Result<()> {
+    for (id, segment) in &replay.segments {
+        index.restore(*id, &segment.tables);
+    }
+    for (sequence, record) in std::mem::take(&mut replay.effects) {
+        let Some(id) = record.segment() else { continue };
+        if matches!(record, Record::Large { .. }) && sequence > durable_through {
+            if !is_proven(files, &record).await? {
+                found.rejected_large_writes += 1;
+                replay.rejected.insert(sequence);
+                continue;
+            }
+            found.proven_large_writes += 1;
+        }
+        index.apply(id, &record.entries());
+        replay.on_effect(&record);
+    }
+    Ok(())
+}
+
+/// Whether every block of a large write is there. What only some copies have is brought to all: it counts from now
+/// on, so it has to be as durable as anything that counts.
+async fn is_proven(files: &VerifiedFiles, record: &Record) -> Result<bool> {
+    let store = files.store();
+    let Some(id) = record.segment() else { return Ok(false) };
+    let entries = record.entries();
+    let Some(Mapping::Data { file, offset, .. }) = entries.first().map(|entry| entry.mapping) else {
+        return Ok(false);
+    };
+    let len = entries.len() * BLOCK as usize;
+    let Some(info) = store.info(file).filter(|info| offset + len as u64 <= info.sealed.unwrap_or(info.capacity)) else {
+        return Ok(false);
+    };
+    let mut good = AlignedBuf::zeroed(len);
+    let mut proven = vec![false; entries.len()];
+    let mut copies = Vec::new();
+    for copy in 0..info.copies_wanted {
+        let Ok(bytes) = store.read_copy(file, copy, offset, len).await else { continue };
+        for (i, entry) in entries.iter().enumerate() {
+            let block = &bytes[i * BLOCK as usize..(i + 1) * BLOCK as usize];
+            if !proven[i] && is_intact(id, entry, block) {
+                proven[i] = true;
+                good[i * BLOCK as usize..(i + 1) * BLOCK as usize].copy_from_slice(block);
+            }
+        }
+        copies.push((copy, bytes));
+    }
+    if !proven.iter().all(|&proven| proven) {
+        return Ok(false);
+    }
+    let good = good.freeze();
+    for (copy, bytes) in copies {
+        if bytes[..] != good[..] {
+            store.repair_copy(file, copy, offset, good.clone()).await?;
+        }
+    }
+    Ok(true)
+}
+
+fn is_intact(id: SegmentId, entry: &Entry, bytes: &[u8]) -> bool {
+    let Mapping::Data { checksum, .. } = entry.mapping else { return false };
+    block_checksum(id.volume, u64::from(id.index) << 32 | u64::from(entry.block), bytes) == checksum
+}
+
+/// Takes the records of old journals.
+struct JournalReplay<'a> {
+    handle: &'a Handle,
+    memory: &'a CacheMemory,
+    promises: &'a Promises,
+    dropped: &'a BTreeSet<base::VolumeId>,
+    segments: &'a mut Segments,
+    /// Records that the index may know something newer for.
+    suspects: Vec<JournalRecord>,
+    found: &'a mut RecoveryStatistics,
+}
+
+impl JournalReplay<'_> {
+    fn visit(&mut self, record: JournalRecord) {
+        if self.dropped.contains(&record.segment.volume) {
+            return;
+        }
+        let segment = self.segments.entry(record.segment).or_insert_with(|| {
+            Rc::new(Segment::new(record.segment, self.memory, self.promises.segment(), Default::default()))
+        });
+        segment.skip(record.sequence);
+        if record.sequence <= segment.dumped_through() {
+            return;
+        }
+        match record.sequence < segment.last_large() {
+            true => self.suspects.push(record),
+            false => self.restore(record),
+        }
+    }
+
+    fn restore(&mut self, record: JournalRecord) {
+        let Some(segment) = self.segments.get(&record.segment) else { return };
+        self.found.journal_records += 1;
+        let sectors = record.offset / SECTOR..(record.offset + record.len) / SECTOR;
+        let extent = CacheExtent::of_record(self.memory, record);
+        segment.restore(sectors, extent, self.handle.now());
+    }
+}
+
+/// Puts those parts of suspects into the caches that the index does not know anything newer for.
+async fn restore_suspects(index: &Index, suspects: Vec<JournalRecord>, journals: &mut JournalReplay<'_>) -> Result<()> {
+    let mut suspects = suspects.into_iter().peekable();
+    while suspects.peek().is_some() {
+        let group: Vec<JournalRecord> = suspects.by_ref().take(LOOKUPS_IN_FLIGHT).collect();
+        let lookups = group.iter().map(|record| shadowed(index, record));
+        let shadows = crate::join::join_all(lookups).await;
+        for (record, shadowed) in group.into_iter().zip(shadows) {
+            let shadowed = shadowed?;
+            journals.found.shadowed_records += u64::from(!shadowed.is_empty());
+            uncovered(&record, &shadowed).into_iter().for_each(|part| journals.restore(part));
+        }
+    }
+    Ok(())
+}
+
+/// The sectors of a record that the index holds something newer for.
+async fn shadowed(index: &Index, record: &JournalRecord) -> Result<Vec<std::ops::Range<u64>>> {
+    let first = record.offset / BLOCK;
+    let end = (record.offset + record.len).div_ceil(BLOCK);
+    let per_block = BLOCK / SECTOR;
+    let mut shadowed = Vec::new();
+    for (blocks, entry) in index.lookup(record.segment, first as u32..end as u32).await? {
+        if entry.is_some_and(|entry| entry.version.sequence >= record.sequence) {
+            shadowed.push(u64::from(blocks.start) * per_block..u64::from(blocks.end) * per_block);
+        }
+    }
+    Ok(shadowed)
+}
+
+/// The parts of `record` outside of `shadowed` (by address), as records of the same sequence. Shadows are whole
+/// blocks, so no fragment is cut, and every part keeps the checksums of its fragments.
+fn uncovered(record: &JournalRecord, shadowed: &[std::ops::Range<u64>]) -> Vec<JournalRecord> {
+    let mut parts = Vec::new();
+    let (mut at, end) = (record.offset, record.offset + record.len);
+    let limits = shadowed.iter().map(|range| (range.start * SECTOR, range.end * SECTOR)).chain([(end, end)]);
+    for (start, next) in limits {
+        let stop = start.min(end);
+        if stop > at {
+            parts.push(part_of(record, at, stop));
+        }
+        at = at.max(next);
+    }
+    parts
+}
+
+fn part_of(record: &JournalRecord, start: u64, end: u64) -> JournalRecord {
+    let operation = match &record.operation {
+        Operation::Discard => Operation::Discard,
+        Operation::Write { checksums, data } => {
+            let first = (start / BLOCK - record.offset / BLOCK) as usize;
+            let count = (end.div_ceil(BLOCK) - start / BLOCK) as usize;
+            Operation::Write {
+                checksums: checksums[first..first + count].to_vec(),
+                data: data.slice((start - record.offset) as usize..(end - record.offset) as usize),
+            }
+        }
+    };
+    JournalRecord { offset: start, len: end - start, operation, ..record.clone() }
+}
+
+/// Begins the new transaction log with everything that was decided.
+async fn first_checkpoint(core: &Rc<Core>, next: LogSequence) -> Result<()> {
+    core.log.prepare().await?;
+    let mut checkpoint = core.compose_checkpoint();
+    checkpoint.decided_through = LogSequence(next.0 - 1);
+    let start = checkpoint.replay_start();
+    checkpoint.rejected.retain(|sequence| *sequence >= start);
+    let (_, appended) = core.log.append(&Record::Checkpoint(checkpoint), Box::new(|_| ()));
+    appended.await?;
+    core.log.trim(start).await
+}
+
+impl Core {
+    /// Deletes files of earlier incarnations that nobody refers to, and seals the data files among the others.
+    async fn tidy(
+        self: Rc<Self>,
+        files_before: Vec<FileInfo>,
+        referenced: BTreeSet<FileId>,
+        lengths: BTreeMap<FileId, u64>,
+    ) {
+        for info in files_before {
+            let done = match (info.kind, lengths.get(&info.id)) {
+                (FileKind::Data | FileKind::Table, _) if !referenced.contains(&info.id) => {
+                    self.store.delete(info.id).await
+                }
+                (FileKind::Data, Some(length)) if info.sealed.is_none() && self.store.info(info.id).is_some() => {
+                    self.store.seal(info.id, *length).await
+                }
+                _ => Ok(()),
+            };
+            if let Err(error) = done {
+                tracing::warn!(file = %info.id, %error, "a file was not tidied up; the next start tries again");
+            }
+            if info.kind == FileKind::Data {
+                let capacity = self.store.info(info.id).map_or(0, |info| info.capacity);
+                self.garbage.closed(info.id, capacity, self.handle.now());
+            }
+        }
+    }
+}

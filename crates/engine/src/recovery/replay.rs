@@ -1,0 +1,136 @@
+//! What the transaction log says: a checkpoint, and the records behind it, as one state.
+//!
+//! Two passes. The first is about structure: which tables and data files a segment has, how far it is dumped, which
+//! volumes were dropped. Only when it is done is it known from which record on a segment's index entries are needed;
+//! they are the second pass, and their order does not matter, because the index is a join.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{BLOCK, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId};
+
+use crate::index::{Mapping, SegmentTables};
+use crate::journal::JournalPosition;
+use crate::segment::SegmentStart;
+use crate::transaction::{Record, ScannedLog};
+
+/// The state of the engine when its transaction log ended.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    /// Every segment.
+    pub(crate) segments: BTreeMap<SegmentId, ReplayedSegment>,
+    /// Volumes that were dropped and may still stand in a journal.
+    pub(crate) dropped: BTreeSet<VolumeId>,
+    /// Large writes that do not count.
+    pub(crate) rejected: BTreeSet<LogSequence>,
+    /// Where the replay of the journal may start.
+    pub(crate) journal: Option<JournalPosition>,
+    /// Records whose effect on the index is needed, in log order.
+    pub(crate) effects: Vec<(LogSequence, Record)>,
+}
+
+/// One segment of a [`Replay`].
+#[derive(Debug, Default)]
+pub(crate) struct ReplayedSegment {
+    pub(crate) start: SegmentStart,
+    pub(crate) tables: SegmentTables,
+    /// Data files, and how many bytes of each were appended.
+    pub(crate) data_files: BTreeMap<FileId, u64>,
+}
+
+impl Replay {
+    /// Replays `scanned`, whose records are taken out of it.
+    pub(crate) fn new(scanned: &mut ScannedLog) -> Replay {
+        let mut replay = Replay::default();
+        let mut from = LogSequence(0);
+        if let Some(checkpoint) = scanned.checkpoint.take() {
+            from = checkpoint.from;
+            replay.dropped.extend(checkpoint.dropped);
+            replay.rejected.extend(checkpoint.rejected);
+            replay.journal = checkpoint.replay;
+            for segment in checkpoint.segments {
+                let start = SegmentStart {
+                    next: segment.next,
+                    dumped_through: segment.dumped_through,
+                    last_large: segment.last_large,
+                };
+                let data_files = segment.data_files.into_iter().collect();
+                let replayed = ReplayedSegment { start, tables: segment.tables, data_files };
+                replay.segments.insert(segment.segment, replayed);
+            }
+        }
+        let records = std::mem::take(&mut scanned.records);
+        for (_, record) in records.iter().filter(|(sequence, _)| *sequence >= from) {
+            replay.on_structure(record);
+        }
+        replay.effects = records.into_iter().filter(|(sequence, record)| replay.needs(*sequence, record)).collect();
+        replay
+    }
+
+    fn on_structure(&mut self, record: &Record) {
+        if let Record::DropVolume { volume } = record {
+            self.dropped.insert(*volume);
+            self.segments.retain(|id, _| id.volume != *volume);
+        }
+        let Some(id) = record.segment().filter(|id| !self.dropped.contains(&id.volume)) else { return };
+        let segment = self.segments.entry(id).or_default();
+        let start = &mut segment.start;
+        match record {
+            Record::Dump { through, replay, .. } => {
+                start.dumped_through = start.dumped_through.max(*through);
+                start.saw(*through);
+                self.journal = replay.or(self.journal);
+            }
+            Record::Large { sequence, .. } => {
+                start.last_large = start.last_large.max(*sequence);
+                start.saw(*sequence);
+            }
+            Record::TableSet { added, removed, covers, .. } => segment.tables.apply(added, removed, *covers),
+            Record::DataFile { file, .. } => {
+                segment.data_files.entry(*file).or_default();
+            }
+            Record::DropFile { file, .. } => {
+                segment.data_files.remove(file);
+            }
+            Record::Relocate { .. } | Record::DropVolume { .. } | Record::Checkpoint(_) => {}
+        }
+    }
+
+    fn needs(&self, sequence: LogSequence, record: &Record) -> bool {
+        let Some(segment) = record.segment().and_then(|id| self.segments.get(&id)) else { return false };
+        record.changes_index() && sequence >= segment.tables.covers && !self.rejected.contains(&sequence)
+    }
+
+    /// An effect counts: the data files reach at least that far.
+    pub(crate) fn on_effect(&mut self, record: &Record) {
+        let Some(segment) = record.segment().and_then(|id| self.segments.get_mut(&id)) else { return };
+        for entry in record.entries().iter() {
+            let Mapping::Data { file, offset, .. } = entry.mapping else { continue };
+            if let Some(appended) = segment.data_files.get_mut(&file) {
+                *appended = (*appended).max(offset + BLOCK);
+            }
+        }
+    }
+
+    /// How many bytes of each data file anything may refer to.
+    pub(crate) fn lengths(&self) -> BTreeMap<FileId, u64> {
+        self.segments.values().flat_map(|segment| segment.data_files.clone()).collect()
+    }
+
+    /// Files that something refers to: data files and tables.
+    pub(crate) fn referenced(&self) -> BTreeSet<FileId> {
+        let segments = self.segments.values();
+        segments
+            .flat_map(|segment| {
+                let tables = segment.tables.tables.iter().map(|table| table.file);
+                tables.chain(segment.data_files.keys().copied())
+            })
+            .collect()
+    }
+}
+
+impl SegmentStart {
+    /// A sequence that was given out.
+    fn saw(&mut self, sequence: SegmentSequence) {
+        self.next = self.next.max(SegmentSequence(sequence.0 + 1));
+    }
+}

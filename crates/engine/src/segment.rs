@@ -1,0 +1,381 @@
+//! The state of one segment in memory: whose turn it is, what is cached, how far it is dumped.
+//!
+//! **Intuition.** Every write or discard takes the next *segment sequence* when it is submitted, to the journal or
+//! (large ones) to data file and transaction log at once. The two paths finish in any order; their effects do not:
+//! they are applied strictly in sequence order, by whoever makes the first one in line ready. So "everything up to
+//! sequence s" is one well-defined state of the segment, which a dump can stand for.
+//!
+//! **Names.** The *line* holds the sequences that were given out and are not applied. *Applied through* is the last
+//! sequence before the line. *Dumped through*: every write up to this one is in the index. *Last large*: the last
+//! sequence that a large write took; only below it can the index know something newer than a journaled write.
+//!
+//! **Invariants.** Effects are applied after durability and before the reply, without an await between; what is
+//! dumping stays visible until the index has it; `dumped_through <= applied_through < next`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::limits::SEGMENT_SIZE;
+use base::{BLOCK, Error, Instant, LogSequence, Result, SECTOR, SegmentId, SegmentSequence};
+use runtime::sync::Sender;
+
+use crate::admission::{SegmentSpace, owed_bytes};
+use crate::cache::{CacheExtent, CacheHit, CacheMemory, SegmentCache};
+use crate::data_writer::{DataWriter, Purpose};
+use crate::index::Entry;
+
+/// One segment. Its owner keeps it in an `Rc`; all methods are synchronous.
+pub struct Segment {
+    id: SegmentId,
+    memory: CacheMemory,
+    /// What it owes, and was promised.
+    pub(crate) space: SegmentSpace,
+    /// Where its dumps go.
+    pub(crate) dumps: DataWriter,
+    /// Where its large writes go.
+    pub(crate) larges: DataWriter,
+    dropped: Cell<bool>,
+    state: RefCell<State>,
+}
+
+struct State {
+    next: SegmentSequence,
+    line: VecDeque<Place>,
+    dumped_through: SegmentSequence,
+    last_large: SegmentSequence,
+    active: SegmentCache,
+    /// When the oldest write of the active cache was applied.
+    dirty_since: Option<Instant>,
+    dumping: Option<SegmentCache>,
+    dump: DumpStage,
+}
+
+/// Where a segment's dump stands. There is at most one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DumpStage {
+    /// None is wanted.
+    Idle,
+    /// One was asked for, and waits for its slot.
+    Wanted,
+    /// The cache was switched; blocks are on their way to the data file.
+    Running,
+}
+
+/// A place in the line.
+enum Place {
+    Waiting,
+    Ready(Settled),
+}
+
+/// What became of a write: its effect, and what its waiter hears.
+pub(crate) struct Settled {
+    pub(crate) effect: Effect,
+    pub(crate) result: Result<()>,
+    pub(crate) reply: Sender<Result<()>>,
+}
+
+/// What a durable write does to memory.
+pub(crate) enum Effect {
+    /// It failed: nothing.
+    Nothing,
+    /// It goes into the active cache.
+    /// `owed`: what it may become in a data file.
+    Cache { sectors: Range<u64>, extent: CacheExtent, owed: u64 },
+    /// It goes into the index, and what it covers leaves the caches.
+    Large { log: LogSequence, entries: Vec<Entry> },
+}
+
+/// What a segment's effects reach outside of it.
+pub(crate) trait Outside {
+    /// The index learns the entries of a large write whose record has the log sequence `log`.
+    fn apply_large(&self, segment: SegmentId, log: LogSequence, entries: &[Entry]);
+}
+
+/// What a recovery found of a segment.
+#[derive(Clone, Debug)]
+pub struct SegmentStart {
+    /// The next write gets this sequence.
+    pub next: SegmentSequence,
+    /// Every write up to this one is in the index.
+    pub dumped_through: SegmentSequence,
+    /// The last sequence of a large write.
+    pub last_large: SegmentSequence,
+}
+
+impl Default for SegmentStart {
+    fn default() -> Self {
+        let none = SegmentSequence(0);
+        SegmentStart { next: SegmentSequence(1), dumped_through: none, last_large: none }
+    }
+}
+
+impl Segment {
+    /// A segment as recovery found it, with nothing cached.
+    pub fn new(id: SegmentId, memory: &CacheMemory, space: SegmentSpace, start: SegmentStart) -> Self {
+        assert!(start.dumped_through < start.next && start.last_large < start.next, "{id}: {start:?}");
+        let state = State {
+            next: start.next,
+            line: VecDeque::new(),
+            dumped_through: start.dumped_through,
+            last_large: start.last_large,
+            active: SegmentCache::new(memory),
+            dirty_since: None,
+            dumping: None,
+            dump: DumpStage::Idle,
+        };
+        Segment {
+            id,
+            memory: memory.clone(),
+            space,
+            dumps: DataWriter::new(Purpose::Dump),
+            larges: DataWriter::new(Purpose::Large),
+            dropped: Cell::new(false),
+            state: RefCell::new(state),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// Whether its volume was dropped: effects are nothing any more.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.get()
+    }
+
+    /// The next sequence, and a place at the end of the line.
+    pub(crate) fn take_place(&self) -> SegmentSequence {
+        let mut state = self.state.borrow_mut();
+        let sequence = state.next;
+        state.next.0 += 1;
+        state.line.push_back(Place::Waiting);
+        sequence
+    }
+
+    /// The same for a large write.
+    pub(crate) fn take_large_place(&self) -> SegmentSequence {
+        let sequence = self.take_place();
+        self.state.borrow_mut().last_large = sequence;
+        sequence
+    }
+
+    /// What became of the write `sequence` is known: applies it, and what it held back, as far as the line is ready.
+    pub(crate) fn settle(&self, sequence: SegmentSequence, settled: Settled, now: Instant, outside: &dyn Outside) {
+        {
+            let mut state = self.state.borrow_mut();
+            let first = state.next.0 - state.line.len() as u64;
+            let place = &mut state.line[(sequence.0 - first) as usize];
+            assert!(matches!(place, Place::Waiting), "a write is settled once");
+            *place = Place::Ready(settled);
+        }
+        loop {
+            let Settled { effect, mut result, reply } = {
+                let mut state = self.state.borrow_mut();
+                match state.line.pop_front() {
+                    Some(Place::Ready(settled)) => settled,
+                    Some(waiting) => return state.line.push_front(waiting),
+                    None => return,
+                }
+            };
+            match self.dropped.get() {
+                true => result = Err(Error::not_found(format!("volume {} was deleted", self.id.volume))),
+                false => self.apply(effect, now, outside),
+            }
+            reply.send(result);
+        }
+    }
+
+    fn apply(&self, effect: Effect, now: Instant, outside: &dyn Outside) {
+        let mut state = self.state.borrow_mut();
+        match effect {
+            Effect::Nothing => {}
+            Effect::Cache { sectors, extent, owed } => {
+                state.active.insert(sectors, extent);
+                state.dirty_since.get_or_insert(now);
+                self.space.on_applied(owed, state.active.dump_bytes_max());
+            }
+            Effect::Large { log, entries } => {
+                outside.apply_large(self.id, log, &entries);
+                let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
+                let per_block = BLOCK / SECTOR;
+                let sectors = u64::from(first.block) * per_block..u64::from(last.end()) * per_block;
+                state.active.punch(sectors.clone(), first.version.sequence);
+                if let Some(dumping) = &mut state.dumping {
+                    dumping.punch(sectors, first.version.sequence);
+                }
+            }
+        }
+        state.settle_if_clean();
+    }
+
+    /// Puts a record that recovery found into the active cache. The line is empty, sequences may come in any order.
+    pub(crate) fn restore(&self, sectors: Range<u64>, extent: CacheExtent, now: Instant) {
+        let owed = owed_bytes(sectors.start * SECTOR, (sectors.end - sectors.start) * SECTOR);
+        self.space.owe(owed, 0, || (u64::MAX, 0));
+        let mut state = self.state.borrow_mut();
+        assert!(state.line.is_empty(), "recovery comes before the first write");
+        state.active.insert(sectors, extent);
+        self.space.on_applied(owed, state.active.dump_bytes_max());
+        state.dirty_since.get_or_insert(now);
+    }
+
+    /// A record that recovery found had this sequence: it is never given out again.
+    pub(crate) fn skip(&self, sequence: SegmentSequence) {
+        let mut state = self.state.borrow_mut();
+        state.next = state.next.max(SegmentSequence(sequence.0 + 1));
+    }
+
+    /// What the caches know of `sectors`, by address; the active cache hides the dumping one.
+    pub fn lookup(&self, sectors: Range<u64>) -> Vec<(Range<u64>, CacheHit)> {
+        debug_assert!(sectors.end <= SEGMENT_SIZE / SECTOR);
+        let state = self.state.borrow();
+        let mut hits = state.active.lookup(sectors.clone());
+        let Some(dumping) = &state.dumping else { return hits };
+        let mut at = sectors.start;
+        let mut gaps = Vec::new();
+        for (range, _) in &hits {
+            if range.start > at {
+                gaps.push(at..range.start);
+            }
+            at = range.end;
+        }
+        if at < sectors.end {
+            gaps.push(at..sectors.end);
+        }
+        let from_active = hits.len();
+        hits.extend(gaps.into_iter().flat_map(|gap| dumping.lookup(gap)));
+        if hits.len() > from_active {
+            hits.sort_by_key(|(range, _)| range.start);
+        }
+        hits
+    }
+
+    /// Bytes of the active cache.
+    pub fn active_bytes(&self) -> u64 {
+        self.state.borrow().active.bytes()
+    }
+
+    /// When the oldest write in the active cache was applied, if there is one.
+    pub fn dirty_since(&self) -> Option<Instant> {
+        self.state.borrow().dirty_since
+    }
+
+    /// Whether nothing is cached, dumping or in line.
+    pub fn is_clean(&self) -> bool {
+        let state = self.state.borrow();
+        state.active.is_empty() && state.dumping.is_none() && state.line.is_empty()
+    }
+
+    /// Where its dump stands.
+    pub fn dump_stage(&self) -> DumpStage {
+        self.state.borrow().dump
+    }
+
+    /// Asks for a dump; false if one was asked for, or runs, already.
+    pub(crate) fn want_dump(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let idle = state.dump == DumpStage::Idle && !state.active.is_empty();
+        if idle {
+            state.dump = DumpStage::Wanted;
+        }
+        idle
+    }
+
+    /// Makes the active cache the dumping one, and gives the last write that is part of it. `None`: nothing is
+    /// cached any more, and no dump is wanted.
+    pub(crate) fn begin_dump(&self) -> Option<SegmentSequence> {
+        let mut state = self.state.borrow_mut();
+        assert!(state.dump == DumpStage::Wanted && state.dumping.is_none(), "one dump at a time");
+        if state.active.is_empty() {
+            state.dump = DumpStage::Idle;
+            return None;
+        }
+        state.dump = DumpStage::Running;
+        self.space.on_dump_begun();
+        state.dirty_since = None;
+        let full = std::mem::replace(&mut state.active, SegmentCache::new(&self.memory));
+        state.dumping = Some(full);
+        Some(state.applied_through())
+    }
+
+    /// Looks at the dumping cache.
+    pub(crate) fn with_dumping<T>(&self, look: impl FnOnce(&SegmentCache) -> T) -> Option<T> {
+        self.state.borrow().dumping.as_ref().map(look)
+    }
+
+    /// The index holds every write up to `through` now: the dumping cache goes.
+    pub(crate) fn apply_dumped(&self, through: SegmentSequence) {
+        let mut state = self.state.borrow_mut();
+        state.dumping = None;
+        state.dump = DumpStage::Idle;
+        state.dumped_through = state.dumped_through.max(through);
+        state.settle_if_clean();
+        self.space.on_dumped(self.dumps.room());
+    }
+
+    /// The dump was given up: what was dumping is active again, below what is newer.
+    pub(crate) fn give_up_dump(&self, now: Instant) {
+        let mut state = self.state.borrow_mut();
+        state.dump = DumpStage::Idle;
+        self.space.on_dump_given_up();
+        if let Some(dumping) = state.dumping.take() {
+            state.active.absorb(dumping);
+            state.dirty_since.get_or_insert(now);
+        }
+        state.settle_if_clean();
+    }
+
+    /// Every write up to this one is in the index.
+    pub fn dumped_through(&self) -> SegmentSequence {
+        match self.dropped.get() {
+            true => SegmentSequence(u64::MAX),
+            false => self.state.borrow().dumped_through,
+        }
+    }
+
+    /// The last sequence of a large write.
+    pub fn last_large(&self) -> SegmentSequence {
+        self.state.borrow().last_large
+    }
+
+    /// The sequence that the next write gets.
+    pub fn next(&self) -> SegmentSequence {
+        self.state.borrow().next
+    }
+
+    /// The volume was deleted: everything cached goes, and what is in line will do nothing.
+    pub(crate) fn drop_all(&self) {
+        self.dropped.set(true);
+        let mut state = self.state.borrow_mut();
+        state.active = SegmentCache::new(&self.memory);
+        state.dumping = None;
+        state.dirty_since = None;
+    }
+
+    /// Moves live bytes out of buffers of which most is dead.
+    pub(crate) fn copy_out(&self, sparse: &crate::cache::SparseBacking) {
+        self.state.borrow_mut().active.copy_out(sparse);
+    }
+}
+
+impl State {
+    fn applied_through(&self) -> SegmentSequence {
+        SegmentSequence(self.next.0 - 1 - self.line.len() as u64)
+    }
+
+    /// With nothing cached, everything that was applied is in the index.
+    fn settle_if_clean(&mut self) {
+        if self.active.is_empty() {
+            self.dirty_since = None;
+            if self.dumping.is_none() {
+                self.dumped_through = self.dumped_through.max(self.applied_through());
+            }
+        }
+    }
+}
+
+/// Segments of an engine by id.
+pub type Segments = BTreeMap<SegmentId, Rc<Segment>>;

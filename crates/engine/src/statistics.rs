@@ -1,0 +1,123 @@
+//! What an engine counts: plain numbers and histograms, read by the control plane.
+
+use std::cell::{Cell, RefCell};
+
+use base::Histogram;
+
+use crate::index::IndexStatistics;
+use crate::verified::VerifyStatistics;
+
+/// Counters while the engine runs.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) queue: RefCell<Histogram>,
+    pub(crate) journal: RefCell<Histogram>,
+    pub(crate) large: RefCell<Histogram>,
+    pub(crate) read: RefCell<Histogram>,
+    pub(crate) dump: RefCell<Histogram>,
+    pub(crate) dumps: Cell<u64>,
+    pub(crate) dumped_blocks: Cell<u64>,
+    pub(crate) merged_blocks: Cell<u64>,
+    pub(crate) poisoned_blocks: Cell<u64>,
+    pub(crate) dump_retries: Cell<u64>,
+    pub(crate) discards: Cell<u64>,
+    pub(crate) checkpoints: Cell<u64>,
+    pub(crate) recovery: RefCell<RecoveryStatistics>,
+}
+
+/// What an engine did since it was opened, and how it stands. Times in nanoseconds, sizes in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// From a write's arrival to its submission: admission.
+    pub queue: Histogram,
+    /// From submission to durability in the journal.
+    pub journal: Histogram,
+    /// From submission to effect of a large write.
+    pub large: Histogram,
+    /// From a transaction record's submission to its effect on the index.
+    pub index: Histogram,
+    /// Reads, whole.
+    pub read: Histogram,
+    /// Dumps, from the switch of caches to the effect on the index.
+    pub dump: Histogram,
+    /// Dumps done.
+    pub dumps: u64,
+    /// Blocks that dumps wrote.
+    pub dumped_blocks: u64,
+    /// Blocks among them that were merged with their base.
+    pub merged_blocks: u64,
+    /// Blocks whose base could not be read from any copy, and which read as errors until they are overwritten.
+    pub poisoned_blocks: u64,
+    /// Dumps that failed and were repeated.
+    pub dump_retries: u64,
+    /// Large writes.
+    pub large_writes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Checkpoints of the transaction log.
+    pub checkpoints: u64,
+    /// Writes that waited for memory.
+    pub memory_waits: u64,
+    /// Writes that found no space.
+    pub full_hits: u64,
+    /// Bytes of caches and writes in flight, and their bound.
+    pub dirty_bytes: u64,
+    /// See `dirty_bytes`.
+    pub dirty_bytes_max: u64,
+    /// What the last recovery found.
+    pub recovery: RecoveryStatistics,
+    /// Proofs of bytes that were read.
+    pub verify: VerifyStatistics,
+    /// Memtables, tables and pages of the index.
+    pub index_tables: IndexStatistics,
+}
+
+/// What a recovery found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryStatistics {
+    /// Transaction records replayed.
+    pub transaction_records: u64,
+    /// Journal records that went into caches.
+    pub journal_records: u64,
+    /// Journal records that a newer large write or dump had made needless.
+    pub shadowed_records: u64,
+    /// Logs that ended in records that were cut.
+    pub torn_tails: u64,
+    /// Large writes that were found without their data.
+    pub rejected_large_writes: u64,
+    /// Large writes that were proven by their data.
+    pub proven_large_writes: u64,
+    /// How long it took, in nanoseconds.
+    pub took_ns: u64,
+}
+
+impl crate::core::Core {
+    /// See [`crate::Engine::statistics`].
+    pub(crate) fn statistics(&self) -> Statistics {
+        let counters = &self.counters;
+        let (memory_waits, full_hits) = self.admission.counters();
+        Statistics {
+            queue: counters.queue.borrow().clone(),
+            journal: counters.journal.borrow().clone(),
+            large: counters.large.borrow().clone(),
+            index: self.log.latency(),
+            read: counters.read.borrow().clone(),
+            dump: counters.dump.borrow().clone(),
+            dumps: counters.dumps.get(),
+            dumped_blocks: counters.dumped_blocks.get(),
+            merged_blocks: counters.merged_blocks.get(),
+            poisoned_blocks: counters.poisoned_blocks.get(),
+            dump_retries: counters.dump_retries.get(),
+            large_writes: counters.large.borrow().count(),
+            discards: counters.discards.get(),
+            checkpoints: counters.checkpoints.get(),
+            memory_waits,
+            full_hits,
+            dirty_bytes: self.admission.bytes(),
+            dirty_bytes_max: self.admission.bytes_max(),
+            recovery: *counters.recovery.borrow(),
+            verify: self.files.statistics(),
+            index_tables: self.index.statistics(),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The end of a volume, and the end of an engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::{Error, FileId, Result, VolumeId};
+use files::{FileInfo, FileKind, Store};
+
+use crate::core::{Core, Stage};
+use crate::transaction::Record;
+
+/// Volumes that were dropped and whose records may still stand in a journal, each with the journals that existed
+/// when it was dropped: with the last of them it is forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    volumes: BTreeMap<VolumeId, BTreeSet<FileId>>,
+}
+
+impl Dropped {
+    /// What a recovery found: any of the journals among `files` may name the volumes.
+    pub(crate) fn restore(&mut self, volumes: impl Iterator<Item = VolumeId>, files: &[FileInfo]) {
+        let journals = journals(files);
+        self.volumes.extend(volumes.map(|volume| (volume, journals.clone())));
+    }
+
+    /// Whether the volume was dropped.
+    pub(crate) fn contains(&self, volume: VolumeId) -> bool {
+        self.volumes.contains_key(&volume)
+    }
+
+    fn add(&mut self, volume: VolumeId, store: &Store) {
+        self.volumes.insert(volume, journals(&store.list()));
+    }
+
+    /// The volumes that a checkpoint has to name.
+    pub(crate) fn still_needed(&mut self, store: &Store) -> Vec<VolumeId> {
+        self.volumes.retain(|_, journals| {
+            journals.retain(|journal| store.info(*journal).is_some());
+            !journals.is_empty()
+        });
+        self.volumes.keys().copied().collect()
+    }
+}
+
+fn journals(files: &[FileInfo]) -> BTreeSet<FileId> {
+    files.iter().filter(|info| info.kind == FileKind::Journal).map(|info| info.id).collect()
+}
+
+impl Core {
+    /// See [`crate::Engine::drop_volume`].
+    pub(crate) async fn drop_volume(self: &Rc<Self>, volume: VolumeId) -> Result<()> {
+        if self.stage.get() != Stage::Running {
+            return Err(Error::internal("the engine is closed"));
+        }
+        let core = self.clone();
+        let apply = move |_| {
+            core.dropped.borrow_mut().add(volume, &core.store);
+            let mut segments = core.segments.borrow_mut();
+            segments.retain(|id, segment| {
+                let keep = id.volume != volume;
+                if !keep {
+                    segment.drop_all();
+                    segment.dumps.close();
+                    segment.larges.close();
+                }
+                keep
+            });
+            drop(segments);
+            core.index.drop_volume(volume);
+        };
+        self.log.append(&Record::DropVolume { volume }, Box::new(apply)).1.await?;
+        self.admission.on_freed();
+        self.trim_journal().await;
+        Ok(())
+    }
+
+    /// See [`crate::Engine::close`].
+    pub(crate) async fn close(self: &Rc<Self>) -> Result<()> {
+        if self.stage.replace(Stage::Closing) != Stage::Running {
+            return Err(Error::internal("the engine is closed already"));
+        }
+        let outcome = self.wind_down().await;
+        self.stage.set(Stage::Closed);
+        self.maintenance.borrow_mut().clear();
+        for event in [&self.dirtied, &self.dumped, &self.checkpoint_wanted, self.admission.wanted()] {
+            event.notify();
+        }
+        self.fusion.pressure_event().notify();
+        outcome
+    }
+
+    async fn wind_down(self: &Rc<Self>) -> Result<()> {
+        loop {
+            let dumped = self.dumped.wait();
+            let dirty: Vec<_> = self.all_segments().into_iter().filter(|segment| !segment.is_clean()).collect();
+            if dirty.is_empty() {
+                break;
+            }
+            dirty.iter().for_each(|segment| self.want_dump(segment));
+            if let Some(error) = self.log.broken() {
+                return Err(error);
+            }
+            dumped.await;
+        }
+        self.fusion.close(|id| self.dumped_through(id)).await?;
+        for segment in self.all_segments() {
+            segment.dumps.close();
+            segment.larges.close();
+        }
+        self.checkpoint().await
+    }
+}
