@@ -1,1 +1,101 @@
-//! (to be written)
+//! Blocks in data files: read as few times as their places allow, each proven against its index entry
+//! (docs/formats/data.md).
+//!
+//! A **run** is a number of entries whose blocks lie one after the other in one data file; it is one read. A block
+//! whose checksum does not match, or whose run could not be read, is looked for by itself in every copy.
+
+use base::checksum::block_checksum;
+use base::{AlignedBuf, BLOCK, FileId, MIB, Result, SegmentId};
+
+use crate::index::{Entry, Mapping};
+use crate::verified::{FileRange, VerifiedFiles};
+
+/// Most blocks of one run: 1 MiB.
+pub const RUN_BLOCKS_MAX: usize = (MIB / BLOCK) as usize;
+
+/// Reads blocks. Clones share the files below.
+#[derive(Clone)]
+pub struct DataFiles {
+    files: VerifiedFiles,
+}
+
+/// Where a data entry's block is.
+fn place(entry: &Entry) -> (FileId, u64, u32) {
+    match entry.mapping {
+        Mapping::Data { file, offset, checksum } => (file, offset, checksum),
+        Mapping::Zeros => panic!("zeros are in no file"),
+    }
+}
+
+/// How many of the first `entries` form a run. They are data entries; there is at least one.
+pub fn run_len(entries: &[Entry]) -> usize {
+    let followed = entries.windows(2).take(RUN_BLOCKS_MAX - 1).take_while(|pair| follows(&pair[0], &pair[1]));
+    1 + followed.count()
+}
+
+/// Whether the block of `next` lies right after the one of `entry`. Both are data entries.
+pub fn follows(entry: &Entry, next: &Entry) -> bool {
+    let ((file, offset, _), (next_file, next_offset, _)) = (place(entry), place(next));
+    next_file == file && next_offset == offset + BLOCK
+}
+
+/// Whether `bytes` are the content that `entry` of `segment` promises.
+pub fn is_intact(segment: SegmentId, entry: &Entry, bytes: &[u8]) -> bool {
+    let (_, _, checksum) = place(entry);
+    let block = u64::from(segment.index) << 32 | u64::from(entry.block);
+    bytes.len() as u64 == BLOCK && block_checksum(segment.volume, block, bytes) == checksum
+}
+
+impl DataFiles {
+    /// The data files among `files`.
+    pub fn new(files: &VerifiedFiles) -> DataFiles {
+        DataFiles { files: files.clone() }
+    }
+
+    /// The files below.
+    pub fn files(&self) -> &VerifiedFiles {
+        &self.files
+    }
+
+    /// The block of one data entry. The caller holds a pin from before it learned of the entry.
+    ///
+    /// # Errors
+    /// `Corrupt`: no copy has the content that the entry promises; `Io`: none could be read.
+    pub async fn read_block(&self, segment: SegmentId, entry: &Entry) -> Result<AlignedBuf> {
+        let (file, offset, _) = place(entry);
+        let range = FileRange { file, offset, len: BLOCK as usize };
+        match self.files.read_unproven(range).await {
+            Ok(bytes) if is_intact(segment, entry, &bytes) => Ok(bytes),
+            _ => self.recover(segment, entry).await,
+        }
+    }
+
+    /// The blocks of a run, one after the other. The caller holds a pin from before it learned of the entries.
+    ///
+    /// # Errors
+    /// As [`DataFiles::read_block`], for the first block that is lost.
+    pub async fn read_run(&self, segment: SegmentId, entries: &[Entry]) -> Result<AlignedBuf> {
+        if let [entry] = entries {
+            return self.read_block(segment, entry).await;
+        }
+        let (file, offset, _) = place(&entries[0]);
+        let len = entries.len() * BLOCK as usize;
+        let (mut bytes, is_read) = match self.files.read_unproven(FileRange { file, offset, len }).await {
+            Ok(bytes) => (bytes, true),
+            Err(_) => (AlignedBuf::zeroed(len), false),
+        };
+        for (entry, block) in entries.iter().zip(bytes.chunks_exact_mut(BLOCK as usize)) {
+            if !is_read || !is_intact(segment, entry, block) {
+                block.copy_from_slice(&self.recover(segment, entry).await?);
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn recover(&self, segment: SegmentId, entry: &Entry) -> Result<AlignedBuf> {
+        let (file, offset, _) = place(entry);
+        let range = FileRange { file, offset, len: BLOCK as usize };
+        let what = format!("block {} of segment {segment}", entry.block);
+        self.files.recover(range, &what, |bytes| is_intact(segment, entry, bytes)).await
+    }
+}
