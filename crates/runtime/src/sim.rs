@@ -64,7 +64,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Instant;
+use base::{Instant, Prng};
 use policies::loop_schedule::LoopSettings;
 
 pub use self::disk::{DiskCounters, DiskOptions, Fault, FaultPlan};
@@ -150,6 +150,11 @@ impl World {
     /// 64 random bits from the world's seed, for choices that a test makes.
     pub fn random_u64(&self) -> u64 {
         self.0.state.borrow_mut().prng.next_u64()
+    }
+
+    /// A generator of its own for a test, seeded by the world.
+    pub fn fork_prng(&self) -> Prng {
+        self.0.state.borrow_mut().prng.fork()
     }
 
     /// Adds a node, with its disks. It runs nothing yet.

@@ -171,7 +171,10 @@ impl Namespace {
                 }
             };
         }
-        self.directory(at).map(drop)
+        match self.inodes[&at] {
+            Inode::Directory(_) => Ok(()),
+            Inode::File(_) => fail(EEXIST),
+        }
     }
 
     /// The names in a directory, sorted.

@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use base::{Map, Prng};
+use base::{Map, Prng, Set};
 
-use super::errno::{EADDRINUSE, EADDRNOTAVAIL, EBADF, ECANCELED, ECONNREFUSED, EHOSTUNREACH, ETIMEDOUT, fail};
+use super::errno::{EADDRINUSE, EADDRNOTAVAIL, EBADF, ECANCELED, ECONNREFUSED, EHOSTUNREACH, ENOENT, ETIMEDOUT, fail};
 use super::links::Links;
 use super::node::NodeId;
 use super::state::LoopId;
@@ -54,6 +55,8 @@ pub(super) struct Network {
     /// Where an operation waits that can be cancelled.
     waiting: Map<Caller, u64>,
     next_port: u16,
+    /// The files of Unix sockets. One goes with its listener, and stays behind when that is killed.
+    socket_files: Set<(NodeId, PathBuf)>,
 }
 
 struct Listener {
@@ -241,6 +244,9 @@ impl Network {
         if self.listeners.values().any(clashes) {
             return fail(EADDRINUSE);
         }
+        if let Address::Unix(path) = &address {
+            self.socket_files.insert((node, path.clone()));
+        }
         let id = take(next_resource);
         let listener =
             Listener { owner, node, address: address.clone(), accepting: VecDeque::new(), backlog: VecDeque::new() };
@@ -293,7 +299,13 @@ impl Network {
             Some(listener) if listener.backlog.len() >= BACKLOG => {
                 return self.repeat(step, id, NetEvent::Request { attempt: id });
             }
-            None => attempt.answer = Some(fail(ECONNREFUSED)),
+            None => {
+                let missing = match &attempt.address {
+                    Address::Unix(path) => !self.socket_files.contains(&(to, path.clone())),
+                    Address::Tcp(_) => false,
+                };
+                attempt.answer = Some(fail(if missing { ENOENT } else { ECONNREFUSED }));
+            }
             Some(listener) => {
                 let (client, server) = (take(step.next_resource), take(step.next_resource));
                 self.streams.connect((client, from, attempt.caller.0), (server, to));
@@ -347,6 +359,9 @@ impl Network {
         match self.listeners.remove(&id) {
             None => self.on_streams(step, |streams, now_ns, wires| streams.close(now_ns, id, abruptly, wires)),
             Some(listener) => {
+                if let (false, Address::Unix(path)) = (abruptly, listener.address) {
+                    self.socket_files.remove(&(listener.node, path));
+                }
                 for caller in listener.accepting {
                     step.effects.outcome(caller, fail(ECANCELED), Payload::None);
                 }

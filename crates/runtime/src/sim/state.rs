@@ -116,13 +116,12 @@ impl State {
     /// Takes an operation of a loop at `at_ns`.
     pub(super) fn submit(&mut self, at_ns: u64, caller: Caller, op: Op) {
         let node = self.loops[caller.0.0].node;
+        self.history.record([at_ns, caller.0.0 as u64, caller.1.0, fingerprint(&op)]);
         if self.is_for_network(&op) {
-            self.history.record([at_ns, caller.0.0 as u64, caller.1.0, 0]);
             return self.on_network(at_ns, |network, step| network.submit(step, node, caller, op));
         }
         let mounts = &self.nodes[node.0].mounts;
         let (done_ns, operation) = self.storage.submit(at_ns, mounts, op, &mut self.prng);
-        self.history.record([at_ns, caller.0.0 as u64, caller.1.0, done_ns]);
         self.operations_submitted += 1;
         let number = self.operations_submitted;
         let slot = self.in_flight.insert(InFlight { number, caller, node, operation });
@@ -270,5 +269,25 @@ impl State {
 
     fn in_flight_of(&self, node: NodeId) -> Vec<usize> {
         self.in_flight.iter().filter(|(_, in_flight)| in_flight.node == node).map(|(slot, _)| slot).collect()
+    }
+}
+
+/// A number that differs where two operations do: by their kind, place and length, and a sample of their bytes.
+fn fingerprint(op: &Op) -> u64 {
+    let sample = |bytes: &[u8]| {
+        let ends = bytes.iter().take(8).chain(bytes.iter().rev().take(8));
+        ends.fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
+    };
+    match op {
+        Op::Read { offset, buffer, .. } => 1 ^ offset.rotate_left(8) ^ (buffer.len() as u64),
+        Op::Write { offset, data, .. } => 2 ^ offset.rotate_left(8) ^ sample(data).rotate_left(32),
+        Op::Send { data, .. } => data.iter().fold(3, |sum, part| sum ^ sample(part).rotate_left(32)),
+        Op::Receive { buffer, from, .. } => 4 ^ ((buffer.len() - from) as u64).rotate_left(8),
+        Op::Sync { .. } => 5,
+        Op::Allocate { offset, len, .. } => 6 ^ offset.rotate_left(8) ^ len.rotate_left(16),
+        Op::SetLen { len, .. } => 7 ^ len.rotate_left(8),
+        Op::Open { .. } => 8,
+        Op::Close { .. } => 9,
+        _ => 10,
     }
 }

@@ -37,16 +37,18 @@ struct End {
     stalled: u32,
     arrived: VecDeque<Bytes>,
     arrived_len: usize,
-    /// What comes after the bytes that have arrived.
-    ending: Option<Ending>,
+    /// Nothing comes after the bytes that have arrived.
+    ended: bool,
     receiving: VecDeque<Receiving>,
     /// Bytes that this end sent and the other application has not received.
     in_pipe: usize,
     sending: VecDeque<(Caller, Vec<Bytes>)>,
     /// When the last packet that this end sent arrives.
     last_arrival_ns: u64,
-    /// Why this end can send no more.
-    broken: Option<i32>,
+    /// This end can send no more.
+    broken: bool,
+    /// What the next operation that finds nothing to do fails with: told once, as a kernel does.
+    error: Option<i32>,
 }
 
 struct Receiving {
@@ -79,12 +81,13 @@ impl Streams {
             stalled: 0,
             arrived: VecDeque::new(),
             arrived_len: 0,
-            ending: None,
+            ended: false,
             receiving: VecDeque::new(),
             in_pipe: 0,
             sending: VecDeque::new(),
             last_arrival_ns: 0,
-            broken: None,
+            broken: false,
+            error: None,
         };
         self.ends.insert(client.0, end(client.1, server.0, server.1, Some(client.2)));
         self.ends.insert(server.0, end(server.1, client.0, client.1, None));
@@ -130,12 +133,12 @@ impl Streams {
     /// Ends both directions; the end itself stays until it is closed.
     pub(super) fn shutdown(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
         let end = self.ends.get_mut(&id).expect("the caller checked");
-        if end.broken.is_none() {
-            end.broken = Some(EPIPE);
+        if !end.broken {
+            end.broken = true;
             transmit(&mut self.ends, now_ns, id, Packet::Ending(Ending::Finished), world);
         }
         let end = self.ends.get_mut(&id).expect("just seen");
-        end.ending = Some(Ending::Finished);
+        end.ended = true;
         self.serve_receivers(now_ns, id, world);
         self.serve_senders(now_ns, id, world);
     }
@@ -147,7 +150,7 @@ impl Streams {
             true => Ending::Reset,
             false => Ending::Finished,
         };
-        if end.broken.is_none() || ending == Ending::Reset {
+        if !end.broken || ending == Ending::Reset {
             transmit(&mut self.ends, now_ns, id, Packet::Ending(ending), world);
         }
         self.cancel_all(id, world);
@@ -195,7 +198,7 @@ impl Streams {
         }
         match end.incoming.pop_front() {
             None => {}
-            Some(Packet::Data(parts)) if end.ending.is_none() => {
+            Some(Packet::Data(parts)) if !end.ended => {
                 end.arrived_len += parts.iter().map(Bytes::len).sum::<usize>();
                 end.arrived.extend(parts);
                 self.serve_receivers(now_ns, to, world);
@@ -206,8 +209,8 @@ impl Streams {
                 world.effects.events.push((at_ns, NetEvent::Reset { to: from.0 }));
             }
             Some(Packet::Ending(Ending::Reset)) => self.on_reset(now_ns, to, world),
-            Some(Packet::Ending(ending)) => {
-                end.ending.get_or_insert(ending);
+            Some(Packet::Ending(Ending::Finished)) => {
+                end.ended = true;
                 self.serve_receivers(now_ns, to, world);
             }
         }
@@ -216,8 +219,9 @@ impl Streams {
     /// The other side said that it knows nothing of this stream (any more).
     pub(super) fn on_reset(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
         let Some(end) = self.ends.get_mut(&id) else { return };
-        end.ending = Some(Ending::Reset);
-        end.broken = Some(ECONNRESET);
+        // A peer that had finished is known to be gone: that is what a sender is told then.
+        end.error = Some(if end.ended { EPIPE } else { ECONNRESET });
+        (end.ended, end.broken) = (true, true);
         end.incoming.clear();
         self.serve_receivers(now_ns, id, world);
         self.serve_senders(now_ns, id, world);
@@ -267,12 +271,14 @@ impl Streams {
         let mut received = 0;
         while let Some(Receiving { buffer, from, .. }) = end.receiving.front() {
             let room = buffer.len() - from;
-            let value = match (room, end.arrived_len, end.ending) {
-                (0, ..) => Ok(0),
-                (_, 0, None) => break,
-                (_, 0, Some(Ending::Finished)) => Ok(0),
-                (_, 0, Some(Ending::Reset)) => fail(ECONNRESET),
-                (room, arrived, _) => Ok(world.portion(room.min(arrived))),
+            let value = match (room, end.arrived_len) {
+                (0, _) => Ok(0),
+                (_, 0) if !end.ended => break,
+                (_, 0) => match end.error.take_if(|number| *number == ECONNRESET) {
+                    Some(number) => fail(number),
+                    None => Ok(0),
+                },
+                (room, arrived) => Ok(world.portion(room.min(arrived))),
             };
             let Receiving { caller, mut buffer, from } = end.receiving.pop_front().expect("just seen");
             let count = *value.as_ref().unwrap_or(&0);
@@ -299,10 +305,10 @@ impl Streams {
             let wanted: usize = data.iter().map(Bytes::len).sum();
             let room = world.links.pipe_bytes().saturating_sub(end.in_pipe);
             let value = match (end.broken, wanted, room) {
-                (Some(number), ..) => fail(number),
-                (None, 0, _) => Ok(0),
-                (None, _, 0) => return,
-                (None, wanted, room) => Ok(world.portion(wanted.min(room))),
+                (true, ..) => fail(end.error.take().unwrap_or(EPIPE)),
+                (false, 0, _) => Ok(0),
+                (false, _, 0) => return,
+                (false, wanted, room) => Ok(world.portion(wanted.min(room))),
             };
             let (caller, mut data) = end.sending.pop_front().expect("just seen");
             if let Ok(count @ 1..) = value {

@@ -127,7 +127,8 @@ impl Storage {
                 *payload = Payload::Buffer(buffer);
                 value
             }
-            Op::Write { .. } | Op::Allocate { .. } | Op::SetLen { .. } if !options.write => fail(EBADF),
+            Op::SetLen { .. } if !options.write => fail(EINVAL),
+            Op::Write { .. } | Op::Allocate { .. } if !options.write => fail(EBADF),
             Op::Write { offset, data, .. } => write(disk, description, offset, &data, prng),
             Op::Sync { .. } => {
                 disk.counters.syncs += 1;
