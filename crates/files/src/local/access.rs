@@ -87,22 +87,22 @@ impl Local {
             Err(error) => Box::pin(std::future::ready(Err(error))),
             Ok((entry, copies)) => {
                 let mut writes = Vec::with_capacity(copies.len());
-                for (copy, writer) in &copies {
+                for (_, writer) in &copies {
                     self.counters.on_written(entry.kind as usize, data.len() as u64);
-                    writes.push((copy.directory.clone(), writer.write_at(HEADER + offset, data.clone())));
+                    writes.push(writer.write_at(HEADER + offset, data.clone()));
                 }
                 let local = self.clone();
                 Box::pin(async move {
                     let mut written = Vec::with_capacity(writes.len());
-                    for (directory, write) in writes {
+                    for ((copy, _), write) in copies.iter().zip(writes) {
                         // They run together: each was queued above. In the order of the copies is as good as any.
-                        written.push((directory, write.await));
+                        written.push((copy, write.await));
                     }
                     let mut full = None;
-                    for (directory, result) in &written {
+                    for (copy, result) in &written {
                         match result {
                             Err(error) if is_full(error) => full = Some(Error::from_io(place(&entry, offset), error)),
-                            Err(error) => local.on_directory_failure(directory, &place(&entry, offset), error),
+                            Err(error) => local.on_directory_failure(&copy.directory, &place(&entry, offset), error),
                             Ok(()) => {}
                         }
                     }
@@ -110,9 +110,11 @@ impl Local {
                         return Err(full);
                     }
                     local.settle().await?;
-                    match written.iter().any(|(directory, result)| result.is_ok() && directory.is_member()) {
+                    // In all that are members now, and in at least one.
+                    let live = || written.iter().filter(|(copy, _)| copy.is_live());
+                    match live().all(|(_, result)| result.is_ok()) && live().next().is_some() {
                         true => Ok(()),
-                        false => Err(Error::io(format!("{} failed in every copy", place(&entry, offset)))),
+                        false => Err(Error::io(format!("{} failed", place(&entry, offset)))),
                     }
                 })
             }
@@ -135,8 +137,8 @@ impl Local {
             if offset + len > entry.capacity {
                 return Err(Error::full(format!("file {file} is full")));
             }
-            let members = state.copies.iter().filter(|copy| copy.directory.is_member());
-            members.filter_map(|copy| Some((copy.clone(), copy.writer.clone()?))).collect::<Vec<_>>()
+            let live = state.copies.iter().filter(|copy| copy.is_live());
+            live.filter_map(|copy| Some((copy.clone(), copy.writer.clone()?))).collect::<Vec<_>>()
         };
         match copies.is_empty() {
             true => Err(Error::io(format!("every directory with a copy of file {file} failed"))),
@@ -157,7 +159,7 @@ impl Local {
         if len == 0 {
             return Ok(AlignedBuf::zeroed(0));
         }
-        let mut copies = entry.member_copies();
+        let mut copies = entry.live_copies();
         copies.retain(|copy| number.is_none_or(|number| copy.number == number));
         if copies.is_empty() {
             return Err(match number {
@@ -211,7 +213,7 @@ impl Local {
         }
         let file = self.handle.open(&copy.path(), READ).await?;
         // It may have been deleted meanwhile; then it must not be found under this id any more.
-        if !entry.state.borrow().deleted && copy.directory.is_member() {
+        if !entry.state.borrow().deleted && copy.is_live() {
             self.readers.insert(key, file.clone());
         }
         Ok(file)
@@ -223,7 +225,7 @@ impl Local {
         let entry = self.catalogue.get(file)?;
         entry.check_range(offset, data.len() as u64)?;
         let _gate = entry.gate.take(1).await;
-        let copy = entry.member_copies().into_iter().find(|copy| copy.number == number);
+        let copy = entry.live_copies().into_iter().find(|copy| copy.number == number);
         let copy = copy.ok_or_else(|| Error::not_found(format!("file {file} has no copy {number}")))?;
         if entry.state.borrow().deleted {
             return Err(Error::not_found(format!("there is no file {file}")));

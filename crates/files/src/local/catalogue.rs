@@ -17,8 +17,16 @@ use crate::{FileInfo, FileKind};
 #[derive(Default)]
 pub(crate) struct Catalogue {
     entries: RefCell<BTreeMap<FileId, Rc<Entry>>>,
-    /// Files of which no copy has a good header: what is wrong with them.
-    pub(crate) damaged: RefCell<BTreeMap<FileId, String>>,
+    /// Names of which nobody knows what is behind them. They are not read, but deleted with the file.
+    damaged: RefCell<BTreeMap<FileId, Vec<DamagedCopy>>>,
+}
+
+/// What may be a copy of a file.
+#[derive(Clone)]
+pub(crate) struct DamagedCopy {
+    pub(crate) directory: Rc<Directory>,
+    pub(crate) name: Name,
+    pub(crate) why: String,
 }
 
 /// One file.
@@ -59,9 +67,29 @@ pub(crate) struct Copy {
     pub(crate) birth: Rc<Birth>,
     /// Open and locked for writing, until it is sealed; only for files of this life.
     pub(crate) writer: Option<File>,
+    /// How often the directory had failed when the copy was made or found. Once it fails again, the copy is worth
+    /// nothing, even if the directory comes back.
+    failures: u32,
 }
 
 impl Copy {
+    /// A copy of what the birth record says, in this directory.
+    pub(crate) fn new(directory: &Rc<Directory>, birth: Birth, writer: Option<File>) -> Copy {
+        let failures = directory.failures.get();
+        Copy { number: birth.copy, directory: directory.clone(), birth: Rc::new(birth), writer, failures }
+    }
+
+    /// Whether it is read and written.
+    pub(crate) fn is_live(&self) -> bool {
+        self.directory.is_member() && self.failures == self.directory.failures.get()
+    }
+
+    /// Whether it is live, or will be when its directory is a member again.
+    pub(crate) fn is_good(&self) -> bool {
+        let away = matches!(self.directory.state.get(), State::Failed | State::Missing);
+        !away && self.failures == self.directory.failures.get()
+    }
+
     /// Its path.
     pub(crate) fn path(&self) -> std::path::PathBuf {
         self.directory.path_of(Name::File(self.birth.kind, self.birth.file))
@@ -107,6 +135,7 @@ impl Entry {
 
     /// Adds a copy, under its own number if that is free, and counts its space.
     pub(crate) fn attach(&self, mut copy: Copy) {
+        assert!(copy.is_good(), "the copy of {} in {} is out of date", self.id, copy.directory.path.display());
         let mut state = self.state.borrow_mut();
         let taken = |number: u8| state.copies.iter().any(|copy| copy.number == number);
         if taken(copy.number) {
@@ -144,8 +173,8 @@ impl Entry {
     }
 
     /// The copies that are read and written.
-    pub(crate) fn member_copies(&self) -> Vec<Copy> {
-        self.state.borrow().copies.iter().filter(|copy| copy.directory.is_member()).cloned().collect()
+    pub(crate) fn live_copies(&self) -> Vec<Copy> {
+        self.state.borrow().copies.iter().filter(|copy| copy.is_live()).cloned().collect()
     }
 
     /// Whether a copy of it is in `directory`, whatever the state of that is.
@@ -176,7 +205,7 @@ impl Entry {
             epoch: self.epoch,
             capacity: state.sealed.filter(|_| !self.prepared).unwrap_or(self.capacity),
             sealed: state.sealed,
-            copies: state.copies.iter().filter(|copy| copy.directory.is_member()).count() as u8,
+            copies: state.copies.iter().filter(|copy| copy.is_live()).count() as u8,
             copies_wanted: self.copies_wanted,
         }
     }
@@ -189,7 +218,10 @@ impl Catalogue {
             return Ok(entry.clone());
         }
         match self.damaged.borrow().get(&id) {
-            Some(damage) => Err(Error::corrupt(format!("file {id} cannot be read: {damage}"))),
+            Some(copies) => {
+                let whys = copies.iter().map(|copy| copy.why.as_str()).collect::<Vec<_>>().join("; ");
+                Err(Error::corrupt(format!("file {id} cannot be read: {whys}")))
+            }
             None => Err(Error::not_found(format!("there is no file {id}"))),
         }
     }
@@ -201,7 +233,6 @@ impl Catalogue {
 
     /// Adds a file.
     pub(crate) fn insert(&self, entry: Rc<Entry>) {
-        self.damaged.borrow_mut().remove(&entry.id);
         let before = self.entries.borrow_mut().insert(entry.id, entry);
         assert!(before.is_none(), "file ids are never used again");
     }
@@ -209,6 +240,30 @@ impl Catalogue {
     /// Forgets a file.
     pub(crate) fn remove(&self, id: FileId) {
         self.entries.borrow_mut().remove(&id);
+    }
+
+    /// Notes a name of which nobody knows what is behind it.
+    pub(crate) fn on_damaged(&self, directory: &Rc<Directory>, kind: FileKind, id: FileId, why: String) {
+        let copy = DamagedCopy { directory: directory.clone(), name: Name::File(kind, id), why };
+        self.damaged.borrow_mut().entry(id).or_default().push(copy);
+    }
+
+    /// A good copy took the place of a damaged one.
+    pub(crate) fn on_repaired(&self, directory: &Directory, id: FileId) {
+        if let Some(copies) = self.damaged.borrow_mut().get_mut(&id) {
+            copies.retain(|copy| copy.directory.id.get() != directory.id.get());
+        }
+    }
+
+    /// What may be copies of a file, in member directories.
+    pub(crate) fn damaged(&self, id: FileId) -> Vec<DamagedCopy> {
+        let damaged = self.damaged.borrow();
+        damaged.get(&id).into_iter().flatten().filter(|copy| copy.directory.is_member()).cloned().collect()
+    }
+
+    /// What may have been copies of a file is gone.
+    pub(crate) fn forget_damaged(&self, id: FileId) {
+        self.damaged.borrow_mut().remove(&id);
     }
 
     /// Every file that exists, by id.
@@ -219,7 +274,7 @@ impl Catalogue {
 
     /// Whether `directory` holds the only copy of some file.
     pub(crate) fn needs(&self, directory: &Directory) -> bool {
-        let is_other = |copy: &Copy| copy.directory.is_member() && copy.directory.id.get() != directory.id.get();
+        let is_other = |copy: &Copy| copy.is_live() && copy.directory.id.get() != directory.id.get();
         self.entries.borrow().values().any(|entry| {
             let state = entry.state.borrow();
             !state.copies.is_empty() && !state.copies.iter().any(is_other)

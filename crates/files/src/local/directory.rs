@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, DirectoryId};
@@ -15,7 +16,7 @@ use runtime::{File, Handle, OpenOptions};
 
 use super::header::HEADER;
 use super::names::Name;
-use super::superblock::{StoreRecord, Superblock};
+use super::superblock::{SLOT, SLOTS, StoreRecord, Superblock};
 
 /// Opens for reading past the page cache.
 pub(crate) const READ: OpenOptions =
@@ -64,6 +65,8 @@ pub(crate) struct Directory {
     pub(crate) failures: Cell<u32>,
     handle: Handle,
     guards: RefCell<Option<Guards>>,
+    /// Files that are getting their name.
+    naming: Rc<Cell<u32>>,
     sequence: Cell<u64>,
     next_number: Cell<u64>,
 }
@@ -72,6 +75,15 @@ pub(crate) struct Directory {
 pub(crate) struct Guards {
     pub(crate) _lock: File,
     pub(crate) superblock: File,
+}
+
+/// A file that is getting its name.
+pub(crate) struct Naming(Rc<Cell<u32>>);
+
+impl Drop for Naming {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// Room of one directory, in bytes.
@@ -111,6 +123,7 @@ impl Directory {
             failures: Cell::new(0),
             handle: handle.clone(),
             guards: RefCell::new(None),
+            naming: Rc::default(),
             sequence: Cell::new(0),
             next_number: Cell::new(1),
         }
@@ -155,6 +168,17 @@ impl Directory {
         self.next_number.set(self.next_number.get().max(number.saturating_add(1)));
     }
 
+    /// Counts a file that is getting its name, until the result is dropped.
+    pub(crate) fn naming(&self) -> Naming {
+        self.naming.set(self.naming.get() + 1);
+        Naming(self.naming.clone())
+    }
+
+    /// Whether a file may still get its name: then what is in the directory is not certain.
+    pub(crate) fn is_naming(&self) -> bool {
+        self.naming.get() > 0
+    }
+
     /// Makes the names of its files durable.
     pub(crate) async fn sync_names(&self) -> io::Result<()> {
         self.handle.sync_directory(&self.files()).await
@@ -189,15 +213,19 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether it is still there under its path: a disk that was unmounted leaves an empty folder behind, and the
-    /// open files go on without a name.
+    /// Whether it is still there under its path, and was all the time: a disk that was unmounted leaves an empty
+    /// folder behind, and the open files go on without a name; one that came back left them dead.
     pub(crate) async fn check_presence(&self) -> io::Result<()> {
-        let file = self.handle.open(&self.path.join("superblock"), READ).await?;
-        let bytes = file.read_up_to(0, (super::superblock::SLOT * super::superblock::SLOTS) as usize).await?;
-        match Superblock::choose(&bytes) {
-            Ok(found) if found.record.directory == self.id.get() => Ok(()),
-            _ => Err(io::Error::new(io::ErrorKind::NotFound, "another superblock is in its place")),
+        let gone = || io::Error::new(io::ErrorKind::NotFound, "the directory is not there any more");
+        let guard = self.guards.borrow().as_ref().map(|guards| guards.superblock.clone()).ok_or_else(gone)?;
+        let named = self.handle.open(&self.path.join("superblock"), READ).await?;
+        for file in [guard, named] {
+            match Superblock::choose(&file.read_up_to(0, (SLOT * SLOTS) as usize).await?) {
+                Ok(found) if found.record.directory == self.id.get() => {}
+                _ => return Err(gone()),
+            }
         }
+        Ok(())
     }
 }
 

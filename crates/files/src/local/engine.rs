@@ -84,7 +84,7 @@ impl FileEngine for Rc<Local> {
 
     fn locate(&self, file: FileId, copy: u8) -> String {
         let entry = self.catalogue.get(file).ok();
-        let copies = entry.map(|entry| entry.member_copies()).unwrap_or_default();
+        let copies = entry.map(|entry| entry.live_copies()).unwrap_or_default();
         match copies.iter().find(|found| found.number == copy) {
             Some(found) => found.path().display().to_string(),
             None => format!("copy {copy} of file {file}, which is missing"),

@@ -15,9 +15,9 @@
 //! before its content is believed, so what lands beyond the end is never read.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 use runtime::{DirectoryEntry, File, Handle, OpenOptions};
 
 use super::LocalOptions;
@@ -35,15 +35,34 @@ pub(crate) struct Guarded {
     pub(crate) superblock: Superblock,
 }
 
-/// Takes the locks of a directory and reads its superblock. `None` if it is empty, or was never part of a store.
+/// What is under a path.
+pub(crate) enum Probe {
+    /// Nothing.
+    Nothing,
+    /// A directory that is empty, or was never part of a store.
+    Empty,
+    /// A directory of a store, guarded.
+    Store(Guarded),
+    /// A disk that answers with errors.
+    Failing(Error),
+}
+
+/// Takes the locks of a directory and reads its superblock.
 ///
 /// # Errors
 /// `Conflict` if another process has it, `Invalid` if it cannot be one of a store, `Corrupt`.
-pub(crate) async fn guard_directory(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Option<Guarded>> {
-    let Some(entries) = list(handle, path).await? else { return Ok(None) };
+pub(crate) async fn probe_directory(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Probe> {
+    match try_probe(handle, path, options).await {
+        Err(error) if error.kind == ErrorKind::Io => Ok(Probe::Failing(error)),
+        result => result,
+    }
+}
+
+async fn try_probe(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Probe> {
+    let Some(entries) = list(handle, path).await? else { return Ok(Probe::Nothing) };
     if !entries.iter().any(|entry| entry.name == "superblock") {
         check_empty(handle, path, &entries, options).await?;
-        return Ok(None);
+        return Ok(Probe::Empty);
     }
     let guards = match options.read_only {
         false => take_guards(handle, path, options, WRITE).await?,
@@ -54,10 +73,10 @@ pub(crate) async fn guard_directory(handle: &Handle, path: &Path, options: &Loca
     };
     let superblock = read_superblock(path, &guards.superblock, options).await?;
     match superblock {
-        Some(superblock) => Ok(Some(Guarded { guards, superblock })),
+        Some(superblock) => Ok(Probe::Store(Guarded { guards, superblock })),
         None => {
             check_empty(handle, path, &entries, options).await?;
-            Ok(None)
+            Ok(Probe::Empty)
         }
     }
 }
@@ -65,18 +84,9 @@ pub(crate) async fn guard_directory(handle: &Handle, path: &Path, options: &Loca
 /// Makes an empty directory ready to join a store: folders and files that exist durably, and are ours alone.
 ///
 /// # Errors
-/// As [`guard_directory`].
+/// As [`probe_directory`], and `Io`.
 pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Guards> {
-    let mut made: Vec<PathBuf> = Vec::new();
     let files = path.join("files");
-    let mut missing = Some(files.as_path());
-    while let Some(folder) = missing {
-        match handle.read_directory(folder).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => made.push(folder.to_owned()),
-            _ => break,
-        }
-        missing = folder.parent();
-    }
     handle.create_directory(&files).await.map_err(|error| access(path, &error))?;
     let guards = take_guards(handle, path, options, OpenOptions { create: true, ..WRITE }).await?;
     if read_superblock(path, &guards.superblock, options).await?.is_some_and(|found| found.record.generation > 0) {
@@ -86,9 +96,14 @@ pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &Local
     let written = async {
         guards.superblock.write_at(0, zeros).await?;
         handle.sync_directory(path).await?;
-        for folder in &made {
-            if let Some(parent) = folder.parent() {
-                handle.sync_directory(parent).await?;
+        // Folders that are there already may have been made by a try that did not come this far.
+        for parent in path.ancestors().skip(1) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            match handle.sync_directory(parent).await {
+                Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => {
+                    break;
+                }
+                synced => synced?,
             }
         }
         Ok(())

@@ -28,25 +28,25 @@ impl Local {
         if options.capacity == 0 || !options.capacity.is_multiple_of(BLOCK) || options.capacity > u64::MAX / 4 {
             return Err(Error::invalid(format!("a capacity of {} bytes is not whole blocks", options.capacity)));
         }
-        let file = self.take_file_id().await?;
         let mut avoided: Vec<Rc<Directory>> = Vec::new();
         let mut failure = None;
         let entry = loop {
+            // Each try has an id of its own: what a failed one left behind is no copy of the file.
+            let file = self.take_file_id().await?;
             let places = match (self.place(options, &avoided), failure.take()) {
                 (Err(_), Some(failure)) => return Err(failure),
                 (places, _) => places?,
             };
             let births = births(self, file, options, &places);
             let born = all(places.iter().zip(births).map(|(place, birth)| self.create_copy(place, birth))).await;
-            if born.iter().all(Result::is_ok) {
-                let copies = born.into_iter().flatten().collect::<Vec<_>>();
-                let header = Header { birth: (*copies[0].birth).clone(), sealed: None };
-                let entry = Rc::new(Entry::new(&header));
-                copies.into_iter().for_each(|copy| entry.attach(copy));
+            // A directory may have failed since its copy was born.
+            let live = born.iter().flatten().filter(|copy| copy.is_live()).cloned().collect::<Vec<_>>();
+            if born.iter().all(Result::is_ok) && !live.is_empty() {
+                let entry = Rc::new(Entry::new(&Header { birth: (*live[0].birth).clone(), sealed: None }));
+                live.into_iter().for_each(|copy| entry.attach(copy));
                 break entry;
             }
-            // Some may exist by now. They go, and it is tried again where there is room: the copies of a file say
-            // which directories it was born in.
+            // Some may exist by now. They go, and it is tried again elsewhere.
             for (place, born) in places.iter().zip(born) {
                 match born {
                     Ok(copy) => self.discard_copy(copy).await,
@@ -61,8 +61,8 @@ impl Local {
                 }
             }
         };
-        // Known before it is confirmed: a directory that joins meanwhile must not take it for rubbish.
-        self.catalogue.insert(entry.clone());
+        let file = entry.id;
+        self.catalogue.insert(entry);
         self.settle().await?;
         if options.prepared {
             self.prepare_ahead(options.kind, options.capacity);
@@ -100,16 +100,21 @@ impl Local {
     }
 
     async fn create_copy(self: &Rc<Self>, directory: &Rc<Directory>, birth: Birth) -> io::Result<Copy> {
+        let mut copy = Copy::new(directory, birth, None);
+        let birth = &copy.birth;
         let vacancy = self.vacancy(directory, birth.kind, birth.capacity, birth.prepared).await?;
-        let file = vacancy.file.clone();
-        let header = Header { birth, sealed: None };
+        let writer = vacancy.file.clone();
+        let header = Header { birth: (**birth).clone(), sealed: None };
         self.give_name(directory, vacancy, &header).await?;
-        let number = header.birth.copy;
-        Ok(Copy { number, directory: directory.clone(), birth: Rc::new(header.birth), writer: Some(file) })
+        copy.writer = Some(writer);
+        // It works again, or it would not have been asked.
+        directory.suspect.set(false);
+        Ok(copy)
     }
 
     /// Makes a file of a vacancy: its header is durable before it gets its name, and its name before this returns.
     pub(crate) async fn give_name(&self, directory: &Directory, vacancy: Vacancy, header: &Header) -> io::Result<()> {
+        let _naming = directory.naming();
         vacancy.file.write_at(0, aligned(&header.encode())).await?;
         // The length of the file, too.
         vacancy.file.sync().await?;
@@ -178,21 +183,21 @@ impl Local {
             }
             state.sealing = Some(length);
         }
-        let copies = entry.member_copies();
+        let copies = entry.live_copies();
         let sealed = all(copies.iter().map(|copy| self.seal_copy(copy, length))).await;
-        let mut count = 0;
-        for (copy, result) in copies.iter().zip(sealed) {
-            match result {
-                Ok(()) => count += usize::from(copy.directory.is_member()),
-                // As long as it is not sealed everywhere, nobody is told that it is; a repetition may find room.
-                Err(error) if is_full(&error) => {
-                    return Err(Error::from_io(format!("sealing {}", copy.path().display()), &error));
+        for (copy, result) in copies.iter().zip(&sealed) {
+            if let Err(error) = result {
+                // As long as it is not sealed in every member, nobody is told that it is; a repetition may work.
+                if !is_full(error) {
+                    self.on_directory_failure(&copy.directory, &format!("sealing file {file}"), error);
                 }
-                Err(error) => self.on_directory_failure(&copy.directory, &format!("sealing file {file}"), &error),
+                if copy.directory.is_member() {
+                    return Err(Error::from_io(format!("sealing {}", copy.path().display()), error));
+                }
             }
         }
         self.settle().await?;
-        if count == 0 {
+        if !copies.iter().zip(&sealed).any(|(copy, result)| result.is_ok() && copy.is_live()) {
             return Err(Error::io(format!("sealing file {file} failed in every copy")));
         }
         entry.on_sealed(length);
@@ -219,7 +224,8 @@ impl Local {
     /// See `Store::delete`.
     pub(crate) async fn delete_file(self: &Rc<Self>, file: FileId) -> Result<()> {
         self.check_writable()?;
-        let Some(entry) = self.catalogue.get_any(file) else { return self.delete_damaged(file).await };
+        self.delete_damaged(file).await?;
+        let Some(entry) = self.catalogue.get_any(file) else { return Ok(()) };
         // From here on nobody finds it, and whoever copies it lets go of it.
         entry.state.borrow_mut().deleted = true;
         let _gate = entry.gate.take(1).await;
@@ -258,7 +264,7 @@ impl Local {
     /// Takes the name of a copy away, durably.
     async fn remove_copy(&self, copy: &Copy, sealed: Option<u64>) -> io::Result<()> {
         let name = Name::File(copy.birth.kind, copy.birth.file);
-        let removed = match copy.birth.prepared && copy.directory.is_member() {
+        let removed = match copy.birth.prepared && copy.is_live() {
             true => self.keep(&copy.directory, name, copy.birth.capacity).await,
             false => {
                 let removed = self.handle.remove(&copy.directory.path_of(name)).await;
@@ -271,30 +277,34 @@ impl Local {
         match removed {
             Ok(true) => Ok(()),
             Ok(false) => copy.directory.sync_names().await,
-            // Gone by an earlier try.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => copy.directory.sync_names().await,
+            // Gone by an earlier try, unless everything is gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                copy.directory.sync_names().await?;
+                copy.directory.check_presence().await
+            }
             Err(error) => Err(error),
         }
     }
 
-    /// Removes a file of which no copy has a good header.
+    /// Removes what may be copies of a file: one whose header cannot be read today may be found tomorrow.
     async fn delete_damaged(&self, file: FileId) -> Result<()> {
-        if !self.catalogue.damaged.borrow().contains_key(&file) {
-            return Ok(());
-        }
-        for directory in self.members() {
-            for kind in crate::FileKind::ALL {
-                let removed = self.handle.remove(&directory.path_of(Name::File(kind, file))).await;
-                if let Err(error) = removed
-                    && error.kind() != io::ErrorKind::NotFound
-                {
-                    return Err(Error::from_io(format!("deleting damaged file {file}"), &error));
+        for copy in self.catalogue.damaged(file) {
+            let path = copy.directory.path_of(copy.name);
+            let removed = async {
+                match self.handle.remove(&path).await {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => copy.directory.sync_names().await?,
+                }
+                copy.directory.check_presence().await
+            };
+            if let Err(error) = removed.await {
+                self.on_directory_failure(&copy.directory, &format!("deleting damaged file {file}"), &error);
+                if copy.directory.is_member() {
+                    return Err(Error::from_io(format!("deleting {}", path.display()), &error));
                 }
             }
-            let synced = directory.sync_names().await;
-            synced.map_err(|error| Error::from_io(format!("deleting damaged file {file}"), &error))?;
         }
-        self.catalogue.damaged.borrow_mut().remove(&file);
-        Ok(())
+        self.catalogue.forget_damaged(file);
+        self.settle().await
     }
 }

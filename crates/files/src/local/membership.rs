@@ -31,6 +31,8 @@ pub(crate) struct Membership {
     failed: RefCell<Option<(u64, Error)>>,
     running: Cell<bool>,
     changed: Event,
+    /// The generation that every one of its members knows; 0 until this life has published one.
+    agreed_generation: Cell<u64>,
     /// The ticket that must be published before anything is confirmed.
     confirm_after: Cell<u64>,
     next_file: Cell<u64>,
@@ -50,6 +52,7 @@ impl Membership {
             failed: RefCell::new(None),
             running: Cell::new(false),
             changed: Event::new(),
+            agreed_generation: Cell::new(0),
             confirm_after: Cell::new(0),
         }
     }
@@ -122,6 +125,7 @@ impl Local {
                 tracing::error!("{what} in {path} failed: {error}. The directory holds files that are nowhere else");
                 directory.suspect.set(true);
                 self.request_repair();
+                self.request_watch();
                 return;
             }
             _ => tracing::error!("{what} in {path} failed: {error}. The store goes on without this directory"),
@@ -196,33 +200,39 @@ impl Local {
                 };
                 let members = to.iter().map(member).collect::<Vec<_>>();
                 let same = |a: &Member, b: &Member| a.id == b.id;
-                let changed = members.len() != record.members.len()
-                    || !members.iter().zip(&record.members).all(|(a, b)| same(a, b));
-                record.generation += u64::from(changed);
+                let same = members.len() == record.members.len()
+                    && members.iter().zip(&record.members).all(|(a, b)| same(a, b));
+                record.generation += u64::from(!same);
                 record.members = members;
                 record.next_file = record.next_file.max(membership.next_file.get() + ID_BATCH);
                 record.clone()
             };
             let written = all(to.iter().map(|directory| directory.publish(&record))).await;
-            let mut failed = false;
+            let agreed = record.generation == membership.agreed_generation.get();
+            let reached = written.iter().any(Result::is_ok);
+            let mut again = false;
             for (directory, result) in to.iter().zip(written) {
                 let Err(error) = result else {
                     self.counters.on_written(0, super::superblock::SLOT);
                     continue;
                 };
                 self.on_directory_failure(directory, "writing the superblock", &error);
-                failed = true;
-                if directory.is_member() {
-                    // The last one stays one, although it failed: nothing is left to publish to.
-                    let what = format!("writing the superblock of {}, the only directory", directory.path.display());
+                if !directory.is_member() {
+                    again = true;
+                } else if !agreed || !reached {
+                    // It stays a member, although it failed, and does not know.
+                    let what = format!("writing the superblock of {}", directory.path.display());
                     return (ticket, Err(Error::from_io(what, &error)));
                 }
+                // With the same members as before, one that knows is enough: a start needs all of them, and takes
+                // the highest numbers.
             }
-            if failed {
+            if again {
                 continue;
             }
             let joining = to.iter().filter(|directory| directory.state.get() == State::Joining);
             joining.for_each(|directory| directory.state.set(State::Member));
+            membership.agreed_generation.set(record.generation);
             membership.reserved.set(record.next_file);
             return (ticket, Ok(()));
         }

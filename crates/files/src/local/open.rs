@@ -2,22 +2,22 @@
 //!
 //! 1. Guard every directory: locks, superblocks ([`super::guard`]).
 //! 2. Decide which of them are members, join or return ([`super::plan`]).
-//! 3. Publish the next incarnation, before anything else is written.
-//! 4. Read the header of every file; one that an earlier life may have been writing to is locked first, so that
-//!    nothing lands in it any more, and read again.
-//! 5. Put the copies together; make a seal that reached one copy durable in all.
-//! 6. Remove what never became a file; start the work in the background.
+//! 3. Read the header of every file; one that an earlier life may have been writing to is locked first, so that
+//!    nothing lands in it any more, synced, and read again. Put the copies together.
+//! 4. Publish the next incarnation, with the members as they are now.
+//! 5. Make a seal that reached one copy durable in all; remove what never became a file.
+//! 6. Start the work in the background.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use base::{DirectoryId, Error, FileId, Incarnation, Result, StoreId, units};
+use base::{DirectoryId, Error, FileId, Result, StoreId, units};
 use runtime::Handle;
 
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, READ, State, WRITE, lock_within};
-use super::guard::{Guarded, form_directory, guard_directory};
+use super::guard::{Guarded, Probe, form_directory, probe_directory};
 use super::header::{HEADER, Header};
 use super::layout::Unreadable;
 use super::names::Name;
@@ -38,35 +38,39 @@ const SCANS_AT_ONCE: usize = 32;
 /// and what to do.
 pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, OpenReport)> {
     check_options(&options)?;
-    let mut guarded = Vec::new();
+    let mut probes = Vec::new();
     for path in &options.directories {
-        guarded.push(guard_directory(handle, path, &options).await?);
+        probes.push(probe_directory(handle, path, &options).await?);
     }
-    let found = options.directories.iter().zip(&guarded).map(|(path, guarded)| Found {
+    let found = options.directories.iter().zip(&probes).map(|(path, probe)| Found {
         path: path.clone(),
-        superblock: guarded.as_ref().map(|guarded| guarded.superblock.clone()),
+        exists: matches!(probe, Probe::Empty | Probe::Store(_)),
+        superblock: match probe {
+            Probe::Store(guarded) => Some(guarded.superblock.clone()),
+            _ => None,
+        },
     });
     let found = found.collect::<Vec<_>>();
     let random_u128 = || u128::from(handle.random_u64()) << 64 | u128::from(handle.random_u64());
     let fresh = (StoreId(random_u128()), handle.random_u64());
     let plan = plan_open(&found, options.accept_missing || options.read_only, fresh)?;
-    if options.read_only && plan.created {
-        return Err(Error::not_found(format!("there is no store in {}", options.directories[0].display())));
+    if plan.created {
+        refuse_to_create(&options, &probes)?;
     }
     let mut report = OpenReport { created: plan.created, ..OpenReport::default() };
-    let mut returning = Vec::new();
+    note_missing(&plan, &mut report);
     let mut directories = Vec::new();
-    for ((path, role), guarded) in options.directories.iter().zip(&plan.roles).zip(&mut guarded) {
-        let id = DirectoryId(random_u128());
-        let directory = Rc::new(Directory::new(handle, path, id, State::Missing));
+    let mut returning = Vec::new();
+    for ((path, role), probe) in options.directories.iter().zip(&plan.roles).zip(probes) {
+        let directory = Rc::new(Directory::new(handle, path, DirectoryId(random_u128()), State::Missing));
         directories.push(directory.clone());
-        match (role, guarded.take()) {
-            (Role::Member, Some(Guarded { guards, superblock })) => {
+        match (role, probe) {
+            (Role::Member, Probe::Store(Guarded { guards, superblock })) => {
                 directory.id.set(superblock.directory);
                 directory.guard(guards, superblock.sequence);
                 directory.state.set(State::Member);
             }
-            (Role::Returns, Some(Guarded { guards, superblock })) if !options.read_only => {
+            (Role::Returns, Probe::Store(Guarded { guards, superblock })) if !options.read_only => {
                 directory.id.set(superblock.directory);
                 directory.guard(guards, superblock.sequence);
                 directory.state.set(State::Resynchronizing);
@@ -74,22 +78,25 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
                 returning.push((directory, left_behind));
                 report.notes.push(format!("{} was away: it is being resynchronized", path.display()));
             }
-            (Role::Joins, before) if !options.read_only => {
-                // Its locks come free before they are taken again.
-                let sequence = before.map_or(0, |guarded| guarded.superblock.sequence);
-                let guards = form_directory(handle, path, &options).await?;
-                directory.guard(guards, sequence);
-                let record = StoreRecord { generation: 0, members: Vec::new(), ..plan.record.clone() };
-                let written = directory.publish(&record).await;
-                written.map_err(|error| Error::from_io(format!("preparing {}", path.display()), &error))?;
-                directory.state.set(State::Joining);
+            (Role::Joins, probe) if !options.read_only => {
+                join(handle, &options, &directory, probe, &plan.record).await?;
             }
-            _ => report.notes.push(format!("{} is not read: it is empty, or was away", path.display())),
+            (_, Probe::Failing(error)) => report.notes.push(format!("{} is left out: {error}", path.display())),
+            _ => report.notes.push(format!(
+                "{} is left out: it is empty, does not exist, or was away. If it is new, make it and start again when \
+                 nothing is missing",
+                path.display()
+            )),
         }
     }
-    note_missing(&plan, &mut report);
-    let local = start(handle, options, directories, plan.record).await?;
-    local.scan(&mut report).await?;
+    let mut record = plan.record;
+    record.incarnation.0 += u64::from(!options.read_only);
+    let local = Local::new(handle, options, directories, record);
+    let scan = local.scan(&mut report).await?;
+    if !local.options.read_only {
+        local.publish().await?;
+        local.finish(scan, &mut report).await?;
+    }
     for directory in local.members() {
         let refreshed = directory.refresh_space().await;
         refreshed.map_err(|error| Error::from_io(directory.path.display(), &error))?;
@@ -97,9 +104,7 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     if !local.options.read_only {
         returning.iter().for_each(|(directory, left_behind)| local.spawn_resynchronization(directory, *left_behind));
         local.request_repair();
-        if local.directories.iter().any(|directory| directory.state.get() == State::Missing) {
-            local.request_watch();
-        }
+        local.request_watch();
     }
     report.copies = local.copies_effective();
     if report.copies < local.options.copies {
@@ -135,22 +140,36 @@ fn note_missing(plan: &Plan, report: &mut OpenReport) {
     }
 }
 
-/// Begins a life: the incarnation is durable in every member before anything else is written.
-async fn start(
+/// Nothing that was given is part of a store. Whether that means a new one.
+fn refuse_to_create(options: &LocalOptions, probes: &[Probe]) -> Result<()> {
+    for probe in probes {
+        if let Probe::Failing(error) = probe {
+            return Err(error.clone());
+        }
+    }
+    match options.read_only {
+        true => Err(Error::not_found(format!("there is no store in {}", options.directories[0].display()))),
+        false => Ok(()),
+    }
+}
+
+/// Prepares an empty directory to become a member with the next generation.
+async fn join(
     handle: &Handle,
-    options: LocalOptions,
-    directories: Vec<Rc<Directory>>,
-    mut record: StoreRecord,
-) -> Result<Rc<Local>> {
-    if !options.read_only {
-        record.incarnation = Incarnation(record.incarnation.0 + 1);
-    }
-    let read_only = options.read_only;
-    let local = Local::new(handle, options, directories, record);
-    if !read_only {
-        local.publish().await?;
-    }
-    Ok(local)
+    options: &LocalOptions,
+    directory: &Directory,
+    probe: Probe,
+    record: &StoreRecord,
+) -> Result<()> {
+    // Locks that it has from an earlier try come free before they are taken again.
+    drop(probe);
+    let guards = form_directory(handle, &directory.path, options).await?;
+    directory.guard(guards, 0);
+    let record = StoreRecord { generation: 0, members: Vec::new(), ..record.clone() };
+    let written = directory.publish(&record).await;
+    written.map_err(|error| Error::from_io(format!("preparing {}", directory.path.display()), &error))?;
+    directory.state.set(State::Joining);
+    Ok(())
 }
 
 /// What was found under one name.
@@ -171,12 +190,34 @@ enum Content {
     Rubbish,
 }
 
+/// What a scan leaves to be done once this life may write.
+#[derive(Default)]
+struct Scan {
+    /// Copies that lack the seal that another copy of the file has.
+    unsealed: Vec<(Copy, u64)>,
+    /// Names that mean nothing any more.
+    rubbish: Vec<(Rc<Directory>, Name)>,
+}
+
 impl Local {
-    async fn scan(self: &Rc<Self>, report: &mut OpenReport) -> Result<()> {
+    /// Fills the catalogue and the pools, without changing anything that can be seen.
+    async fn scan(self: &Rc<Self>, report: &mut OpenReport) -> Result<Scan> {
         let mut names = Vec::new();
         for directory in self.members() {
+            if !self.options.read_only {
+                // A killed process may have changed names that a loss of power would change back. What this life
+                // sees must stay.
+                let synced = directory.sync_names().await;
+                synced.map_err(|error| Error::from_io(directory.files().display(), &error))?;
+            }
             let entries = self.handle.read_directory(&directory.files()).await;
-            let entries = entries.map_err(|error| Error::from_io(directory.files().display(), &error))?;
+            let entries = entries.map_err(|error| {
+                Error::io(format!(
+                    "listing {} failed: {error}. If other directories hold copies of everything, leave this one out \
+                     and start with --accept-missing-directories",
+                    directory.files().display()
+                ))
+            })?;
             names.extend(entries.into_iter().map(|entry| (directory.clone(), entry.name)));
         }
         let seen = bounded(names, SCANS_AT_ONCE, |(directory, text)| async move {
@@ -184,38 +225,48 @@ impl Local {
             let content = self.look_at(&directory, name).await?;
             Ok(Seen { directory, text, name, content })
         });
-        let seen = seen.await.into_iter().collect::<Result<Vec<_>>>()?;
-        let mut seals: BTreeMap<FileId, Vec<(Copy, Option<u64>)>> = BTreeMap::new();
-        let mut damaged = Vec::new();
-        for Seen { directory, text, name, content } in seen {
+        let mut scan = Scan::default();
+        let mut files: BTreeMap<FileId, Vec<(Copy, Option<u64>)>> = BTreeMap::new();
+        for seen in seen.await {
+            let Seen { directory, text, name, content } = seen?;
             match (name, content) {
                 (Some(Name::File(_, id)), Content::File(header)) => {
-                    let (number, sealed) = (header.birth.copy, header.sealed);
-                    let copy = Copy { number, directory, birth: Rc::new(header.birth), writer: None };
-                    seals.entry(id).or_default().push((copy, sealed));
+                    let sealed = header.sealed;
+                    files.entry(id).or_default().push((Copy::new(&directory, header.birth, None), sealed));
                 }
-                (Some(Name::File(_, id)), Content::Damaged(why)) => {
-                    damaged.push((id, format!("{}: {why}", directory.files().join(text).display())));
+                (Some(Name::File(kind, id)), Content::Damaged(why)) => {
+                    self.membership.on_file(id);
+                    let why = format!("{}: {why}", directory.path_of(Name::File(kind, id)).display());
+                    report.damaged.push(why.clone());
+                    self.catalogue.on_damaged(&directory, kind, id, why);
                 }
                 (Some(Name::Spare(number)), Content::Spare(capacity)) => add_spare(&directory, number, capacity),
-                (Some(name), _) if !self.options.read_only => {
-                    report.swept += 1;
-                    let removed = self.handle.remove(&directory.path_of(name)).await;
-                    removed.map_err(|error| Error::from_io(directory.path_of(name).display(), &error))?;
-                }
-                (Some(_), _) => {}
+                (Some(name), _) => scan.rubbish.push((directory, name)),
                 (None, _) => report.notes.push(format!("{}/{text} is not ours", directory.files().display())),
             }
         }
-        for (id, copies) in seals {
+        for (id, copies) in files {
             self.membership.on_file(id);
-            self.adopt(id, copies, report).await?;
+            self.adopt(id, copies, &mut scan)?;
         }
-        for (id, why) in damaged {
-            self.membership.on_file(id);
-            report.damaged.push(why.clone());
-            if self.catalogue.get_any(id).is_none() {
-                self.catalogue.damaged.borrow_mut().insert(id, why);
+        Ok(scan)
+    }
+
+    /// Does what the scan found to be done.
+    async fn finish(self: &Rc<Self>, scan: Scan, report: &mut OpenReport) -> Result<()> {
+        for (copy, length) in scan.unsealed {
+            report.seals_completed += 1;
+            if let Err(error) = self.seal_copy(&copy, length).await {
+                self.on_directory_failure(&copy.directory, &format!("sealing {}", copy.path().display()), &error);
+                if copy.directory.is_member() {
+                    return Err(Error::from_io(format!("sealing {}", copy.path().display()), &error));
+                }
+            }
+        }
+        for (directory, name) in scan.rubbish {
+            report.swept += 1;
+            if let Err(error) = self.handle.remove(&directory.path_of(name)).await {
+                self.on_directory_failure(&directory, &format!("removing {name}"), &error);
             }
         }
         self.settle().await
@@ -253,6 +304,8 @@ impl Local {
                         path.display()
                     )));
                 }
+                // What a killed process wrote may be in a cache still. What this life reads must stay.
+                file.sync().await.map_err(fail)?;
                 // A seal may have landed while we waited.
                 self.read_header(directory, name, &file).await
             }
@@ -288,12 +341,7 @@ impl Local {
     }
 
     /// Puts the copies of a file together.
-    async fn adopt(
-        self: &Rc<Self>,
-        id: FileId,
-        copies: Vec<(Copy, Option<u64>)>,
-        report: &mut OpenReport,
-    ) -> Result<()> {
+    fn adopt(&self, id: FileId, copies: Vec<(Copy, Option<u64>)>, scan: &mut Scan) -> Result<()> {
         let mut lengths = copies.iter().filter_map(|(_, sealed)| *sealed).collect::<Vec<_>>();
         lengths.dedup();
         let sealed = match lengths[..] {
@@ -309,18 +357,14 @@ impl Local {
             }
         };
         let entry = Rc::new(Entry::new(&Header { birth: (*copies[0].0.birth).clone(), sealed }));
-        let unsealed = copies.iter().filter(|(_, own)| own.is_none()).map(|(copy, _)| copy.clone()).collect::<Vec<_>>();
-        copies.into_iter().for_each(|(copy, _)| entry.attach(copy));
-        self.catalogue.insert(entry);
-        if let (Some(length), false) = (sealed, self.options.read_only) {
-            // Whoever sealed it found the same content in all copies; only the record is missing.
-            for copy in unsealed {
-                report.seals_completed += 1;
-                if let Err(error) = self.seal_copy(&copy, length).await {
-                    self.on_directory_failure(&copy.directory, &format!("sealing file {id}"), &error);
-                }
+        for (copy, own) in copies {
+            // Whoever sealed the others found the same content in all of them; only the record is missing.
+            if let (Some(length), None) = (sealed, own) {
+                scan.unsealed.push((copy.clone(), length));
             }
+            entry.attach(copy);
         }
+        self.catalogue.insert(entry);
         Ok(())
     }
 }

@@ -21,6 +21,8 @@ use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblo
 pub(crate) struct Found {
     /// Its path.
     pub(crate) path: PathBuf,
+    /// Whether there is a directory under this path, and it answers.
+    pub(crate) exists: bool,
     /// Its superblock; none in an empty directory.
     pub(crate) superblock: Option<Superblock>,
 }
@@ -34,7 +36,8 @@ pub(crate) enum Role {
     Joins,
     /// Was a member: becomes one again after it has been resynchronized.
     Returns,
-    /// Empty while members are missing, so probably one of them that is not mounted: left alone.
+    /// Left alone: it does not exist although the store does, or it is empty while members are missing. Its disk may
+    /// not be mounted.
     Absent,
 }
 
@@ -87,7 +90,7 @@ pub(crate) fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, 
     let role = |found: &Found| match &found.superblock {
         Some(superblock) if record.has_member(superblock.directory) => Role::Member,
         Some(superblock) if superblock.record.generation > 0 => Role::Returns,
-        _ if missing.is_empty() => Role::Joins,
+        _ if missing.is_empty() && found.exists => Role::Joins,
         _ => Role::Absent,
     };
     let roles = found.iter().map(role).collect::<Vec<_>>();
@@ -186,7 +189,8 @@ mod tests {
 
     fn found(superblocks: Vec<Option<Superblock>>) -> Vec<Found> {
         let path = |index| PathBuf::from(format!("/given/{index}"));
-        superblocks.into_iter().enumerate().map(|(index, superblock)| Found { path: path(index), superblock }).collect()
+        let superblocks = superblocks.into_iter().enumerate();
+        superblocks.map(|(index, superblock)| Found { path: path(index), exists: true, superblock }).collect()
     }
 
     fn member(id: u128, generation: u64, members: &[u128]) -> Option<Superblock> {
@@ -222,6 +226,12 @@ mod tests {
         let plan = plan_open(&found(given), false, FRESH).unwrap();
         assert_eq!(plan.roles, [Role::Member, Role::Returns, Role::Joins]);
         assert!(plan.missing.is_empty() && plan.record.lineages == [1]);
+        // Nothing under a path: a disk that is not mounted, not one that was bought.
+        let mut given = found(vec![member(1, 2, &[1]), None]);
+        given[1].exists = false;
+        assert_eq!(plan_open(&given, false, FRESH).unwrap().roles, [Role::Member, Role::Absent]);
+        given.remove(0);
+        assert_eq!(plan_open(&given, false, FRESH).unwrap().roles, [Role::Joins], "but a new store makes its own");
     }
 
     #[test]

@@ -187,8 +187,11 @@ impl Local {
         if !directory.is_member() || !plenty || directory.room() - directory.spare_bytes() < 4 * capacity {
             return false;
         }
+        let failures = directory.failures.get();
         let pace = Pace::new(&self.handle, self.options.prepare_bytes_per_sec);
         let made = match self.make_zeroed(directory, kind, capacity, Some(pace)).await {
+            // What was made before a failure is gone, or will be.
+            Ok(_) if directory.failures.get() != failures => return false,
             Ok(name) => self.keep(directory, name, capacity).await,
             Err(error) => Err(error),
         };
@@ -213,12 +216,14 @@ impl Local {
             directory.space.on_released(HEADER + capacity);
             return Ok(false);
         }
-        let number = directory.take_number();
+        let (number, failures) = (directory.take_number(), directory.failures.get());
         self.handle.rename(&path, &directory.path_of(Name::Spare(number))).await?;
         // A name that is not durable must not be given away: a crash would bring the file of before back under its
         // old name, with the header of the next one.
         directory.sync_names().await?;
-        add_spare(directory, number, capacity);
+        if directory.failures.get() == failures {
+            add_spare(directory, number, capacity);
+        }
         Ok(true)
     }
 }

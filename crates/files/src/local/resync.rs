@@ -22,7 +22,7 @@ use runtime::Class;
 use super::Local;
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, MAKE_UNSYNCED, READ, State, WRITE, aligned};
-use super::guard::{Guarded, guard_directory};
+use super::guard::{Guarded, Probe, probe_directory};
 use super::header::{Birth, HEADER, Header};
 use super::names::Name;
 use super::pool::Vacancy;
@@ -92,9 +92,9 @@ impl Local {
     fn plan_repair(&self, entry: &Entry) -> Option<(Rc<Directory>, u8)> {
         let state = entry.state.borrow();
         let length = state.sealed.filter(|_| !state.deleted)?;
-        let trusted = state.copies.iter().filter(|copy| copy.directory.is_member() && !copy.directory.suspect.get());
+        let trusted = state.copies.iter().filter(|copy| copy.is_live() && !copy.directory.suspect.get());
         let members = self.members().into_iter().filter(|member| !member.suspect.get()).collect::<Vec<_>>();
-        let readable = state.copies.iter().any(|copy| copy.directory.is_member());
+        let readable = state.copies.iter().any(|copy| copy.is_live());
         if !readable || trusted.count() >= (entry.copies_wanted as usize).min(members.len()) {
             return None;
         }
@@ -113,14 +113,14 @@ impl Local {
         target: &Rc<Directory>,
         number: u8,
     ) -> Result<bool, base::Error> {
-        let (length, birth) = {
+        let (length, copy) = {
             let state = entry.state.borrow();
             let (Some(length), Some(copy)) = (state.sealed, state.copies.first()) else { return Ok(false) };
             let mut directories = copy.birth.directories.clone();
             directories.resize(directories.len().max(number as usize + 1), target.id.get());
             directories[number as usize] = target.id.get();
             let birth = Birth { copy: number, directories, capacity: length, prepared: false, ..(*copy.birth).clone() };
-            (length, birth)
+            (length, Copy::new(target, birth, None))
         };
         let name = Name::Making(target.take_number());
         let path = target.path_of(name);
@@ -133,7 +133,7 @@ impl Local {
             while offset < length {
                 let len = STEP.min(length - offset);
                 pace.spend(len).await;
-                if entry.state.borrow().deleted || !target.is_member() {
+                if entry.state.borrow().deleted || !copy.is_live() {
                     return Ok(false);
                 }
                 let bytes = self.read_from(entry.id, None, offset, len as usize).await?;
@@ -142,10 +142,18 @@ impl Local {
                 target.space.on_allocated(len);
                 offset += len;
             }
-            let header = Header { birth, sealed: Some(length) };
-            self.give_name(target, Vacancy { name, file }, &header).await.map_err(here)?;
-            let directory = target.clone();
-            entry.attach(Copy { number, directory, birth: Rc::new(header.birth), writer: None });
+            let header = Header { birth: (*copy.birth).clone(), sealed: Some(length) };
+            if let Err(error) = self.give_name(target, Vacancy { name, file }, &header).await {
+                // It may have its name or not: if the directory stays, a deletion must look for it.
+                self.catalogue.on_damaged(target, entry.kind, entry.id, "its name may not be durable".into());
+                self.on_directory_failure(target, "naming a copy", &error);
+                return Err(here(error));
+            }
+            if !copy.is_live() {
+                return Ok(false);
+            }
+            self.catalogue.on_repaired(target, entry.id);
+            entry.attach(copy);
             Ok(true)
         };
         let outcome = written.await;
@@ -160,9 +168,9 @@ impl Local {
     async fn drop_surplus(&self, entry: &Rc<Entry>) {
         let surplus = {
             let state = entry.state.borrow();
-            let members = state.copies.iter().filter(|copy| copy.directory.is_member()).count();
-            let suspect = state.copies.iter().find(|copy| copy.directory.is_member() && copy.directory.suspect.get());
-            suspect.filter(|_| members > entry.copies_wanted as usize).cloned()
+            let live = state.copies.iter().filter(|copy| copy.is_live()).count();
+            let suspect = state.copies.iter().find(|copy| copy.is_live() && copy.directory.suspect.get());
+            suspect.filter(|_| live > entry.copies_wanted as usize).cloned()
         };
         if let Some(copy) = surplus {
             let removed = self.handle.remove(&copy.path()).await;
@@ -175,9 +183,12 @@ impl Local {
 
 /// Directories that come back.
 impl Local {
-    /// Looks after directories that are away, for as long as there are any.
+    /// Looks after directories that are away or suspect, for as long as there are any.
     pub(crate) fn request_watch(&self) {
-        if self.options.read_only || self.resync.watching.replace(true) {
+        let is_away = |directory: &Rc<Directory>| {
+            matches!(directory.state.get(), State::Failed | State::Missing) || directory.suspect.get()
+        };
+        if !self.directories.iter().any(is_away) || self.resync.watching.replace(true) {
             return;
         }
         let (weak, handle) = (self.this.clone(), self.handle.clone());
@@ -187,13 +198,20 @@ impl Local {
                 handle.sleep(WATCH_INTERVAL).await;
                 let Some(local) = weak.upgrade() else { return };
                 round += 1;
-                let is_away = |d: &&Rc<Directory>| matches!(d.state.get(), State::Failed | State::Missing);
-                let away = local.directories.iter().filter(is_away).cloned().collect::<Vec<_>>();
+                let away = local.directories.iter().filter(|directory| is_away(directory)).cloned().collect::<Vec<_>>();
                 if away.is_empty() {
                     local.resync.watching.set(false);
                     return;
                 }
                 for directory in away {
+                    if directory.suspect.replace(false) {
+                        // If it fails again, it becomes suspect again.
+                        if local.publish().await.is_ok() && !directory.suspect.get() {
+                            tracing::info!("{} can be written to again", directory.path.display());
+                            local.request_repair();
+                        }
+                        continue;
+                    }
                     let doublings = directory.failures.get().saturating_sub(1).min(WATCH_DOUBLINGS_MAX);
                     if round.is_multiple_of(1 << doublings) {
                         local.look_for(&directory).await;
@@ -206,9 +224,13 @@ impl Local {
 
     /// Whether a directory is there again.
     async fn look_for(self: &Rc<Self>, directory: &Rc<Directory>) {
+        if directory.is_naming() {
+            // From before it failed: a file could still turn up in it.
+            return;
+        }
         let expected = directory.id.get();
-        let superblock = match guard_directory(&self.handle, &directory.path, &self.options).await {
-            Ok(Some(Guarded { guards, superblock })) => {
+        let superblock = match probe_directory(&self.handle, &directory.path, &self.options).await {
+            Ok(Probe::Store(Guarded { guards, superblock })) => {
                 let known = self
                     .directories
                     .iter()
@@ -313,7 +335,7 @@ impl Local {
         let Name::File(kind, id) = name else { return None };
         let entry = self.catalogue.get(id).ok()?;
         let length = entry.state.borrow().sealed?;
-        let lacks = entry.member_copies().len() < entry.copies_wanted as usize;
+        let lacks = entry.live_copies().len() < entry.copies_wanted as usize;
         (entry.kind == kind && lacks).then_some((entry, length))
     }
 
@@ -339,7 +361,7 @@ impl Local {
         }
         let file = self.handle.open(&directory.path_of(name), WRITE).await?;
         let Some(header) = decode(&file.read_up_to(0, HEADER as usize).await?) else { return Ok(()) };
-        let taken = entry.member_copies().iter().any(|copy| copy.number == header.birth.copy);
+        let taken = entry.live_copies().iter().any(|copy| copy.number == header.birth.copy);
         let same = header.birth.store == self.store
             && header.birth.file == entry.id
             && header.birth.incarnation == entry.incarnation
@@ -348,6 +370,7 @@ impl Local {
         if !same || !file.try_lock().await? {
             return Ok(());
         }
+        let copy = Copy::new(directory, header.birth.clone(), None);
         let mut offset = 0;
         while offset < length {
             let len = STEP.min(length - offset);
@@ -372,8 +395,9 @@ impl Local {
         }
         // The header, too, may lie in a sector that will not be read again.
         file.write_at(0, aligned(&header.encode())).await?;
-        let number = header.birth.copy;
-        entry.attach(Copy { number, directory: directory.clone(), birth: Rc::new(header.birth), writer: None });
+        if copy.is_good() {
+            entry.attach(copy);
+        }
         Ok(())
     }
 }
