@@ -11,9 +11,7 @@
 use base::units::round_up;
 use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Incarnation, LogSequence, Result, SegmentId, SegmentSequence};
 
-use super::format::{
-    AppendHeader, AppendKind, HEADER_LEN, data_matches, put_record_header, record_header_len, records_checksum,
-};
+use super::format::{AppendHeader, HEADER_LEN, data_matches, put_record_header, record_header_len, records_checksum};
 use super::{JournalRecord, Operation};
 use crate::cache::{CacheExtent, CacheMemory, WriteIn};
 
@@ -137,7 +135,6 @@ impl Batch {
         }
         let headers_len = buffer.len();
         let header = AppendHeader {
-            kind: AppendKind::Records,
             file: place.file,
             incarnation: place.incarnation,
             log: place.log,

@@ -26,6 +26,10 @@ const RECORD_LEN: usize = 80;
 
 const MAGIC: [u8; 8] = *b"LeveeJnl";
 const VERSION: u16 = 1;
+/// The only kind of append so far.
+const RECORDS: u16 = 1;
+/// Where the file's id stands, in every version.
+const FILE_AT: usize = 32;
 
 /// Where the two checksums stand in an append's header: of the header itself, and of the record headers.
 const CHECKSUM_AT: usize = 8;
@@ -35,20 +39,9 @@ const CHECKED_FROM: usize = 12;
 const WRITE: u8 = 1;
 const DISCARD: u8 = 2;
 
-/// What an append is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AppendKind {
-    /// Records, possibly none: an append without records only says what was durable before it.
-    Records,
-    /// Where records were lost, and the operator chose to go on: stands for the appends up to its log sequence.
-    Void,
-}
-
 /// The header of an append.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AppendHeader {
-    /// What it is.
-    pub kind: AppendKind,
     /// The file that it was written to.
     pub file: FileId,
     /// The life of the server that wrote it.
@@ -91,7 +84,7 @@ impl AppendHeader {
         put(&[0; 4]); // its checksum, below
         put(&self.records_checksum.to_le_bytes());
         put(&VERSION.to_le_bytes());
-        put(&(self.kind as u16 + 1).to_le_bytes());
+        put(&RECORDS.to_le_bytes());
         put(&[0; 12]); // feature flags: incompatible, read-only compatible, compatible
         put(&self.file.0.to_le_bytes());
         put(&self.incarnation.0.to_le_bytes());
@@ -111,14 +104,15 @@ impl AppendHeader {
         out
     }
 
-    /// Reads the header at the start of `bytes`; `None` if there is no valid one.
+    /// Reads the header of an append to `file` at the start of `bytes`; `None` if there is no valid one.
     ///
     /// # Errors
     /// `Invalid`: it is valid, but of a format that this binary does not know.
-    pub fn decode(bytes: &[u8]) -> Result<Option<AppendHeader>> {
-        let Some(head) = bytes.first_chunk::<HEADER_LEN>().filter(|head| head[..MAGIC.len()] == MAGIC) else {
-            return Ok(None);
+    pub fn decode(bytes: &[u8], file: FileId) -> Result<Option<AppendHeader>> {
+        let of_file = |head: &&[u8; HEADER_LEN]| {
+            head[..MAGIC.len()] == MAGIC && head[FILE_AT..FILE_AT + 8] == file.0.to_le_bytes()
         };
+        let Some(head) = bytes.first_chunk::<HEADER_LEN>().filter(of_file) else { return Ok(None) };
         let mut fields = Fields(&head[CHECKSUM_AT..]);
         if fields.u32() != Some(header_checksum(head)) {
             return Ok(None);
@@ -138,16 +132,11 @@ impl AppendHeader {
         let mut fields = Fields(&head[RECORDS_CHECKSUM_AT..]);
         let records_checksum = fields.u32()?;
         (fields.u16()? == VERSION).then_some(())?;
-        let kind = match fields.u16()? {
-            1 => AppendKind::Records,
-            2 => AppendKind::Void,
-            _ => return None,
-        };
+        (fields.u16()? == RECORDS).then_some(())?;
         fields.reserved::<4>()?;
         // Read-only compatible features matter to writers only, and nothing is written to a file that is read.
         fields.bytes::<8>()?;
         let header = AppendHeader {
-            kind,
             file: FileId(fields.u64()?),
             incarnation: Incarnation(fields.u64()?),
             log: fields.u32()?,
@@ -172,7 +161,7 @@ impl AppendHeader {
             && self.offset.is_multiple_of(BLOCK)
             && self.headers_len as usize >= HEADER_LEN
             && content <= self.len
-            && (self.kind == AppendKind::Void || self.len <= JOURNAL_APPEND_MAX)
+            && self.len <= JOURNAL_APPEND_MAX
             && self.base.0 > 0
             && self.base <= self.sequence
             && self.durable_through < self.sequence
@@ -236,9 +225,6 @@ pub(super) fn put_record_header(record: &JournalRecord, mut put: impl FnMut(&[u8
 /// wrong with them, for a person.
 pub(super) fn decode_records(header: &AppendHeader, bytes: &Bytes) -> Result<Vec<JournalRecord>, String> {
     assert_eq!(bytes.len() as u64, header.len, "an append is decoded as a whole");
-    if header.kind == AppendKind::Void {
-        return Ok(Vec::new());
-    }
     let headers = &bytes[HEADER_LEN..header.headers_len as usize];
     if records_checksum(headers) != header.records_checksum {
         return Err("the record headers do not match their checksum".to_owned());

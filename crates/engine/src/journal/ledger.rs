@@ -68,6 +68,17 @@ impl LedgerFile {
         self.end
     }
 
+    /// The log sequence of the append that would stand there.
+    pub(crate) fn next(&self) -> LogSequence {
+        self.next
+    }
+
+    /// What lies before `offset` is lost.
+    pub(crate) fn skip_to(&mut self, offset: u64) {
+        assert!(offset >= self.end, "a replay goes forward");
+        self.end = offset;
+    }
+
     /// It is sealed, or could not be: it is as it stays.
     pub(crate) fn on_ended(&mut self) {
         self.stage = Stage::Finished;

@@ -9,6 +9,7 @@ use runtime::Handle;
 pub(crate) mod batch;
 pub mod format;
 mod ledger;
+mod scan;
 pub(crate) mod writer;
 
 use ledger::LedgerFile;
@@ -110,12 +111,17 @@ impl RecoveredJournal {
 /// What [`scan`] decided.
 #[derive(Debug, Default)]
 pub struct ScanReport {
-    /// The files that still hold records, in journal order: hand them to the next `FusionWriteEngine`.
+    /// The files that still hold records, in journal order: hand them to the next
+    /// [`crate::fusion::FusionWriteEngine`].
     pub files: Vec<RecoveredJournal>,
     /// Records handed out.
     pub records: u64,
     /// Journals whose tail was torn and cut.
     pub torn_tails: u64,
+    /// Appends that one copy lacked and was given from another.
+    pub repaired_appends: u64,
+    /// What was lost by the operator's choice, for a person.
+    pub lost: Vec<String>,
 }
 
 /// Settings of a [`scan`].
@@ -139,6 +145,5 @@ pub async fn scan(
     options: &ScanOptions,
     visit: impl FnMut(JournalRecord),
 ) -> Result<ScanReport> {
-    let _ = (handle, store, files, options, visit);
-    todo!()
+    scan::scan(handle, store, files, options, visit).await
 }
