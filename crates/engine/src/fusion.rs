@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::limits::{JOURNAL_APPEND_MAX, SEGMENT_SIZE};
-use base::{Error, Result, SECTOR, SegmentId, SegmentSequence};
+use base::{Error, Instant, Result, SECTOR, SegmentId, SegmentSequence};
 use files::Store;
 use policies::fusion::{FusionGathering, FusionPlan, FusionSettings};
 use runtime::sync::Event;
@@ -189,21 +189,24 @@ impl Inner {
         match plan {
             None => {}
             Some(FusionPlan::Close | FusionPlan::AtTurnEnd) => self.pump(),
-            Some(FusionPlan::WaitUntil(deadline)) => {
-                if !self.waiting.replace(true) {
-                    let this = self.this.clone();
-                    let sleep = self.handle.sleep_until(deadline);
-                    let waiting = async move {
-                        sleep.await;
-                        if let Some(this) = this.upgrade() {
-                            this.waiting.set(false);
-                            this.look();
-                        }
-                    };
-                    self.handle.spawn(Class::Io, "fusion wait", waiting).detach();
-                }
-            }
+            Some(FusionPlan::WaitUntil(deadline)) => self.look_at(deadline),
         }
+    }
+
+    fn look_at(&self, deadline: Instant) {
+        if self.waiting.replace(true) {
+            return;
+        }
+        let this = self.this.clone();
+        let sleep = self.handle.sleep_until(deadline);
+        let waiting = async move {
+            sleep.await;
+            if let Some(this) = this.upgrade() {
+                this.waiting.set(false);
+                this.look();
+            }
+        };
+        self.handle.spawn(Class::Io, "fusion wait", waiting).detach();
     }
 
     /// Appends what is gathered, as far as the journal takes it now.

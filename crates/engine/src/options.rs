@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use base::{BLOCK, Error, KIB, MIB, Result};
 
+use crate::journal::JOURNAL_FILE_BYTES_MIN;
+
 /// Settings of an engine. [`Options::default`] is what `levee up` runs with; [`Options::check`] what must hold.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -68,6 +70,7 @@ impl Options {
         let rules = [
             (self.copies >= 1, "copies must be at least 1"),
             (self.journal_files >= 2, "journal_files must be at least 2"),
+            (self.journal_file_bytes >= JOURNAL_FILE_BYTES_MIN, "journal_file_bytes must be at least 512 KiB"),
             (self.segment_cache_bytes >= 4 * BLOCK, "segment_cache_bytes must be at least 16 KiB"),
             (self.dirty_bytes_max >= 2 * self.segment_cache_bytes, "dirty_bytes_max must hold two segment caches"),
             (self.large_write_bytes >= BLOCK, "large_write_bytes must be at least 4 KiB"),

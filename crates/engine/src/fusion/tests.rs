@@ -6,6 +6,9 @@ use runtime::sim::{NodeOptions, World};
 
 use super::*;
 
+/// What `on_durable` said, in order: the record's number, and what became of it.
+type Told = Rc<RefCell<Vec<(u64, Result<CacheExtent>)>>>;
+
 /// A loop, a store and an engine on it.
 struct Rig {
     world: World,
@@ -14,8 +17,7 @@ struct Rig {
     memory: CacheMemory,
     store: Store,
     engine: FusionWriteEngine,
-    /// What `on_durable` said, in order: the record's number and sequence, and what became of it.
-    told: Rc<RefCell<Vec<(u64, Result<CacheExtent>)>>>,
+    told: Told,
     submitted: Cell<u64>,
 }
 

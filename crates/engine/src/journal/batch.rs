@@ -97,11 +97,6 @@ impl Batch {
         self.intact().fold(AppendSize::default(), AppendSize::with).padded()
     }
 
-    /// Bytes of its records, as they were counted when they were submitted.
-    pub(crate) fn record_bytes(&self) -> u64 {
-        self.submitted.iter().map(|one| record_bytes(&one.record)).sum()
-    }
-
     /// The segments and sequences of its records, in order.
     pub(crate) fn sequences(&self) -> impl Iterator<Item = (SegmentId, SegmentSequence)> {
         self.intact().map(|record| (record.segment, record.sequence))

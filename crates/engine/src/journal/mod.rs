@@ -51,10 +51,15 @@ pub enum Operation {
 /// Most data of one record, in bytes: a longer write becomes several records.
 pub const RECORD_DATA_MAX: u64 = 256 * base::KIB;
 
+/// Smallest journal file, in bytes: an append with the longest record, twice.
+pub const JOURNAL_FILE_BYTES_MIN: u64 = 2 * RECORD_DATA_MAX;
+
+const _: () = assert!(RECORD_DATA_MAX + RECORD_DATA_MAX / 4 < base::limits::JOURNAL_APPEND_MAX, "headers fit, too");
+
 /// Settings of the journal of one loop.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
-    /// Size of a journal file, at least 1 MiB.
+    /// Size of a journal file, at least [`JOURNAL_FILE_BYTES_MIN`].
     pub file_bytes: u64,
     /// Journal files at most, those of earlier incarnations included; at least two.
     pub files_max: usize,

@@ -28,7 +28,7 @@ use runtime::{Class, Handle};
 
 use super::batch::{Batch, Place};
 use super::ledger::{Ledger, LedgerFile};
-use super::{JournalOptions, JournalPosition, JournalPressure, OldestUndumped};
+use super::{JOURNAL_FILE_BYTES_MIN, JournalOptions, JournalPosition, JournalPressure, OldestUndumped};
 use crate::cache::CacheMemory;
 
 /// How often a batch is written before its records fail.
@@ -155,7 +155,7 @@ impl JournalWriter {
         recovered: Vec<LedgerFile>,
     ) -> Self {
         assert!(options.files_max >= 2, "one journal file is written while another is dumped");
-        assert!(options.file_bytes >= JOURNAL_APPEND_MAX, "a file holds the longest append");
+        assert!(options.file_bytes >= JOURNAL_FILE_BYTES_MIN, "a file holds the longest record");
         let writer = JournalWriter(Rc::new(Inner {
             handle: handle.clone(),
             store: store.clone(),

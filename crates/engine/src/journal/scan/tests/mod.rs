@@ -1,0 +1,145 @@
+use base::{BLOCK, ErrorKind, SECTOR};
+
+use super::*;
+
+mod rig;
+
+use rig::{Coverage, Disk, Rig};
+
+fn run(mut rig: Rig, coverage: &mut Coverage) {
+    for epoch in 1..=4 {
+        rig.live(epoch, coverage);
+    }
+    let shown = rig.shown.clone();
+    rig.scan(false).unwrap();
+    rig.check(&shown, coverage);
+}
+
+/// Everything acknowledged is returned, nothing that was not submitted, and nothing that was shown is taken back.
+fn run_seeds(seeds: u64, rig: impl Fn(u64, u8) -> Rig) -> Coverage {
+    let base = base_seed();
+    let mut coverage = Coverage::default();
+    for seed in base..base + seeds {
+        run(rig(seed, 1 + (seed % 2) as u8), &mut coverage);
+    }
+    println!("{coverage:?}");
+    coverage
+}
+
+/// A new one in each run of the tests, unless `LEVEE_SEED` names one.
+fn base_seed() -> u64 {
+    let seed = match std::env::var("LEVEE_SEED") {
+        Ok(seed) => seed.parse().expect("LEVEE_SEED is a number"),
+        Err(_) => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) >> 32,
+    };
+    println!("LEVEE_SEED={seed}");
+    seed
+}
+
+#[test]
+fn crashes_on_a_store_in_memory() {
+    let coverage = run_seeds(100, Rig::memory);
+    coverage.assert_complete();
+}
+
+#[test]
+fn crashes_on_a_store_on_disks() {
+    let coverage = run_seeds(40, Rig::local);
+    assert!(coverage.acknowledged > 0 && coverage.failed_writes > 0 && coverage.trims > 0, "{coverage:?}");
+}
+
+/// A rig whose journal has so many appends, all acknowledged and proven, and its headers.
+fn settled(mut rig: Rig, appends: u64) -> (Rig, rig::Life, Vec<AppendHeader>) {
+    let mut life = rig.scan(false).unwrap();
+    let engine = rig.engine(&mut life);
+    for _ in 0..appends {
+        (0..rig.prng.between(1, 12)).for_each(|_| rig.submit(&engine, 1));
+        let settling = engine.clone();
+        rig.world.run_until(move || settling.unsettled_bytes() == 0);
+    }
+    rig.world.run_for(std::time::Duration::from_secs(1));
+    let headers = rig.headers(&life);
+    rig.end();
+    let life = rig.scan(false).unwrap();
+    (rig, life, headers)
+}
+
+/// A block of an append in which rot (a bit in the middle of each sector) hits content, not padding.
+fn some_block(rig: &mut Rig, header: &AppendHeader) -> std::ops::Range<u64> {
+    let content = u64::from(header.headers_len) + u64::from(header.data_len);
+    let start = header.offset + rig.prng.below(content - SECTOR / 2) / BLOCK * BLOCK;
+    start..start + BLOCK
+}
+
+#[test]
+fn rot_is_refused_where_it_is_and_the_override_loses_nothing_else() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let store = if seed % 2 == 0 { Rig::memory } else { Rig::local };
+        let (mut rig, life, headers) = settled(store(seed, 1), 30);
+        let before = rig.shown.clone();
+        // The marker at the end says that everything before it was durable.
+        let victims: Vec<AppendHeader> = headers.iter().filter(|header| header.data_len > 0).copied().collect();
+        let victim = *rig.prng.pick(&victims);
+        let range = some_block(&mut rig, &victim);
+        rig.rot(&life, victim.file, 0, range);
+        rig.end();
+        let error = rig.scan(false).err().expect("rot is not cut");
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+        let place = format!("{} at offset {}:", life.store.locate(victim.file, 0), victim.offset);
+        assert!(error.message.contains(&place) && error.message.contains("--accept-data-loss"), "{error}");
+        // A refusal changes nothing; with the override exactly the records of that append are gone.
+        for _ in 0..2 {
+            let life = rig.scan(true).unwrap();
+            assert_eq!(life.report.lost.len(), 1);
+            assert_eq!(rig.shown.len(), before.len() - victim.record_count as usize);
+            assert!(rig.shown.iter().all(|(key, record)| before.get(key) == Some(record)));
+        }
+    }
+}
+
+#[test]
+fn rot_in_one_copy_is_repaired_from_the_other() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let store = if seed % 2 == 0 { Rig::memory } else { Rig::local };
+        let (mut rig, life, headers) = settled(store(seed, 2), 30);
+        let before = rig.shown.clone();
+        for header in headers.iter().filter(|header| header.data_len > 0) {
+            let copy = rig.prng.below(2) as u8;
+            let range = some_block(&mut rig, header);
+            rig.rot(&life, header.file, copy, range);
+        }
+        rig.end();
+        let life = rig.scan(false).unwrap();
+        assert_eq!(rig.shown, before);
+        assert!(life.report.repaired_appends > 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_not_cut() {
+    let (mut rig, _, headers) = settled(Rig::memory(1, 1), 30);
+    let last = headers.iter().rfind(|header| header.data_len > 0).unwrap();
+    let Disk::Memory(memory) = &rig.disk else { unreachable!() };
+    memory.fail_reads(last.file, None, last.offset..last.offset + BLOCK);
+    let error = rig.scan(false).err().expect("it may have been acknowledged");
+    assert!(error.kind == ErrorKind::Corrupt && error.message.contains("cannot be read"), "{error}");
+    let Disk::Memory(memory) = &rig.disk else { unreachable!() };
+    memory.clear_faults();
+    rig.scan(false).unwrap();
+}
+
+#[test]
+fn a_file_that_is_missing_in_the_middle_is_noticed() {
+    let (mut rig, life, headers) = settled(Rig::memory(2, 1), 45);
+    let mut files: Vec<FileId> = headers.iter().map(|header| header.file).collect();
+    files.dedup();
+    assert!(files.len() >= 3, "the journal has several files");
+    let (store, missing) = (life.store.clone(), files[1]);
+    rig.world.block_on(&life.handle, async move { store.delete(missing).await }).unwrap();
+    let error = rig.scan(false).err().expect("a gap in the sequence");
+    assert!(error.kind == ErrorKind::Corrupt && error.message.contains("was durable"), "{error}");
+    let life = rig.scan(true).unwrap();
+    assert_eq!(life.report.lost.len(), 1);
+}
