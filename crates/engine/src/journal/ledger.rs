@@ -201,3 +201,75 @@ impl Ledger {
         oldest.or_else(|| self.files.iter().find(|file| file.stage == Stage::Open).or(self.files.back()).map(end))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::{MIB, VolumeId};
+
+    use super::*;
+
+    fn segment(index: u32) -> SegmentId {
+        SegmentId { volume: VolumeId(1), index }
+    }
+
+    fn through(dumped: [u64; 2]) -> impl Fn(SegmentId) -> SegmentSequence {
+        move |segment| SegmentSequence(dumped[segment.index as usize])
+    }
+
+    fn at(file: u64, offset: u64, sequence: u64) -> Option<JournalPosition> {
+        Some(JournalPosition { file: FileId(file), offset, sequence: LogSequence(sequence) })
+    }
+
+    /// Two files of 1 MiB, so with chapters of 64 KiB: six appends of 32 KiB to segment 0, then three to segment 1.
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        let mut next = 1;
+        for (file, index, appends) in [(1, 0, 6), (2, 1, 3)] {
+            ledger.push(LedgerFile::new(FileId(file), MIB, 0, LogSequence(next)));
+            for write in 1..=appends {
+                let writes = std::iter::once((segment(index), SegmentSequence(write)));
+                ledger.file(FileId(file)).unwrap().on_append(LogSequence(next), 32 * 1024, writes);
+                next += 1;
+            }
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_replay_starts_at_the_chapter_of_the_oldest_undumped_write() {
+        let ledger = ledger();
+        assert_eq!(ledger.replay_start(&through([0, 0])), at(1, 0, 1));
+        assert_eq!(ledger.replay_start(&through([1, 9])), at(1, 0, 1), "write 2 is in the first chapter");
+        assert_eq!(ledger.replay_start(&through([2, 0])), at(1, 64 * 1024, 3));
+        assert_eq!(ledger.replay_start(&through([6, 0])), at(2, 0, 7));
+        let oldest = ledger.oldest_undumped(&through([5, 0])).unwrap();
+        assert_eq!((Some(oldest.position), oldest.segments), (at(1, 128 * 1024, 5), vec![segment(0)]));
+        assert_eq!(ledger.oldest_undumped(&through([6, 3])), None);
+    }
+
+    #[test]
+    fn a_replay_never_starts_behind_what_may_still_be_confirmed() {
+        let mut ledger = ledger();
+        let dumped = through([9, 9]);
+        // The last appends of the first file are still in flight.
+        assert_eq!(ledger.replay_start(&dumped), at(1, 192 * 1024, 7));
+        ledger.file(FileId(1)).unwrap().on_ended();
+        assert_eq!(ledger.replay_start(&dumped), at(2, 96 * 1024, 10));
+        ledger.file(FileId(2)).unwrap().on_ended();
+        assert_eq!(ledger.replay_start(&dumped), at(2, 96 * 1024, 10));
+    }
+
+    #[test]
+    fn files_leave_from_the_front_when_they_are_finished_and_dumped() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.plan_trim(&through([9, 9])), None, "it may get appends");
+        assert_eq!(ledger.plan_end(|file| file == FileId(2)), [FileId(1)]);
+        assert_eq!((ledger.plan_trim(&through([9, 9])), ledger.finished()), (None, 1), "it is being sealed");
+        ledger.file(FileId(1)).unwrap().on_ended();
+        assert_eq!(ledger.plan_trim(&through([5, 9])), None);
+        assert_eq!(ledger.plan_trim(&through([6, 0])), Some(FileId(1)));
+        assert_eq!(ledger.plan_trim(&through([6, 0])), None, "once");
+        ledger.remove(FileId(1));
+        assert_eq!(ledger.len(), 1);
+    }
+}

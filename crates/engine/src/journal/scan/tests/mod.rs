@@ -143,3 +143,56 @@ fn a_file_that_is_missing_in_the_middle_is_noticed() {
     let life = rig.scan(true).unwrap();
     assert_eq!(life.report.lost.len(), 1);
 }
+
+#[test]
+fn what_one_copy_had_is_in_every_copy_when_the_scan_returns() {
+    let mut only_in_one = 0;
+    for seed in 0..60 {
+        let mut rig = Rig::memory(seed, 2);
+        let mut life = rig.scan(false).unwrap();
+        let engine = rig.engine(&mut life);
+        for _ in 0..6 {
+            rig.submit(&engine, 1);
+            rig.world.run_for(std::time::Duration::from_micros(100));
+        }
+        rig.end();
+        let report = rig.scan(false).unwrap().report;
+        only_in_one += report.repaired_appends;
+        let shown = rig.shown.clone();
+        let Disk::Memory(memory) = &rig.disk else { unreachable!() };
+        for file in report.files {
+            memory.drop_copy(file.file(), (seed % 2) as u8);
+        }
+        rig.scan(false).unwrap();
+        assert_eq!(rig.shown, shown, "seed {seed}");
+    }
+    assert!(only_in_one > 10, "{only_in_one}");
+}
+
+#[test]
+fn what_lands_late_stays_cut() {
+    let mut rig = Rig::local(3, 1);
+    let mut life = rig.scan(false).unwrap();
+    let engine = rig.engine(&mut life);
+    for _ in 0..5 {
+        rig.submit(&engine, 1);
+        let settling = engine.clone();
+        rig.world.run_until(move || settling.unsettled_bytes() == 0);
+    }
+    let last = *rig.headers(&life).last().unwrap();
+    rig.end();
+    // At the time of the first scan the last append has not landed yet, at the time of the second one it has.
+    let content = 4096 + last.offset;
+    let path = life.store.locate(last.file, 0);
+    let path = path.strip_prefix("/disk0").unwrap();
+    let disk = rig.world.disk(rig.node, "/disk0");
+    let landed = disk.content(path)[content as usize..(content + last.len) as usize].to_vec();
+    disk.overwrite(path, content, &vec![0; last.len as usize]);
+    rig.scan(false).unwrap();
+    let shown = rig.shown.clone();
+    assert_eq!(shown.len(), 4);
+    rig.end();
+    disk.overwrite(path, content, &landed);
+    rig.scan(false).unwrap();
+    assert_eq!(rig.shown, shown);
+}

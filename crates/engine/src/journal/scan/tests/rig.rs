@@ -184,9 +184,11 @@ impl Rig {
         Ok(Life { handle, store, report })
     }
 
-    /// Compares what a scan returned with what was submitted, and with what the scan before it had shown.
-    pub(super) fn check(&self, shown_before: &BTreeMap<Key, JournalRecord>, coverage: &mut Coverage) {
-        let (submitted, dumped) = (self.submitted.borrow(), self.dumped_through());
+    /// Compares what a scan returned with what was submitted, and with what the scan before it had shown. What it did
+    /// not return is gone for good: nobody may see it later.
+    pub(super) fn check(&mut self, shown_before: &BTreeMap<Key, JournalRecord>, coverage: &mut Coverage) {
+        let dumped = self.dumped_through();
+        let mut submitted = self.submitted.borrow_mut();
         for (key, record) in &self.shown {
             let known = submitted.get(key).expect("what is returned was submitted");
             assert_eq!(&known.record, record);
@@ -200,6 +202,7 @@ impl Rig {
         for key in shown_before.keys().filter(|key| key.1 > dumped(key.0)) {
             assert!(self.shown.contains_key(key), "shown once and then taken back: {key:?}");
         }
+        submitted.retain(|key, _| self.shown.contains_key(key) || key.1 <= dumped(key.0));
     }
 
     pub(super) fn engine(&mut self, life: &mut Life) -> FusionWriteEngine {
