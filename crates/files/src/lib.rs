@@ -226,7 +226,8 @@ impl Store {
         self.0.read_copy(file, copy, offset, len).await
     }
 
-    /// Overwrites a range of one copy with bytes that the caller verified from another copy, durably.
+    /// Overwrites a range of one copy with bytes that the caller verified from another copy, durably. A copy that
+    /// cannot be written to is given up where others are left; that is no error.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -234,12 +235,15 @@ impl Store {
         self.0.repair_copy(file, copy, offset, data).await
     }
 
-    /// Ends a file at `length` durably, in every copy (a copy that is shorter is brought to that length from the
-    /// first that has it). Nothing is appended afterwards, nothing beyond is ever read. A repetition with the same
-    /// length does nothing; with another one it is `Conflict`.
+    /// Ends a file at `length` durably, in every copy. Nothing is appended afterwards, nothing beyond is ever read. A
+    /// repetition with the same length does nothing; with another one it is `Conflict`. Appends of this life that are
+    /// still in flight are not waited for: the length covers only what was confirmed.
+    ///
+    /// Of a file of an earlier life the copies may differ where nothing was confirmed. Whoever chooses its length
+    /// makes them the same up to there first ([`Store::repair_copy`]): only the caller can tell a good copy.
     ///
     /// # Errors
-    /// `Io`, `Conflict`, `NotFound`.
+    /// `Io`, `Conflict`, `NotFound`, `Invalid` beyond the capacity.
     pub async fn seal(&self, file: FileId, length: u64) -> Result<()> {
         self.0.seal(file, length).await
     }

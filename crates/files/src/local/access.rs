@@ -237,7 +237,17 @@ impl Local {
         self.counters.on_written(entry.kind as usize, data.len() as u64);
         match written.await {
             Ok(()) => self.settle().await,
-            Err(error) => Err(Error::from_io(format!("repairing {}", copy.path().display()), &error)),
+            Err(error) => {
+                let what = format!("repairing {}", copy.path().display());
+                if !is_full(&error) {
+                    self.on_directory_failure(&copy.directory, &what, &error);
+                }
+                // A copy that does not count any more needs no repair.
+                match copy.is_live() {
+                    true => Err(Error::from_io(what, &error)),
+                    false => self.settle().await,
+                }
+            }
         }
     }
 

@@ -157,19 +157,15 @@ impl Local {
         }
     }
 
-    /// Has spares of `capacity` made in every member, if fewer are ready than files of that capacity are in use.
+    /// Has spares of `capacity` made in every member, if fewer are ready than are wanted.
     pub(crate) fn prepare_ahead(self: &Rc<Self>, kind: FileKind, capacity: u64) {
-        let is_alike = |entry: &&Rc<super::catalogue::Entry>| entry.prepared && entry.capacity == capacity;
-        let in_use = self.catalogue.all().iter().filter(is_alike).count() as u64;
-        let ready_max = (READY_BYTES_MAX / capacity).clamp(1, SPARES_PER_CAPACITY_MAX as u64);
-        let ready = in_use.clamp(1, ready_max) as usize;
         for directory in self.members() {
             let key = (directory.id.get().0, capacity);
-            if count(&directory, capacity) < ready && self.preparing.0.borrow_mut().insert(key) {
+            if count(&directory, capacity) < self.spares_wanted(capacity) && self.preparing.0.borrow_mut().insert(key) {
                 let weak = self.this.clone();
                 let task = async move {
                     while let Some(local) = weak.upgrade()
-                        && count(&directory, capacity) < ready
+                        && count(&directory, capacity) < local.spares_wanted(capacity)
                         && local.prepare_one(&directory, kind, capacity).await
                     {}
                     if let Some(local) = weak.upgrade() {
@@ -179,6 +175,14 @@ impl Local {
                 self.handle.spawn(Class::Background, "files: prepare", task).detach();
             }
         }
+    }
+
+    /// How many spares of a capacity are to be ready: as many as there are files of it.
+    fn spares_wanted(&self, capacity: u64) -> usize {
+        let is_alike = |entry: &&Rc<super::catalogue::Entry>| entry.prepared && entry.capacity == capacity;
+        let in_use = self.catalogue.all().iter().filter(is_alike).count();
+        let most = (READY_BYTES_MAX / capacity).clamp(1, SPARES_PER_CAPACITY_MAX as u64);
+        in_use.clamp(1, most as usize)
     }
 
     /// Makes one spare in the background. False if that is not to be repeated.
