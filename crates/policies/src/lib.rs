@@ -5,5 +5,6 @@
 
 pub mod dump;
 pub mod fusion;
+pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
