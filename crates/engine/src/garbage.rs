@@ -26,6 +26,9 @@ use runtime::sync::Event;
 
 use crate::index::memtable::References;
 
+/// Each time so many blocks more are stale, GC looks whether a count is worth it: 16 MiB.
+const STALE_NEWS_BLOCKS: u64 = 4096;
+
 /// The ledger of one engine. Clones share it.
 #[derive(Clone, Default)]
 pub struct Garbage(Rc<Inner>);
@@ -100,6 +103,9 @@ impl Garbage {
         let known = Known { segment, capacity_bytes, written_blocks: 0, counted_blocks: None, closed_at: None };
         let old = ledger.files.entry(file).or_default().known.replace(known);
         assert!(old.is_none(), "file {file} is opened once");
+        drop(ledger);
+        // There is less space now.
+        self.0.changed.notify();
     }
 
     /// `blocks` were appended to an open file.
@@ -138,7 +144,15 @@ impl Garbage {
 
     /// Blocks of `segment` were written or discarded: as many may have become garbage unseen.
     pub fn add_stale(&self, segment: SegmentId, blocks: u64) {
-        self.0.ledger.borrow_mut().segments.entry(segment).or_default().stale_blocks += blocks;
+        let mut ledger = self.0.ledger.borrow_mut();
+        let stale = &mut ledger.segments.entry(segment).or_default().stale_blocks;
+        let before = *stale / STALE_NEWS_BLOCKS;
+        *stale += blocks;
+        let is_news = *stale / STALE_NEWS_BLOCKS > before;
+        drop(ledger);
+        if is_news {
+            self.0.changed.notify();
+        }
     }
 
     /// The result of a count that began when `stale_before` blocks were stale: how many winners name each file.
@@ -168,17 +182,15 @@ impl Garbage {
         with_files.map(|(&id, segment)| (id, segment.stale_blocks)).collect()
     }
 
+    /// What is known of `file`; `None` once it was removed.
+    pub fn file(&self, file: FileId) -> Option<FileGarbage> {
+        self.0.ledger.borrow().file(file)
+    }
+
     /// The data files of `segment`, by id.
     pub fn files(&self, segment: SegmentId) -> Vec<FileGarbage> {
         let ledger = self.0.ledger.borrow();
         let files = ledger.segments.get(&segment).into_iter().flat_map(|segment| &segment.files);
-        files.filter_map(|&file| ledger.file(file)).collect()
-    }
-
-    /// Every data file, by segment and id.
-    pub fn all_files(&self) -> Vec<FileGarbage> {
-        let ledger = self.0.ledger.borrow();
-        let files = ledger.segments.values().flat_map(|segment| &segment.files);
         files.filter_map(|&file| ledger.file(file)).collect()
     }
 

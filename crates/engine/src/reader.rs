@@ -58,9 +58,9 @@ struct Plan {
 }
 
 impl Reader {
-    /// The read path over `index` and `data`.
-    pub fn new(index: &Index, data: &DataFiles) -> Reader {
-        Reader { index: index.clone(), data: data.clone() }
+    /// The read path over `index`.
+    pub fn new(index: &Index) -> Reader {
+        Reader { index: index.clone(), data: DataFiles::new(index.files()) }
     }
 
     /// Reads `len` bytes at byte `offset` of `segment`, both multiples of 512. `cached` says what the caches know of
@@ -79,20 +79,25 @@ impl Reader {
         let _pin = self.data.files().pin();
         let cached = cached();
         if cached.is_empty() && len == BLOCK && offset.is_multiple_of(BLOCK) {
-            return self.read_block(segment, (offset / BLOCK) as u32).await;
+            let content = self.read_block(segment, (offset / BLOCK) as u32).await?;
+            return Ok(vec![content.map_or(ReadPart::Zeros(BLOCK), ReadPart::Data)]);
         }
         let plan = self.plan(segment, offset / SECTOR..(offset + len) / SECTOR, cached).await?;
         let buffers = self.fetch(segment, &plan.runs).await?;
         Ok(assemble(plan.pieces, &buffers))
     }
 
-    async fn read_block(&self, segment: SegmentId, block: u32) -> Result<Vec<ReadPart>> {
+    /// What the index has for one block, past the caches: the buffer that was read, or `None` for zeros.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub async fn read_block(&self, segment: SegmentId, block: u32) -> Result<Option<Bytes>> {
+        let _pin = self.data.files().pin();
         let entry = self.index.lookup_block(segment, block).await?;
-        let part = match entry.filter(|entry| entry.file().is_some()) {
-            Some(entry) => ReadPart::Data(self.data.read_block(segment, &entry).await?.freeze()),
-            None => ReadPart::Zeros(BLOCK),
-        };
-        Ok(vec![part])
+        match entry.filter(|entry| entry.file().is_some()) {
+            Some(entry) => Ok(Some(self.data.read_block(segment, &entry).await?.freeze())),
+            None => Ok(None),
+        }
     }
 
     async fn plan(&self, segment: SegmentId, sectors: Range<u64>, cached: Cached) -> Result<Plan> {

@@ -140,18 +140,28 @@ impl Index {
     /// Joins `entries` into the memtable of `segment`. What is newer already, here or in a table, stays. Visible to
     /// every lookup that starts afterwards.
     pub fn apply(&self, segment: SegmentId, entries: &[Entry]) {
-        let segment_index = self.segment_or_new(segment);
-        let mut blocks = 0;
+        self.join(&self.segment_or_new(segment), entries);
+        let blocks = entries.iter().map(|entry| u64::from(entry.count)).sum();
+        self.0.garbage.add_stale(segment, blocks);
+    }
+
+    /// The same for blocks that GC moved: nothing became garbage unseen, and the segment may have been dropped
+    /// meanwhile.
+    pub fn apply_relocated(&self, segment: SegmentId, entries: &[Entry]) {
+        if let Some(segment) = self.segment(segment) {
+            self.join(&segment, entries);
+        }
+    }
+
+    fn join(&self, segment: &SegmentIndex, entries: &[Entry]) {
         let grown = self.0.garbage.with_references(|references| {
-            let mut state = segment_index.borrow_mut();
+            let mut state = segment.borrow_mut();
             let before = state.memtable.len();
             for entry in entries {
-                blocks += u64::from(entry.count);
                 state.memtable.join(*entry, references);
             }
             state.memtable.len() as i64 - before as i64
         });
-        self.0.garbage.add_stale(segment, blocks);
         let bytes = self.0.memtable_bytes.get().saturating_add_signed(grown * ENTRY_BYTES as i64);
         self.0.memtable_bytes.set(bytes);
         if self.wants_flush() {
@@ -263,6 +273,12 @@ impl Index {
             is_complete &= table.count_references(&self.0.pages, &self.0.garbage).await?;
         }
         Ok(is_complete)
+    }
+
+    /// Whether the ledger knows of all that the tables of `segment` name.
+    pub fn references_are_known(&self, segment: SegmentId) -> bool {
+        let Some(segment) = self.segment(segment) else { return true };
+        segment.tables().iter().all(|table| table.references_are_counted())
     }
 
     /// The tables of `segment`, for a checkpoint.

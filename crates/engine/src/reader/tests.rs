@@ -36,7 +36,7 @@ impl Disk {
         let files = VerifiedFiles::new(handle, &memory.open(handle));
         let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 24, copies, epoch: EPOCH };
         let index = Index::new(&files, &Garbage::new(), options);
-        let reader = Reader::new(&index, &DataFiles::new(&files));
+        let reader = Reader::new(&index);
         let writer = Disk::open_file(&files, copies).await;
         Disk { memory, index, reader, writer, sequence: 0, blocks: vec![None; BLOCKS as usize] }
     }

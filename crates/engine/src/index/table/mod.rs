@@ -98,6 +98,11 @@ impl Table {
         table
     }
 
+    /// Whether the garbage ledger has its references.
+    pub fn references_are_counted(&self) -> bool {
+        self.references.get() == Counted::Yes
+    }
+
     /// Reports the references of a restored table to the ledger, once. Returns whether they are there now; another
     /// task may be on its way.
     ///
