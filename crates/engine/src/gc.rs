@@ -177,13 +177,14 @@ impl Gc {
             let of_segment = inner.garbage.files(segment);
             let written_bytes = of_segment.iter().map(|file| file.written_blocks * BLOCK).sum();
             segments.push(GcSegment { segment, stale_bytes: stale_blocks * BLOCK, written_bytes });
-            let closed = of_segment.iter().filter_map(|file| file.closed_at.map(|closed_at| (file, closed_at)));
-            files.extend(closed.filter(|(file, _)| !stuck.contains(&file.file)).map(|(file, closed_at)| GcFile {
+            let closed = of_segment.iter().filter(|file| file.is_closed && !stuck.contains(&file.file));
+            files.extend(closed.map(|file| GcFile {
                 file: file.file,
                 segment,
                 capacity_bytes: file.capacity_bytes,
                 live_bytes_max: file.live_blocks_max * BLOCK,
-                closed_at,
+                written_at: file.written_at,
+                generation: file.generation,
             }));
         }
         let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (inner.space)();
