@@ -41,6 +41,15 @@ pub struct Header {
     pub sequence: LogSequence,
     /// Every record up to this one was complete (large writes with their data) when this one was written.
     pub durable_through: LogSequence,
+    /// Records before it in its file.
+    pub index: u32,
+}
+
+impl Header {
+    /// The sequence of the first record of its file.
+    pub fn first(&self) -> LogSequence {
+        LogSequence(self.sequence.0 - u64::from(self.index))
+    }
 }
 
 /// The bytes of `record`'s body.
@@ -112,7 +121,7 @@ pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
     head.put_u32_le(body.len() as u32);
     head.put_u32_le(0); // compatible feature flags
     head.put_u32_le(0); // read-only-compatible feature flags
-    head.put_u32_le(0); // reserved
+    head.put_u32_le(header.index);
     let crc = crc32c_append(crc32c_append(0, &head), body);
     head[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     out.extend_from_slice(&head);
@@ -143,7 +152,7 @@ pub fn decode(bytes: &[u8], file: FileId) -> Result<Option<(Header, Record, u64)
         return Err(not_understood("feature flags that this version does not know"));
     }
     let record = decode_body(fixed.kind, body).ok_or_else(|| not_understood("unknown content"))?;
-    if fixed.reserved != 0 || header.durable_through >= header.sequence {
+    if header.durable_through >= header.sequence || u64::from(header.index) >= header.sequence.0 {
         return Err(not_understood("an unknown header"));
     }
     Ok(Some((header, record, padded_len(body.len()))))
@@ -156,7 +165,6 @@ struct Fixed {
     kind: u16,
     incompatible: u32,
     read_only_compatible: u32,
-    reserved: u32,
 }
 
 /// Header and body at the start of `bytes`, if the checksum and the file are right.
@@ -167,14 +175,16 @@ fn checked(bytes: &[u8], file: FileId) -> Option<(Fixed, &[u8])> {
         return None;
     }
     let (version, kind, incompatible, crc) = (fields.u16()?, fields.u16()?, fields.u32()?, fields.u32()?);
-    let header = Header {
+    let mut header = Header {
         file: fields.file()?,
         incarnation: Incarnation(fields.u64()?),
         sequence: fields.log_sequence()?,
         durable_through: fields.log_sequence()?,
+        index: 0,
     };
     let body_len = fields.u32()? as usize;
-    let (_compatible, read_only_compatible, reserved) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let (_compatible, read_only_compatible) = (fields.u32()?, fields.u32()?);
+    header.index = fields.u32()?;
     if header.file != file || body_len > BODY_BYTES_MAX {
         return None;
     }
@@ -182,7 +192,7 @@ fn checked(bytes: &[u8], file: FileId) -> Option<(Fixed, &[u8])> {
     let mut unsummed = head;
     unsummed[CRC_AT..CRC_AT + 4].fill(0);
     let intact = crc32c_append(crc32c_append(0, &unsummed), body) == crc;
-    intact.then_some((Fixed { header, version, kind, incompatible, read_only_compatible, reserved }, body))
+    intact.then_some((Fixed { header, version, kind, incompatible, read_only_compatible }, body))
 }
 
 /// The length of the body that the header at the start of `bytes` claims; nothing is verified. Zero where there are

@@ -27,6 +27,8 @@ use super::{FrozenAt, Record, Relocating, TransactionSink};
 
 /// How often a new file is tried before the log is broken; the pauses between double from [`RETRY_PAUSE`].
 const ATTEMPTS_MAX: u32 = 10;
+/// Files at most, before [`TransactionLog::room`] holds back what can wait for a checkpoint.
+const FILES_MAX: usize = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// How the log keeps its files.
@@ -255,6 +257,19 @@ impl TransactionLog {
         self.0.changed.wait()
     }
 
+    /// Whether it has more files than it should.
+    pub fn is_long(&self) -> bool {
+        self.0.state.borrow().files.len() > FILES_MAX
+    }
+
+    /// Waits until a checkpoint has made the log short enough. For records that can wait; what a checkpoint needs
+    /// itself is not held back.
+    pub async fn room(&self) {
+        while self.is_long() && self.broken().is_none() {
+            self.0.changed.wait().await;
+        }
+    }
+
     /// Deletes the files whose records are all below `position`, which a durable checkpoint made unneeded.
     ///
     /// # Errors
@@ -273,18 +288,19 @@ impl TransactionLog {
             if state.files.front().is_some_and(|front| front.file == oldest) {
                 state.files.pop_front();
             }
+            drop(state);
+            self.0.changed.notify();
         }
     }
 
-    /// Opens the first file and the spare one, so that no later call has to wait for them.
+    /// Opens the first file, and the spare one if there is space, so that no later call has to wait for them.
     ///
     /// # Errors
     /// `Full`, `Io`.
     pub async fn prepare(&self) -> Result<()> {
         let writer = self.create(self.0.options.file_bytes).await?;
         self.begin_file(writer);
-        let spare = self.create(self.0.options.file_bytes).await?;
-        self.0.state.borrow_mut().spare = Some(spare);
+        self.refill_spare().await;
         Ok(())
     }
 
@@ -319,6 +335,7 @@ impl TransactionLog {
             return;
         }
         let durable_through = state.durable_through();
+        let first = state.files.back().map_or(state.next, |file| file.first);
         for slot in state.slots.iter_mut().filter(|slot| slot.progress == Progress::Waiting) {
             let len = padded_len(slot.body.len());
             let Some(writer) = state.writer.as_mut().filter(|writer| !writer.has_failed() && writer.room() >= len)
@@ -334,6 +351,7 @@ impl TransactionLog {
                 incarnation: self.0.store.incarnation(),
                 sequence: slot.sequence,
                 durable_through,
+                index: (slot.sequence.0 - first.0) as u32,
             };
             let append = writer.append(encode(&header, slot.kind, &slot.body).freeze());
             slot.progress = Progress::InFlight;
@@ -504,3 +522,6 @@ async fn outcome(receiver: Receiver<Result<LogSequence>>) -> Result<LogSequence>
         None => Err(Error::internal("the transaction log was closed")),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,8 +8,6 @@
 //! Flow: read all files; walk their records; decide the end; bring every copy of the tail to the decided content and
 //! seal, so that the next recovery decides the same; find the newest checkpoint; hand out what a replay needs.
 
-use std::collections::BTreeMap;
-
 use base::{AlignedBuf, BLOCK, Error, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
 
@@ -66,7 +64,7 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
     }
     // A file without a single valid record holds nothing that anything depends on.
     let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| !file.found.is_empty());
-    files.sort_by_key(|file| file.found[0].header.sequence);
+    files.sort_by_key(|file| file.found[0].header.first());
     let mut scanned = ScannedLog { next: LogSequence(1), ..ScannedLog::default() };
     let end = decide_end(store, &mut files, accept_data_loss, &mut scanned)?;
     files.truncate(end);
@@ -82,48 +80,41 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
 
 /// Walks the records of all files in log order, and gives the number of files that count.
 fn decide_end(store: &Store, files: &mut [ReadFile], accept: bool, scanned: &mut ScannedLog) -> Result<usize> {
-    let mut claimed = BTreeMap::new();
-    for (index, file) in files.iter().enumerate() {
-        for found in &file.found {
-            claimed.insert(found.header.sequence, (index, found.header.durable_through));
-        }
-    }
-    let mut expected = files.first().map_or(LogSequence(1), |file| {
-        // Something stood before a first record that does not begin the file.
-        let first = &file.found[0];
-        LogSequence(first.header.sequence.0 - u64::from(first.offset > 0))
-    });
-    for index in 0..files.len() {
-        let file = &mut files[index];
-        let mut end = 0;
-        let mut good = 0;
-        for found in &file.found {
-            if found.offset != end || found.header.sequence != expected {
-                break;
+    let firsts: Vec<LogSequence> = files.iter().map(|file| file.found[0].header.first()).collect();
+    let mut expected = firsts.first().copied().unwrap_or(LogSequence(1));
+    for (index, file) in files.iter_mut().enumerate() {
+        let good = file.found.iter().take_while(|found| {
+            let follows = found.offset == file.end && found.header.sequence == expected;
+            if follows {
+                file.end += padded_len(claimed_body_len(&file.content[file.end as usize..]));
+                expected.0 += 1;
+                scanned.durable_through = scanned.durable_through.max(found.header.durable_through);
             }
-            end = found.offset + padded_len(claimed_body_len(&file.content[end as usize..]));
-            expected.0 += 1;
-            good += 1;
-            scanned.durable_through = scanned.durable_through.max(found.header.durable_through);
-        }
-        let whole = file.info.sealed.is_none_or(|sealed| sealed == end);
-        let rotten = claimed.range(expected..).any(|(_, (at, durable))| *at > index || *durable >= expected);
-        if (rotten || !whole) && !accept {
-            let path = store.locate(file.info.id, 0);
-            return Err(Error::corrupt(format!(
-                "{path}: the transaction record at byte {end} was durable and cannot be read from any copy; restore \
-                 the file, or start once with accept_data_loss to go on with what came before it"
-            )));
-        }
+            follows
+        });
+        let good = good.count();
+        let rotten = match firsts.get(index + 1) {
+            // The next file was begun when all of this one was durable.
+            Some(next) => expected != *next,
+            None => file.found[good..].iter().any(|found| found.header.durable_through >= expected),
+        };
+        let cut_short = file.info.sealed.is_some_and(|sealed| sealed != file.end);
         scanned.torn_tail |= good < file.found.len();
         file.found.truncate(good);
-        file.end = end;
-        if rotten || !whole {
-            tracing::error!(%expected, "accepting the loss of all transaction records from here on");
-            return Ok(index + 1);
+        if !rotten && !cut_short {
+            continue;
         }
+        if !accept {
+            return Err(Error::corrupt(format!(
+                "{}: transaction record {expected} at byte {} was durable and cannot be read from any copy; restore \
+                 the file, or start once with accept_data_loss to go on with what came before it",
+                store.locate(file.info.id, 0),
+                file.end
+            )));
+        }
+        tracing::error!(%expected, "accepting the loss of all transaction records from here on");
+        return Ok(index + 1);
     }
-    scanned.next = expected;
     Ok(files.len())
 }
 

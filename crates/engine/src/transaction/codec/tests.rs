@@ -7,6 +7,7 @@ const HEADER: Header = Header {
     incarnation: Incarnation(3),
     sequence: LogSequence(9),
     durable_through: LogSequence(7),
+    index: 2,
 };
 
 fn segment(index: u32) -> SegmentId {
@@ -108,13 +109,13 @@ fn golden() {
     assert_eq!((all.len(), base::checksum::crc32c(&all)), (8 * 4096, GOLDEN_CRC));
 }
 
-const GOLDEN_HEADER: &str = "4c76547801000100000000003bae74532211000000000000030000000000000009000000000000000700000000000000\
-    d0000000000000000000000000000000";
+const GOLDEN_HEADER: &str = "4c76547801000100000000007ec2909a2211000000000000030000000000000009000000000000000700000000000000\
+    d0000000000000000000000002000000";
 const GOLDEN_DUMP: &str = "050000000000000000000000000000000100000000000000290000000000000003000000000000000020000000000000\
     110000000000000003000000000000000700000001000000280000000000000000000000010000000c00000000000000\
     0020000000000000efbeadde001000000800000064000000290000000000000000000000020000000000000000000000\
     00000000000000000000000000000000c800000001000000030000000000000001000000010000000d00000000000000";
-const GOLDEN_CRC: u32 = 0x90d2_87a3;
+const GOLDEN_CRC: u32 = 0x41f9_95a5;
 
 #[test]
 fn zeros_and_prefixes_are_nothing() {
@@ -130,7 +131,7 @@ fn zeros_and_prefixes_are_nothing() {
 #[test]
 fn later_versions_are_refused() {
     let record = &samples()[4];
-    for (at, value) in [(4, 2), (6, 99), (8, 1), (56, 1), (60, 1)] {
+    for (at, value) in [(4, 2), (6, 99), (8, 1), (56, 1), (60, 9)] {
         let mut bytes = encoded(record).to_vec();
         bytes[at] = value;
         bytes[CRC_AT..CRC_AT + 4].fill(0);

@@ -1,0 +1,202 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use base::{KIB, Prng, SegmentId, SegmentSequence, VolumeId};
+use files::memory::{AppendFault, Memory, MemoryOptions};
+use runtime::sim::{NodeOptions, World};
+
+use super::*;
+use crate::transaction::format::Checkpoint;
+use crate::transaction::scan::{ScannedLog, scan};
+
+const OPTIONS: LogOptions = LogOptions { file_bytes: 64 * KIB, copies: 1 };
+
+fn record(number: u64) -> Record {
+    // More than a sector of it is content.
+    Record::TableSet {
+        segment: SegmentId { volume: VolumeId(1), index: 0 },
+        added: Vec::new(),
+        removed: vec![FileId(number); 100],
+        covers: LogSequence(1),
+    }
+}
+
+fn checkpoint(from: u64) -> Record {
+    Record::Checkpoint(Checkpoint { from: LogSequence(from), ..Checkpoint::default() })
+}
+
+/// A world with one loop, and content that outlives it.
+fn world(seed: u64) -> (World, runtime::sim::NodeId, Memory) {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    (world, node, Memory::new(seed, MemoryOptions::default()))
+}
+
+fn scanned(world: &World, handle: &Handle, store: &Store) -> Result<ScannedLog> {
+    let store = store.clone();
+    world.block_on(handle, async move { scan(&store, false).await })
+}
+
+fn numbers(scanned: &ScannedLog) -> Vec<u64> {
+    let number = |(_, record): &(LogSequence, Record)| match record {
+        Record::TableSet { removed, .. } => Some(removed[0].0),
+        _ => None,
+    };
+    scanned.records.iter().filter_map(number).collect()
+}
+
+/// Lives that end in the middle of appends, some of which fail: what was told durable is there, in order, and
+/// nothing is there that an earlier scan did not find.
+#[test]
+fn what_retired_is_found() {
+    let (mut torn, mut rotations, mut faults) = (0, 0, 0);
+    for seed in 0..150 {
+        let mut prng = Prng::new(seed);
+        let (world, node, memory) = world(seed);
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let mut known: Vec<u64> = Vec::new();
+        let mut number = 0;
+        for life in 0..4 {
+            let handle = world.restart(node);
+            let store = memory.open(&handle);
+            let found = scanned(&world, &handle, &store).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let there = numbers(&found);
+            assert!(there.starts_with(&known), "seed {seed}: {there:?} went back on {known:?}");
+            assert!(there.starts_with(&told.borrow()), "seed {seed}: {there:?} lacks one of {:?}", told.borrow());
+            known = there;
+            told.replace(known.clone());
+            torn += u64::from(found.torn_tail);
+            let log = TransactionLog::new(&handle, &store, OPTIONS, found.next, found.files, &Event::new());
+            let first = log.clone();
+            world.block_on(&handle, async move {
+                first.prepare().await.unwrap();
+                // Everything since the store began stays needed: the test reads it all in the end.
+                first.append(&checkpoint(1), Box::new(|_| ())).1.await.unwrap();
+            });
+            let before = number;
+            for _ in 0..prng.below(60) {
+                number += 1;
+                if prng.one_in(20) {
+                    let fault = *prng.pick(&[AppendFault::Lost, AppendFault::Torn, AppendFault::Landed]);
+                    memory.fail_appends(Some(FileKind::Transaction), 1, fault);
+                    faults += 1;
+                }
+                let (told, number) = (told.clone(), number);
+                drop(log.append(&record(number), Box::new(move |_| told.borrow_mut().push(number))));
+                if prng.one_in(3) {
+                    world.run_for(Duration::from_micros(prng.below(200)));
+                }
+            }
+            if life == 3 || prng.one_in(2) {
+                world.run_for(Duration::from_secs(1));
+                assert!(number == before || told.borrow().last() == Some(&number), "seed {seed}: all retire");
+            }
+            rotations += log.rotations();
+            match prng.one_in(2) {
+                true => memory.kill(),
+                false => memory.power_loss(),
+            }
+            memory.clear_faults();
+        }
+    }
+    assert!(torn > 10 && rotations > 700 && faults > 100, "{torn} {rotations} {faults}");
+}
+
+#[test]
+fn a_rotten_record_stops_the_start_and_a_second_copy_heals_it() {
+    for copies in [1, 2] {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let memory = Memory::new(1, MemoryOptions { directories: copies, ..MemoryOptions::default() });
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        let log = TransactionLog::new(
+            &handle,
+            &store,
+            LogOptions { copies, ..OPTIONS },
+            LogSequence(1),
+            Vec::new(),
+            &Event::new(),
+        );
+        world.block_on(&handle, async move {
+            log.prepare().await.unwrap();
+            log.append(&checkpoint(1), Box::new(|_| ())).1.await.unwrap();
+            for number in 1..=3 {
+                log.append(&record(number), Box::new(|_| ())).1.await.unwrap();
+            }
+        });
+        let file = store.list()[0].id;
+        memory.kill();
+        // The second record: the fourth says that it was durable.
+        memory.corrupt(file, 0, 4096..8192);
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        match scanned(&world, &handle, &store) {
+            Ok(found) => {
+                assert_eq!((copies, numbers(&found)), (2, vec![1, 2, 3]));
+                assert!(found.repaired_copies > 0);
+            }
+            Err(error) => assert!(copies == 1 && error.message.contains("accept_data_loss"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_log_that_cannot_go_on_says_so() {
+    let (world, node, memory) = world(1);
+    let handle = world.restart(node);
+    let store = memory.open(&handle);
+    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let outcome = world.block_on(&handle, async move {
+        log.prepare().await.unwrap();
+        memory.set_capacity(0);
+        memory.fail_appends(Some(FileKind::Transaction), 2, AppendFault::Lost);
+        let outcome = log.append(&checkpoint(1), Box::new(|_| panic!("it is not durable"))).1.await;
+        assert!(log.broken().is_some());
+        outcome.and(log.append(&checkpoint(1), Box::new(|_| ())).1.await)
+    });
+    assert!(outcome.unwrap_err().message.contains("broken"));
+}
+
+#[test]
+fn durable_through_waits_for_the_data_of_large_writes() {
+    let (world, node, memory) = world(1);
+    let handle = world.restart(node);
+    let store = memory.open(&handle);
+    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let segment = SegmentId { volume: VolumeId(1), index: 0 };
+    let large = move |sequence| Record::Large {
+        segment,
+        epoch: crate::EPOCH,
+        sequence: SegmentSequence(sequence),
+        stamp: base::WriteStamp::default(),
+        block: 0,
+        file: FileId(9),
+        offset: 0,
+        checksums: vec![1],
+    };
+    world.block_on(&handle, async move {
+        let mut outcomes = Vec::new();
+        for sequence in 1..=3 {
+            outcomes.push(log.append(&large(sequence), Box::new(|_| ())).1);
+        }
+        for outcome in outcomes {
+            outcome.await.unwrap();
+        }
+        assert_eq!(log.frozen_at(segment), FrozenAt { covers: LogSequence(1), quiet: false });
+        assert_eq!(log.undecided(), (LogSequence(0), vec![]));
+        log.on_large_failed(LogSequence(2));
+        log.on_large_done(LogSequence(1));
+        assert_eq!(log.undecided(), (LogSequence(2), vec![LogSequence(2)]));
+        log.on_large_done(LogSequence(3));
+        assert_eq!(log.undecided(), (LogSequence(3), vec![LogSequence(2)]));
+        assert_eq!(log.0.state.borrow().durable_through(), LogSequence(1), "nothing says yet that 2 does not count");
+        log.on_rejected(&[LogSequence(2)]);
+        assert_eq!(log.0.state.borrow().durable_through(), LogSequence(3));
+        assert_eq!(log.frozen_at(segment), FrozenAt { covers: LogSequence(4), quiet: true });
+        let relocating = log.relocating(segment);
+        assert!(!log.frozen_at(segment).quiet);
+        drop(relocating);
+        assert!(log.frozen_at(segment).quiet);
+    });
+}
