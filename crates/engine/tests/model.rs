@@ -4,8 +4,10 @@
 //! data files are collected all the time; a few clients that read, write, discard and delete; and lives that end by
 //! a close, a kill, or a loss of power at any moment. After every life the engine is opened again and checked.
 //!
-//! `ENGINE_MODEL_SEEDS` is the number of seeds of each test, `ENGINE_MODEL_SEED` replays one. The base seed is new in
-//! each run and printed; a failure prints its own seed.
+//! `ENGINE_MODEL_SEEDS` is the number of seeds of each test, `ENGINE_MODEL_BASE` the first one, `ENGINE_MODEL_SEED`
+//! replays one, with `ENGINE_MODEL_LOG` to see what the engine says and `ENGINE_MODEL_SECTOR` to see what happened to
+//! one sector. The base seed is new in each run and printed; a
+//! failure prints its own seed.
 
 mod model {
     pub mod coverage;
@@ -22,6 +24,10 @@ use model::world::run_seed;
 fn run(scenario: Scenario, seeds_default: u64, required: &[&str]) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let mut coverage = Coverage::default();
+    if std::env::var("ENGINE_MODEL_LOG").is_ok() {
+        // A second test of the same process finds it installed already.
+        let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).without_time().try_init();
+    }
     if let Some(seed) = number("ENGINE_MODEL_SEED") {
         run_seed(scenario, seed, &mut coverage);
         println!("{}: seed {seed}: {coverage}", scenario.name());

@@ -40,6 +40,13 @@ impl Coverage {
             ("proven_large_writes", recovery.proven_large_writes),
             ("rejected_large_writes", recovery.rejected_large_writes),
             ("repaired", statistics.verify.repaired),
+            ("gc_passes", statistics.gc.passes),
+            ("gc_moved_bytes", statistics.gc.moved_bytes),
+            ("gc_removed_files", statistics.gc.removed_files),
+            ("gc_stuck_files", statistics.gc.stuck_files),
+            ("flushes", statistics.index_tables.flushes),
+            ("merges", statistics.index_tables.merges),
+            ("tombstones_dropped", statistics.index_tables.tombstones_dropped),
         ] {
             self.add(name, count);
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::{KIB, MIB, Prng};
 use engine::Options;
+use policies::gc::GcSettings;
 
 /// What a test is after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +45,17 @@ pub struct Settings {
     pub latency_ns: std::ops::Range<u64>,
 }
 
+/// Often far more eager than a store should be.
+fn gc(prng: &mut Prng) -> GcSettings {
+    let garbage_percent_ample = *prng.pick(&[10, 40, 80]);
+    GcSettings {
+        garbage_percent_ample,
+        garbage_percent_scarce: garbage_percent_ample.min(30),
+        stale_percent: prng.between(1, 25),
+        ..GcSettings::default()
+    }
+}
+
 impl Scenario {
     /// For messages.
     pub fn name(&self) -> &'static str {
@@ -70,6 +82,7 @@ impl Scenario {
             transaction_file_bytes: kib(prng, 64, 256),
             large_write_bytes: *prng.pick(&[8 * KIB, 16 * KIB, 64 * KIB]),
             fusion_wait: *prng.pick(&[Duration::ZERO, Duration::from_micros(8)]),
+            gc: gc(prng),
             copies: match self {
                 Scenario::BadCopies => 2,
                 _ => prng.between(1, 2) as u8,

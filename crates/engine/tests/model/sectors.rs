@@ -56,6 +56,11 @@ pub struct ReadToken {
     allowed: Vec<Vec<(OpId, bool)>>,
 }
 
+/// Whether `ENGINE_MODEL_SECTOR` asks for the history of this one.
+fn is_watched(sector: u64) -> bool {
+    std::env::var("ENGINE_MODEL_SECTOR").is_ok_and(|watched| watched == sector.to_string())
+}
+
 impl Sectors {
     /// Nothing was written.
     pub fn new() -> Self {
@@ -75,6 +80,9 @@ impl Sectors {
         for sector in sectors.clone() {
             let register = self.registers.entry((segment, sector)).or_insert_with(Register::new);
             let candidate = Candidate { op, zeros, invoked, settled: u64::MAX };
+            if is_watched(sector) {
+                println!("{segment} {sector}: write {op} (zeros: {zeros}) begins at {invoked}");
+            }
             register.candidates.push(candidate);
             register.all.push(candidate);
         }
@@ -89,6 +97,9 @@ impl Sectors {
         for sector in sectors {
             let register = self.registers.get_mut(&(segment, sector)).expect("it was begun");
             register.on_effective(op, now);
+            if is_watched(sector) {
+                println!("{segment} {sector}: write {op} acknowledged at {now}");
+            }
         }
     }
 
@@ -150,6 +161,9 @@ impl Sectors {
             let value = decode(token.segment, sector, bytes)
                 .map_err(|what| format!("sector {sector} of {}: {what}", token.segment))?;
             let now = self.candidates(token.segment, sector);
+            if is_watched(sector) {
+                println!("{} {sector}: read from {} to {}: {value}", token.segment, token.invoked, self.clock);
+            }
             let possible = |candidates: &[(OpId, bool)]| {
                 candidates.iter().any(|&(op, zeros)| if value == 0 { zeros } else { op == value })
             };
@@ -167,7 +181,11 @@ impl Sectors {
                 ));
             }
             if let Some(register) = self.registers.get_mut(&(token.segment, sector)) {
-                register.on_seen(value, token.invoked, self.clock);
+                // Zeros do not say which discard they come from; perhaps from one that is overwritten by now.
+                let was_there = |candidate: &Candidate| allowed.iter().any(|&(op, _)| op == candidate.op);
+                let zeros = register.all.iter().filter(|c| c.zeros && (was_there(c) || c.invoked > token.invoked));
+                let sources = zeros.count() + usize::from(allowed.contains(&(0, true)));
+                register.on_seen(value, token.invoked, (value > 0 || sources == 1).then_some(self.clock));
             }
         }
         Ok(())
@@ -187,7 +205,8 @@ impl Register {
         self.candidates.retain(|other| other.op == op || other.settled > invoked);
     }
 
-    fn on_seen(&mut self, value: OpId, invoked: u64, now: u64) {
+    /// A read that was invoked at `invoked` returned `value`. `now`, if it is certain which write that was.
+    fn on_seen(&mut self, value: OpId, invoked: u64, now: Option<u64>) {
         let is_seen = |candidate: &Candidate| if value == 0 { candidate.zeros } else { candidate.op == value };
         let seen: Vec<OpId> = self.candidates.iter().filter(|c| is_seen(c)).map(|c| c.op).collect();
         if seen.is_empty() {
@@ -195,8 +214,8 @@ impl Register {
             return;
         }
         self.candidates.retain(|other| is_seen(other) || other.settled > invoked);
-        if let [only] = seen[..] {
-            self.on_effective(only, now);
+        if let ([only], Some(now)) = (&seen[..], now) {
+            self.on_effective(*only, now);
         }
     }
 }

@@ -39,8 +39,31 @@ struct Shared {
 
 type Share = Rc<RefCell<Shared>>;
 
+/// Names the seed of a panic that comes from deep inside.
+struct NameSeed(Scenario, u64);
+
+impl Drop for NameSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the panic was in {:?} seed {}: run with ENGINE_MODEL_SEED={}", self.0, self.1, self.1);
+        }
+    }
+}
+
+/// Says what the engine was waiting for when the world stood still.
+struct Diagnose(Engine);
+
+impl Drop for Diagnose {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0.diagnose());
+        }
+    }
+}
+
 /// Runs one seed; panics with the seed if the engine answered wrongly.
 pub fn run_seed(scenario: Scenario, seed: u64, coverage: &mut Coverage) {
+    let _name = NameSeed(scenario, seed);
     let mut prng = Prng::new(seed);
     let settings = scenario.settings(&mut prng);
     let world = World::new(prng.next_u64());
@@ -78,6 +101,7 @@ pub fn run_seed(scenario: Scenario, seed: u64, coverage: &mut Coverage) {
             coverage.add("recoveries", 1);
             check_all(&world, &handle, &engine, &share);
         }
+        let diagnose = Diagnose(engine.clone());
         let end = match prng.below(5) {
             0 => End::Close,
             1 | 2 => End::Kill,
@@ -102,7 +126,7 @@ pub fn run_seed(scenario: Scenario, seed: u64, coverage: &mut Coverage) {
             fail(format!("life {life}: {failure}"));
         }
         coverage.add_life(&engine.statistics());
-        drop(engine);
+        drop((engine, diagnose));
         match end {
             End::Close => coverage.add("closes", 1),
             End::Kill => {
