@@ -22,6 +22,7 @@ use runtime::sync::{Budget, Event};
 use crate::cache::CacheMemory;
 use crate::data_writer::DataFileOptions;
 use crate::fusion::FusionWriteEngine;
+use crate::gc::GcSpace;
 use crate::options::Options;
 
 /// Bytes that one cached record costs beside its data.
@@ -41,10 +42,14 @@ pub struct Admission {
     freed: Event,
     /// Somebody waits: dumps are needed.
     wanted: Event,
+    /// Bytes that the first in line waits for.
+    waiting_for: Cell<u64>,
     promises: Promises,
     reserve: Reserve,
     waits: Cell<u64>,
     full_hits: Cell<u64>,
+    /// Writes that wait for garbage collection to free space.
+    space_waiters: Cell<u64>,
 }
 
 /// Space that no write may take.
@@ -91,10 +96,12 @@ impl Admission {
             line: Budget::new(1),
             freed: Event::new(),
             wanted: Event::new(),
+            waiting_for: Cell::new(0),
             promises,
             reserve,
             waits: Cell::new(0),
             full_hits: Cell::new(0),
+            space_waiters: Cell::new(0),
         }
     }
 
@@ -123,8 +130,20 @@ impl Admission {
         let _first = self.line.take(1).await;
         while !self.fits(bytes) {
             let freed = self.freed.wait();
+            self.waiting_for.set(bytes);
             self.wanted.notify();
             freed.await;
+        }
+        self.waiting_for.set(0);
+    }
+
+    /// Bytes that should be dumped now: down to half of the bound, and so that who waits fits.
+    pub fn excess(&self) -> u64 {
+        let bytes = self.bytes();
+        let above_half = bytes.saturating_sub(self.bytes_max / 2);
+        match self.waiting_for.get() {
+            0 => above_half,
+            waiting => above_half.max((bytes + waiting).saturating_sub(self.bytes_max)),
         }
     }
 
@@ -171,6 +190,23 @@ impl Admission {
         free.saturating_sub(kept)
     }
 
+    /// Space as garbage collection sees it: what writes may not take is its reserve.
+    pub fn space_for_collection(&self) -> GcSpace {
+        let space = self.store.space();
+        GcSpace {
+            capacity_bytes: space.capacity,
+            free_bytes: space.free,
+            reserve_bytes: space.free - self.free_space(),
+            writers_wait: self.space_waiters.get() > 0,
+        }
+    }
+
+    /// Counts as one who waits for space until the guard is dropped.
+    pub fn wait_for_space(self: &Rc<Self>) -> SpaceWaiter {
+        self.space_waiters.set(self.space_waiters.get() + 1);
+        SpaceWaiter(self.clone())
+    }
+
     /// Whether a file of `capacity` bytes may be opened for new data without breaking a promise.
     pub fn has_space(&self, capacity: u64) -> bool {
         self.free_space() >= capacity
@@ -190,6 +226,15 @@ impl Admission {
     /// The account of a segment.
     pub fn segment_space(&self) -> SegmentSpace {
         self.promises.segment()
+    }
+}
+
+/// See [`Admission::wait_for_space`].
+pub struct SpaceWaiter(Rc<Admission>);
+
+impl Drop for SpaceWaiter {
+    fn drop(&mut self) {
+        self.0.space_waiters.set(self.0.space_waiters.get() - 1);
     }
 }
 
@@ -326,5 +371,82 @@ impl SpaceState {
 impl Drop for SegmentSpace {
     fn drop(&mut self) {
         self.promised_in_all.set(self.promised_in_all.get() - self.state.borrow().promised);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_backed() {
+        let mut prng = base::Prng::new(1);
+        for _ in 0..200 {
+            let promises = Promises::default();
+            let space = promises.segment();
+            // What is left in the store, in the open file, and what writes in flight and in the caches owe.
+            let (mut free, mut room) = (prng.below(64) * BLOCK, 0);
+            let (mut line, mut active, mut dumping) = (Vec::new(), 0, 0);
+            for _ in 0..200 {
+                match prng.below(5) {
+                    0 | 1 => {
+                        let bytes = prng.between(1, 4) * BLOCK;
+                        if space.owe(bytes, room, || (free - promises.0.get(), 8 * BLOCK)) {
+                            line.push(bytes);
+                        } else {
+                            let needed = line.iter().sum::<u64>() + active + dumping + bytes;
+                            assert!(needed > room + space.promised() + free - promises.0.get());
+                        }
+                    }
+                    2 => {
+                        if let Some(bytes) = line.pop() {
+                            if prng.one_in(4) {
+                                space.on_failed(bytes);
+                            } else {
+                                space.on_applied(bytes, u64::MAX);
+                                active += bytes;
+                            }
+                        }
+                    }
+                    3 if dumping == 0 => {
+                        space.on_dump_begun();
+                        dumping = std::mem::take(&mut active);
+                    }
+                    _ if dumping > 0 && prng.one_in(3) => {
+                        space.on_dump_given_up();
+                        active += std::mem::take(&mut dumping);
+                    }
+                    _ => {
+                        // The dump writes what it owes, out of the open file and out of new ones on the promise.
+                        while dumping > room {
+                            dumping -= room;
+                            room = space.promised();
+                            assert!(room > 0 && room <= free, "the promise covers the dump");
+                            free -= room;
+                            space.on_opened(room);
+                        }
+                        room -= dumping;
+                        dumping = 0;
+                        space.on_dumped(room);
+                    }
+                }
+                assert_eq!(space.owed(), line.iter().sum::<u64>() + active + dumping);
+                assert!(space.owed() <= room + space.promised());
+                assert!(promises.0.get() <= free && space.promised() == promises.0.get());
+            }
+            drop(space);
+            assert_eq!(promises.0.get(), 0);
+        }
+    }
+
+    #[test]
+    fn overwriting_does_not_owe_more_and_more() {
+        let space = Promises::default().segment();
+        for _ in 0..1000 {
+            space.owe(BLOCK, 0, || (1 << 30, 0));
+            space.on_applied(BLOCK, 3 * BLOCK);
+        }
+        assert_eq!(space.owed(), 3 * BLOCK);
+        assert_eq!(owed_bytes(512, 4096), 2 * BLOCK);
     }
 }

@@ -1,4 +1,5 @@
-//! What an engine does while nobody asks: dumps by age and pressure, checkpoints.
+//! What an engine does while nobody asks: dumps by age and pressure, checkpoints, flushes and
+//! merges of the index, garbage collection.
 //!
 //! An idle engine has no timer: the task that dumps by age sleeps until the oldest cache is due, and waits for an
 //! event while everything is clean.
@@ -16,7 +17,10 @@ use crate::segment::DumpStage;
 impl Core {
     /// Starts the tasks that end with the engine.
     pub(crate) fn start_background(self: &Rc<Self>) {
-        self.maintenance.borrow_mut().extend(self.index.spawn_maintenance(Rc::new(self.log.clone())));
+        let mut maintenance = self.maintenance.borrow_mut();
+        maintenance.extend(self.index.spawn_maintenance(Rc::new(self.log.clone())));
+        maintenance.push(self.gc.spawn());
+        drop(maintenance);
         let core = self.clone();
         self.handle.spawn(Class::Background, "dump by age", async move { core.dump_by_age().await }).detach();
         let core = self.clone();
@@ -28,11 +32,11 @@ impl Core {
     }
 
     async fn dump_by_age(self: Rc<Self>) {
-        while self.stage.get() == Stage::Running {
+        while self.stage.get() != Stage::Closed {
             let changed = self.dirtied.wait();
             let plan = plan_age(self.candidates(), self.handle.now(), self.options.dump_age);
-            for index in plan.due {
-                self.dump_candidate(index);
+            for id in plan.due {
+                self.dump_candidate(id);
             }
             match plan.next_at {
                 Some(at) => self.handle.sleep_until(at).await,
@@ -42,18 +46,17 @@ impl Core {
     }
 
     async fn dump_for_memory(self: Rc<Self>) {
-        while self.stage.get() == Stage::Running {
+        while self.stage.get() != Stage::Closed {
             self.admission.wanted().wait().await;
-            let over = self.admission.bytes().saturating_sub(self.admission.bytes_max() / 2);
-            for index in plan_pressure(self.candidates(), over) {
-                self.dump_candidate(index);
+            for id in plan_pressure(self.candidates(), self.admission.excess()) {
+                self.dump_candidate(id);
             }
         }
     }
 
     async fn dump_for_journal(self: Rc<Self>) {
         let pressed = self.fusion.pressure_event();
-        while self.stage.get() == Stage::Running {
+        while self.stage.get() != Stage::Closed {
             let (risen, dumped) = (pressed.wait(), self.dumped.wait());
             if self.fusion.pressure() == JournalPressure::Low {
                 risen.await;
@@ -62,10 +65,11 @@ impl Core {
             self.trim_journal().await;
             match self.fusion.oldest_undumped(|id| self.dumped_through(id)) {
                 Some(oldest) => {
-                    for id in oldest.segments {
-                        let segment = self.segments.borrow().get(&id).cloned();
-                        segment.inspect(|segment| self.want_dump(segment));
-                    }
+                    let mut wants = self.journal_wants.borrow_mut();
+                    *wants = oldest.segments.into_iter().collect();
+                    let segments = self.segments.borrow();
+                    wants.iter().filter_map(|id| segments.get(id)).for_each(|segment| self.want_dump(segment));
+                    drop((wants, segments));
                     dumped.await;
                 }
                 None => risen.await,

@@ -7,28 +7,36 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{BLOCK, LogSequence, Result, SegmentId};
 
 use crate::core::{Core, Stage};
 use crate::transaction::{Checkpoint, Record, SegmentCheckpoint, TransactionSink};
 
+/// Between two checkpoints of which the first did not do.
+const PAUSE: Duration = Duration::from_millis(20);
+
 impl Core {
     /// Writes a checkpoint whenever the log has begun a new file, or somebody wants one.
     pub(crate) async fn keep_checkpointing(self: Rc<Self>) {
         let mut written_at = self.log.rotations();
-        while self.stage.get() == Stage::Running {
+        while self.stage.get() != Stage::Closed {
             let wanted = self.checkpoint_wanted.wait();
             if self.log.rotations() == written_at && !self.log.has_failed_large_writes() {
-                wanted.await;
-                continue;
+                if !self.log.is_long() {
+                    wanted.await;
+                    continue;
+                }
+                // The last one left too much behind: something was in flight, or came meanwhile.
+                self.handle.sleep(PAUSE).await;
             }
             let rotations = self.log.rotations();
             match self.checkpoint().await {
                 Ok(()) => written_at = rotations,
                 Err(error) => {
                     tracing::warn!(%error, "a checkpoint failed and is tried again");
-                    self.handle.sleep(std::time::Duration::from_millis(100)).await;
+                    self.handle.sleep(PAUSE).await;
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What the parts of an engine share, and how they find each other.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, LogSequence, Result, SegmentId, SegmentSequence, VolumeId};
@@ -10,16 +11,19 @@ use runtime::{Class, Handle, Task};
 
 use crate::admission::Admission;
 use crate::cache::CacheMemory;
+use crate::data::DataFiles;
 use crate::data_writer::DataFileFactory;
 use crate::fusion::FusionWriteEngine;
 use crate::garbage::Garbage;
-use crate::index::{Entry, Index};
+use crate::gc::Gc;
+use crate::index::{Entry, Index, SegmentTables};
 use crate::journal::JournalPressure;
 use crate::options::Options;
-use crate::read::Reader;
+use crate::reader::Reader;
 use crate::segment::{Outside, Segment, SegmentStart, Segments};
+use crate::space::FullAt;
 use crate::statistics::Counters;
-use crate::transaction::TransactionLog;
+use crate::transaction::{TransactionLog, TransactionSink};
 use crate::verified::VerifiedFiles;
 use crate::volume::Dropped;
 
@@ -37,8 +41,11 @@ pub(crate) struct Core {
     pub(crate) files: VerifiedFiles,
     pub(crate) index: Index,
     pub(crate) garbage: Garbage,
+    pub(crate) data: DataFiles,
     pub(crate) reader: Reader,
+    pub(crate) gc: Gc,
     pub(crate) admission: Rc<Admission>,
+    pub(crate) full_at: FullAt,
     pub(crate) factory: DataFileFactory,
     pub(crate) segments: RefCell<Segments>,
     /// Volumes that were dropped, and whose records may still stand in a journal.
@@ -54,7 +61,10 @@ pub(crate) struct Core {
     /// so.
     pub(crate) rejected: RefCell<Vec<LogSequence>>,
     pub(crate) stage: Cell<Stage>,
-    pub(crate) trimming: Cell<bool>,
+    /// A trim of the journal runs, and whether another one should follow.
+    pub(crate) trimming: Cell<Trimming>,
+    /// Segments whose dump would free a journal file, but that have nothing to dump yet.
+    pub(crate) journal_wants: RefCell<BTreeSet<SegmentId>>,
     pub(crate) counters: Counters,
     /// Flushes and merges of the index; they end with the engine.
     pub(crate) maintenance: RefCell<Vec<Task<()>>>,
@@ -68,28 +78,47 @@ pub(crate) enum Stage {
     Closed,
 }
 
+/// Whether the journal is being trimmed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trimming {
+    No,
+    Once,
+    Again,
+}
+
 impl Core {
     /// The segment, made on its first use.
     ///
     /// # Errors
     /// `NotFound` if its volume was dropped, `Internal` once the engine is closed.
     pub(crate) fn segment(&self, id: SegmentId) -> Result<Rc<Segment>> {
-        if self.stage.get() != Stage::Running {
-            return Err(Error::internal("the engine is closed"));
-        }
+        self.check_running()?;
         if let Some(segment) = self.segments.borrow().get(&id) {
             return Ok(segment.clone());
         }
         if id.volume == VolumeId(0) || self.dropped.borrow().contains(id.volume) {
             return Err(Error::not_found(format!("volume {} was deleted", id.volume)));
         }
-        Ok(self.add_segment(id, SegmentStart::default()))
+        Ok(self.add_segment(id))
     }
 
-    pub(crate) fn add_segment(&self, id: SegmentId, start: SegmentStart) -> Rc<Segment> {
-        let segment = Rc::new(Segment::new(id, &self.memory, self.admission.segment_space(), start));
+    fn add_segment(&self, id: SegmentId) -> Rc<Segment> {
+        // A replay of it starts here: no record before this one is about it.
+        let covers = self.log.frozen_at(id).covers;
+        self.index.restore(id, &SegmentTables { tables: Vec::new(), covers });
+        let space = self.admission.segment_space();
+        let segment = Rc::new(Segment::new(id, &self.memory, space, SegmentStart::default()));
         self.segments.borrow_mut().insert(id, segment.clone());
         segment
+    }
+
+    /// # Errors
+    /// `Internal` once the engine is closed. To be asked again after each await before something is submitted.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        match self.stage.get() {
+            Stage::Running => Ok(()),
+            Stage::Closing | Stage::Closed => Err(Error::internal("the engine is closed")),
+        }
     }
 
     /// Every segment, by id.

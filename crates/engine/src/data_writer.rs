@@ -115,6 +115,7 @@ impl DataFileFactory {
             epoch: EPOCH,
         };
         let writer = self.store.create(options).await.map_err(|error| error.context("opening a data file"))?;
+        tracing::trace!(%segment, file = %writer.id(), capacity, "data file opened");
         self.garbage.opened(segment, writer.id(), capacity);
         let record = Record::DataFile { segment, file: writer.id() };
         // Not awaited: the records that refer to the file stand behind it in the log.
@@ -132,6 +133,7 @@ impl DataFileFactory {
                 tracing::debug!(%file, %error, "a data file was not sealed");
             }
             let capacity = this.store.info(file).map_or(end, |info| info.capacity);
+            tracing::trace!(%file, end, "data file closed");
             this.garbage.closed(file, capacity, this.handle.now());
         };
         self.handle.spawn(Class::Background, "seal data file", seal).detach();

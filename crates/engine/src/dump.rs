@@ -20,7 +20,7 @@ use base::{AlignedBuf, BLOCK, ErrorKind, Result, SegmentSequence};
 
 use crate::EPOCH;
 use crate::cache::{DumpBlock, DumpItem};
-use crate::core::{Core, Stage};
+use crate::core::{Core, Stage, Trimming};
 use crate::data_writer::Placed;
 use crate::index::Entry;
 use crate::join::join_all;
@@ -74,6 +74,8 @@ impl Core {
         self.copy_sparse_out();
         self.admission.on_freed();
         self.dumped.notify();
+        // What came during the dump has an age, too.
+        self.dirtied.notify();
         if segment.active_bytes() >= self.options.segment_cache_bytes {
             self.want_dump(&segment);
         }
@@ -97,6 +99,8 @@ impl Core {
             self.dump_chunk(segment, chunk, &mut entries, &mut places).await?;
         }
         drop(blocks);
+        self.index.room().await;
+        self.log.room().await;
         let id = segment.id();
         let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
         let record = Record::Dump { segment: id, epoch: EPOCH, through, replay, entries: entries.clone() };
@@ -192,9 +196,16 @@ impl Core {
             return Ok(Base::Zeros);
         }
         self.counters.merged_blocks.set(self.counters.merged_blocks.get() + 1);
-        match self.reader.read_block(segment.id(), block.block()).await {
-            Ok(Some(bytes)) => Ok(Base::Data(bytes)),
-            Ok(None) => Ok(Base::Zeros),
+        let _pin = self.files.pin();
+        let base = async {
+            let entry = self.index.lookup_block(segment.id(), block.block()).await?;
+            match entry.filter(|entry| entry.file().is_some()) {
+                Some(entry) => self.data.read_block(segment.id(), &entry).await.map(Base::Data),
+                None => Ok(Base::Zeros),
+            }
+        };
+        match base.await {
+            Ok(base) => Ok(base),
             Err(error) if error.kind == ErrorKind::Corrupt => {
                 tracing::error!(
                     segment = %segment.id(), block = block.block(), %error,
@@ -220,17 +231,22 @@ impl Core {
 
     /// Deletes journal files that nobody needs any more.
     pub(crate) async fn trim_journal(self: &Rc<Self>) {
-        if self.trimming.replace(true) {
-            return;
+        if self.trimming.get() != Trimming::No {
+            return self.trimming.set(Trimming::Again);
         }
-        self.fusion.trim(|id| self.dumped_through(id)).await;
-        self.trimming.set(false);
+        loop {
+            self.trimming.set(Trimming::Once);
+            self.fusion.trim(|id| self.dumped_through(id)).await;
+            if self.trimming.replace(Trimming::No) == Trimming::Once {
+                return;
+            }
+        }
     }
 }
 
 /// What lies below a block that is covered in part.
 enum Base {
     Zeros,
-    Data(base::Bytes),
+    Data(AlignedBuf),
     Lost,
 }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use base::buffer::ALIGNMENT;
 use base::checksum::block_checksum;
-use base::{AlignedBuf, BLOCK, Bytes, Error, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
+use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
 use runtime::Class;
 use runtime::sync::{Receiver, Sender, oneshot};
 
@@ -65,8 +65,21 @@ impl Core {
             true => data,
             false => AlignedBuf::copy_of(&data).freeze(),
         };
-        self.prepare_large(segment, data.len() as u64).await?;
+        self.index.room().await;
+        self.log.room().await;
+        let len = data.len() as u64;
+        let has_space = || segment.larges.room() >= len || self.admission.has_space(len);
+        while segment.larges.room() < len {
+            self.with_space(has_space).await?;
+            self.check_running()?;
+            // Another write may take the space, or the room, meanwhile.
+            match self.prepare_large(segment, len).await {
+                Err(error) if error.kind == ErrorKind::Full => {}
+                prepared => prepared?,
+            }
+        }
         self.counters.queue.borrow_mut().record(self.handle.now().nanos_since(arrived));
+        segment.check_exists()?;
         let (reply, receiver) = oneshot();
         let sequence = segment.take_large_place();
         let write =
@@ -97,8 +110,8 @@ struct Attempt {
     record: Record,
     log: LogSequence,
     both: Landing,
-    /// Until the effect is applied.
-    _placed: Placed,
+    /// Held until the effect is applied.
+    placed: Placed,
 }
 
 impl LargeWrite {
@@ -122,7 +135,7 @@ impl LargeWrite {
             let both: [Landing; 2] = [Box::pin(landed), Box::pin(retired)];
             join_all(both).await.into_iter().collect::<Result<()>>()
         };
-        Attempt { record, log, both: Box::pin(both), _placed: placed }
+        Attempt { record, log, both: Box::pin(both), placed }
     }
 
     async fn finish(self, first: Attempt, reply: Sender<Result<()>>) {
@@ -134,7 +147,7 @@ impl LargeWrite {
             let error = match (&mut attempt.both).await {
                 Ok(()) => {
                     let entries = attempt.record.entries().into_owned();
-                    break (Effect::Large { log: attempt.log, entries }, Ok(()));
+                    break (Effect::Large { log: attempt.log, entries, placed: Some(attempt.placed) }, Ok(()));
                 }
                 Err(error) => error,
             };

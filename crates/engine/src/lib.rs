@@ -1,6 +1,59 @@
-//! The log-structured block device (EBS, FAST 2024, §2.2 and §2.3): durable writes and verified reads of segments.
+//! The log-structured block device (EBS, FAST 2024, §2.2 and §2.3): durable writes and verified reads of segments,
+//! on append-only files.
 //!
-//! To be completed by its parts; the public face is below.
+//! **Intuition.** Nothing is ever updated in place. A write is made durable in a *journal* that all segments share,
+//! and visible in its segment's *cache*; it is acknowledged then. Later the cache is *dumped*: its blocks go to a
+//! *data file*, a record in the *transaction log* says where, and the *index* learns it. The journal is read only
+//! after a crash. What newer writes leave behind as garbage, *garbage collection* finds by comparing data files with
+//! the index.
+//!
+//! # The life of a write
+//! 1. [`Engine::write`] checks the range and asks `admission`: memory for the payload (it waits in line), and a
+//!    promise of the space that its dump will need (or it is refused as `Full`).
+//! 2. The [`segment`] gives it the next *segment sequence*. The [`fusion`] write engine copies it into the batch that
+//!    it gathers, and appends the batch to the [`journal`] at the end of the loop's turn.
+//! 3. When the batch, and all before it, are durable, the write is *settled*: applied to the segment's [`cache`] as
+//!    soon as everything before it in the segment is, and acknowledged in the same step.
+//! 4. A `dump` merges the cache's sectors into blocks, appends them, logs a `Dump` record ([`transaction`]), and moves
+//!    them from the cache to the [`index`] in one step. Journal files that are dumped are deleted.
+//! 5. Index entries go from memory to sorted tables; `checkpoint`s bound the transaction log; [`gc`] moves live blocks
+//!    out of data files that are mostly garbage.
+//!
+//! A `large` write skips steps 2 to 4: its blocks go straight to a data file, and a `Large` record to the transaction
+//! log at the same time; it is settled when both are durable. Unaligned ends of it take the journal.
+//!
+//! A read ([`reader`]) asks the caches, then the index, for what each sector's newest place is, and proves every block
+//! by its checksum.
+//!
+//! # Rules, and why each is safe
+//! - **Order.** Effects are applied to memory in segment-sequence order, after durability, before the reply, without
+//!   an await in between. So a read that follows an acknowledgement sees the write, and "everything up to sequence s"
+//!   is one state of the segment, the same in memory and in a replay.
+//! - **Acknowledgement follows the journal's order.** A record is told durable when all before it are. So the records
+//!   that a crash leaves behind a hole were never acknowledged, and may be cut.
+//! - **The index is a join.** Of all entries for a block, wherever they stand, the one with the highest (sequence,
+//!   moves) counts. Replaying records in any order, twice, or late, gives the same index; a slow dump can never hide a
+//!   newer large write. An entry of sequence s holds every write up to s to its block, so comparing sequences is
+//!   enough to know whether a journal record still matters.
+//! - **A cache stays until the index has it.** The switch is one step; a read sees one or the other. A dump that fails
+//!   changes nothing.
+//! - **Durable first, then known.** The effect of a transaction record is applied when it retires, in log order. So a
+//!   checkpoint, composed in one step, stands for exactly the records before its position.
+//! - **One recovery decides, the next ones obey.** Where journals and log end is sealed in the files; which large
+//!   writes count stands in the first checkpoint; only then is anything served. So what one recovery has shown, no
+//!   later one takes back, and what one has cut, no later one brings back. Files of an earlier life are never appended
+//!   to: a killed process's last writes may still land there.
+//! - **Torn is not rotten.** A record that cannot be read is cut only if no later record claims that it was durable and
+//!   no copy has it. Otherwise the engine does not open, and names the file and the override.
+//! - **Space before acknowledgement.** What is acknowledged can be dumped: its space was promised out of what is really
+//!   free, and journals, log, tables and garbage collection have a reserve of their own. Discards and deletes need no
+//!   promise, so a full store can be emptied.
+//! - **Everything bounded.** Caches and payload in flight share one bound, dumps, appends and index memory have
+//!   theirs; who comes later waits in line. Overload makes the disk slower.
+//!
+//! Names are those of the paper: *segment* (32 GiB of a volume), *fusion write engine*, *segment cache*, *data file*,
+//! *transaction file*. *Loop*: one thread of `runtime`; an engine lives on one. *Life*, *incarnation*: from an open to
+//! the next one.
 
 mod admission;
 mod background;
@@ -23,6 +76,7 @@ mod read;
 pub mod reader;
 mod recovery;
 pub mod segment;
+mod space;
 pub mod statistics;
 #[cfg(test)]
 mod testing;
@@ -121,5 +175,10 @@ impl Engine {
     /// What it did since it was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
+    }
+
+    /// What somebody might be waiting for, line by line: for a person who looks into a store that does not move.
+    pub fn diagnose(&self) -> String {
+        self.0.diagnose()
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use base::{BLOCK, Error, KIB, MIB, Result};
+use policies::gc::GcSettings;
 
 use crate::journal::JOURNAL_FILE_BYTES_MIN;
 
@@ -32,6 +33,8 @@ pub struct Options {
     /// How long the Fusion Write Engine waits for more data before it closes a batch that is not full; zero: the
     /// turn's end.
     pub fusion_wait: Duration,
+    /// When garbage collection works, and how fast.
+    pub gc: GcSettings,
     /// Copies of every file.
     pub copies: u8,
     /// The operator's override: start although acknowledged writes cannot be read any more, and go on without them.
@@ -52,6 +55,7 @@ impl Default for Options {
             transaction_file_bytes: 8 * MIB,
             large_write_bytes: 64 * KIB,
             fusion_wait: Duration::ZERO,
+            gc: GcSettings::default(),
             copies: 1,
             accept_data_loss: false,
         }

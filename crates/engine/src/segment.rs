@@ -23,7 +23,7 @@ use runtime::sync::Sender;
 
 use crate::admission::{SegmentSpace, owed_bytes};
 use crate::cache::{CacheExtent, CacheHit, CacheMemory, SegmentCache};
-use crate::data_writer::{DataWriter, Purpose};
+use crate::data_writer::{DataWriter, Placed, Purpose};
 use crate::index::Entry;
 
 /// One segment. Its owner keeps it in an `Rc`; all methods are synchronous.
@@ -84,7 +84,8 @@ pub(crate) enum Effect {
     /// `owed`: what it may become in a data file.
     Cache { sectors: Range<u64>, extent: CacheExtent, owed: u64 },
     /// It goes into the index, and what it covers leaves the caches.
-    Large { log: LogSequence, entries: Vec<Entry> },
+    /// `placed` keeps its data file open for the log until then.
+    Large { log: LogSequence, entries: Vec<Entry>, placed: Option<Placed> },
 }
 
 /// What a segment's effects reach outside of it.
@@ -146,6 +147,22 @@ impl Segment {
         self.dropped.get()
     }
 
+    /// Nothing of a dropped volume may enter a journal: what is dropped is remembered only as long as the journals of
+    /// that time are there. To be asked after the last await before something is submitted.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn check_exists(&self) -> Result<()> {
+        match self.dropped.get() {
+            true => Err(self.no_volume()),
+            false => Ok(()),
+        }
+    }
+
+    fn no_volume(&self) -> Error {
+        Error::not_found(format!("volume {} was deleted", self.id.volume))
+    }
+
     /// The next sequence, and a place at the end of the line.
     pub(crate) fn take_place(&self) -> SegmentSequence {
         let mut state = self.state.borrow_mut();
@@ -181,7 +198,7 @@ impl Segment {
                 }
             };
             match self.dropped.get() {
-                true => result = Err(Error::not_found(format!("volume {} was deleted", self.id.volume))),
+                true => result = Err(self.no_volume()),
                 false => self.apply(effect, now, outside),
             }
             reply.send(result);
@@ -197,7 +214,9 @@ impl Segment {
                 state.dirty_since.get_or_insert(now);
                 self.space.on_applied(owed, state.active.dump_bytes_max());
             }
-            Effect::Large { log, entries } => {
+            Effect::Large { log, entries, placed } => {
+                // Dropped at the end of this, with the effect applied.
+                let _placed = placed;
                 outside.apply_large(self.id, log, &entries);
                 let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
                 let per_block = BLOCK / SECTOR;
@@ -226,6 +245,11 @@ impl Segment {
     pub(crate) fn skip(&self, sequence: SegmentSequence) {
         let mut state = self.state.borrow_mut();
         state.next = state.next.max(SegmentSequence(sequence.0 + 1));
+    }
+
+    /// Recovery has found everything there is: with nothing cached, all of it is in the index.
+    pub(crate) fn on_recovered(&self) {
+        self.state.borrow_mut().settle_if_clean();
     }
 
     /// What the caches know of `sectors`, by address; the active cache hides the dumping one.
@@ -379,3 +403,93 @@ impl State {
 
 /// Segments of an engine by id.
 pub type Segments = BTreeMap<SegmentId, Rc<Segment>>;
+
+#[cfg(test)]
+mod tests {
+    use base::{FileId, VolumeId};
+    use runtime::sync::{Receiver, oneshot};
+
+    use super::*;
+    use crate::admission::Promises;
+
+    const ID: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
+
+    /// Records the order in which large writes reach the index.
+    #[derive(Default)]
+    struct Index(RefCell<Vec<u64>>);
+
+    impl Outside for Index {
+        fn apply_large(&self, _segment: SegmentId, log: LogSequence, _entries: &[Entry]) {
+            self.0.borrow_mut().push(log.0);
+        }
+    }
+
+    fn segment() -> Segment {
+        Segment::new(ID, &CacheMemory::new(), Promises::default().segment(), SegmentStart::default())
+    }
+
+    fn settle(segment: &Segment, index: &Index, sequence: SegmentSequence, effect: Effect) -> Receiver<Result<()>> {
+        let (reply, receiver) = oneshot();
+        segment.settle(sequence, Settled { effect, result: Ok(()), reply }, Instant(7), index);
+        receiver
+    }
+
+    fn zeros(sequence: SegmentSequence) -> Effect {
+        Effect::Cache { sectors: 0..16, extent: CacheExtent::zeros(sequence), owed: 0 }
+    }
+
+    fn large(sequence: SegmentSequence) -> Effect {
+        let entries = (0..2).map(|block| Entry::data(block, sequence, FileId(1), 0, 0)).collect();
+        Effect::Large { log: LogSequence(sequence.0), entries, placed: None }
+    }
+
+    #[test]
+    fn effects_wait_for_what_came_before() {
+        let (segment, index) = (segment(), Index::default());
+        let first = segment.take_large_place();
+        let second = segment.take_place();
+        let third = segment.take_large_place();
+        settle(&segment, &index, third, large(third));
+        settle(&segment, &index, second, zeros(second));
+        assert!(segment.lookup(0..16).is_empty() && index.0.borrow().is_empty() && !segment.is_clean());
+        settle(&segment, &index, first, large(first));
+        // The second one was applied in between, and is covered by the third.
+        assert_eq!(*index.0.borrow(), [first.0, third.0]);
+        assert!(segment.lookup(0..16).is_empty() && segment.is_clean());
+        assert_eq!((segment.dumped_through(), segment.last_large()), (third, third));
+    }
+
+    #[test]
+    fn a_dump_stands_for_everything_before_it() {
+        let (segment, index) = (segment(), Index::default());
+        let first = segment.take_place();
+        settle(&segment, &index, first, zeros(first));
+        assert!(segment.want_dump() && !segment.want_dump());
+        let waiting = segment.take_place();
+        let later = segment.take_place();
+        settle(&segment, &index, later, zeros(later));
+        assert_eq!(segment.begin_dump(), Some(first));
+        assert_eq!(segment.lookup(4..8), [(4..8, CacheHit::Zeros)], "what is dumping is visible");
+        settle(&segment, &index, waiting, zeros(waiting));
+        segment.apply_dumped(first);
+        assert_eq!(segment.dumped_through(), first);
+        assert!(!segment.is_clean() && segment.dump_stage() == DumpStage::Idle);
+        assert!(segment.want_dump());
+        assert_eq!(segment.begin_dump(), Some(later));
+        segment.give_up_dump(Instant(9));
+        assert_eq!((segment.dumped_through(), segment.dirty_since()), (first, Some(Instant(9))));
+    }
+
+    #[test]
+    fn a_dropped_segment_forgets() {
+        let (segment, index) = (segment(), Index::default());
+        let first = segment.take_place();
+        let second = segment.take_place();
+        settle(&segment, &index, first, zeros(first));
+        segment.drop_all();
+        assert!(segment.lookup(0..16).is_empty());
+        settle(&segment, &index, second, large(second));
+        assert!(index.0.borrow().is_empty() && segment.is_clean());
+        assert_eq!(segment.dumped_through(), SegmentSequence(u64::MAX));
+    }
+}

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use base::Histogram;
 
+use crate::gc::GcStatistics;
 use crate::index::IndexStatistics;
 use crate::verified::VerifyStatistics;
 
@@ -68,6 +69,8 @@ pub struct Statistics {
     pub recovery: RecoveryStatistics,
     /// Proofs of bytes that were read.
     pub verify: VerifyStatistics,
+    /// Garbage collection.
+    pub gc: GcStatistics,
     /// Memtables, tables and pages of the index.
     pub index_tables: IndexStatistics,
 }
@@ -116,8 +119,53 @@ impl crate::core::Core {
             dirty_bytes: self.admission.bytes(),
             dirty_bytes_max: self.admission.bytes_max(),
             recovery: *counters.recovery.borrow(),
+            gc: self.gc.statistics(),
             verify: self.files.statistics(),
             index_tables: self.index.statistics(),
         }
+    }
+
+    /// See [`crate::Engine::diagnose`].
+    pub(crate) fn diagnose(&self) -> String {
+        let mut lines = vec![
+            format!(
+                "{:?}; memory {} of {}, {} of it to the journal; dump slots free {}, waited for by {}",
+                self.stage.get(),
+                self.admission.bytes(),
+                self.admission.bytes_max(),
+                self.fusion.unsettled_bytes(),
+                self.dump_slots.available(),
+                self.dump_slots.waiting(),
+            ),
+            format!("journal: {:?}, {:?}", self.fusion.pressure(), self.fusion.statistics()),
+            format!(
+                "journal needs: {:?}, wanted {:?}",
+                self.fusion.oldest_undumped(|id| self.dumped_through(id)),
+                self.journal_wants.borrow()
+            ),
+            format!(
+                "transaction log: retired below {}, next {}, files {:?}, broken {:?}; memtables {} bytes",
+                self.log.retired_below(),
+                self.log.next_sequence(),
+                self.log.files(),
+                self.log.broken(),
+                self.index.memtable_bytes(),
+            ),
+            format!("space: {:?}, free for writes {}", self.store.space(), self.admission.free_space()),
+            format!("gc: {:?}", self.gc.statistics()),
+        ];
+        lines.extend(self.all_segments().iter().filter(|segment| !segment.is_clean()).map(|segment| {
+            format!(
+                "{}: {:?}, active {}, next {}, dumped through {}, owed {} promised {}",
+                segment.id(),
+                segment.dump_stage(),
+                segment.active_bytes(),
+                segment.next(),
+                segment.dumped_through(),
+                segment.space.owed(),
+                segment.space.promised(),
+            )
+        }));
+        lines.join("\n")
     }
 }

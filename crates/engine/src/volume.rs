@@ -91,6 +91,7 @@ impl Core {
 
     async fn wind_down(self: &Rc<Self>) -> Result<()> {
         loop {
+            // Also notified by writes that are still in flight.
             let dumped = self.dumped.wait();
             let dirty: Vec<_> = self.all_segments().into_iter().filter(|segment| !segment.is_clean()).collect();
             if dirty.is_empty() {

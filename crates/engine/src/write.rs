@@ -13,7 +13,7 @@ use runtime::sync::{Receiver, oneshot};
 
 use crate::EPOCH;
 use crate::admission::owed_bytes;
-use crate::core::Core;
+use crate::core::{Core, Stage};
 use crate::journal::{JournalRecord, Operation, RECORD_DATA_MAX};
 use crate::segment::{Effect, Segment, Settled};
 
@@ -83,8 +83,9 @@ impl Core {
         }
         let segment = self.segment(id)?;
         self.admission.admit(len).await;
+        self.check_running()?;
         if len < self.options.large_write_bytes && len <= RECORD_DATA_MAX {
-            let reply = self.submit_small(&segment, offset, data, checksums, stamp, arrived)?;
+            let reply = self.submit_small(&segment, offset, data, checksums, stamp, arrived).await?;
             return settled(reply).await;
         }
         let large_max = self.factory.options().bytes_min;
@@ -100,7 +101,7 @@ impl Core {
             let sums = checksums[first..first + count].to_vec();
             let submitted = match piece.large {
                 true => self.submit_large(&segment, at, part, sums, stamp, arrived).await,
-                false => self.submit_small(&segment, at, part, sums, stamp, arrived),
+                false => self.submit_small(&segment, at, part, sums, stamp, arrived).await,
             };
             match submitted {
                 Ok(reply) => replies.push(reply),
@@ -129,6 +130,8 @@ impl Core {
         check_range(offset, len)?;
         let segment = self.segment(id)?;
         self.admission.admit(0).await;
+        self.check_running()?;
+        segment.check_exists()?;
         // Only the blocks at its ends may become data; they come out of the reserve, so that a full disk can be
         // emptied.
         let ends = [offset, offset + len].iter().filter(|&&end| !is_aligned(end, BLOCK)).count() as u64;
@@ -137,7 +140,7 @@ impl Core {
         settled(self.submit(&segment, offset, len, Operation::Discard, stamp, arrived, ends * BLOCK)).await
     }
 
-    fn submit_small(
+    async fn submit_small(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
         offset: u64,
@@ -149,9 +152,8 @@ impl Core {
         let len = data.len() as u64;
         let owed = owed_bytes(offset, len);
         let free = || (self.admission.free_space(), self.factory.capacity_for(segment.id()));
-        if !segment.space.owe(owed, segment.dumps.room(), free) {
-            return Err(self.admission.on_full());
-        }
+        self.with_space(|| segment.space.owe(owed, segment.dumps.room(), free)).await?;
+        segment.check_exists()?;
         Ok(self.submit(segment, offset, len, Operation::Write { checksums, data }, stamp, arrived, owed))
     }
 
@@ -191,7 +193,8 @@ impl Core {
 
     /// A segment's cache may have grown: is a dump due?
     pub(crate) fn on_dirty(self: &Rc<Self>, segment: &Rc<Segment>) {
-        if segment.active_bytes() >= self.options.segment_cache_bytes {
+        let is_wanted = self.journal_wants.borrow_mut().remove(&segment.id());
+        if is_wanted || segment.active_bytes() >= self.options.segment_cache_bytes {
             self.want_dump(segment);
         }
         if self.admission.is_pressed() && self.dump_slots.available() > 0 {
@@ -199,6 +202,9 @@ impl Core {
         }
         self.dirtied.notify();
         self.admission.on_freed();
+        if self.stage.get() == Stage::Closing {
+            self.dumped.notify();
+        }
     }
 }
 

@@ -16,10 +16,10 @@ mod replay;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
-use base::checksum::block_checksum;
-use base::{AlignedBuf, BLOCK, Error, FileId, LogSequence, Result, SECTOR, SegmentId};
+use base::{AlignedBuf, BLOCK, Error, FileId, LogSequence, Result, SECTOR};
 use files::{FileInfo, FileKind, Store};
 use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle};
@@ -28,14 +28,16 @@ use self::replay::Replay;
 use crate::EPOCH;
 use crate::admission::{Admission, Promises, Reserve};
 use crate::cache::{CacheExtent, CacheMemory};
-use crate::core::{Core, DUMPS_IN_FLIGHT, Stage};
+use crate::core::{Core, DUMPS_IN_FLIGHT, Stage, Trimming};
+use crate::data::{DataFiles, is_intact};
 use crate::data_writer::{DataFileFactory, DataFileOptions};
 use crate::fusion::FusionWriteEngine;
 use crate::garbage::Garbage;
-use crate::index::{Entry, Index, IndexOptions, Mapping};
+use crate::gc::{Gc, GcOptions};
+use crate::index::{Index, IndexOptions, Mapping, SegmentTables};
 use crate::journal::{self, JournalOptions, JournalRecord, Operation, ScanOptions};
 use crate::options::Options;
-use crate::read::Reader;
+use crate::reader::Reader;
 use crate::segment::{Segment, Segments};
 use crate::statistics::{Counters, RecoveryStatistics};
 use crate::transaction::{self, LogOptions, Record, TransactionLog};
@@ -44,6 +46,8 @@ use crate::volume::Dropped;
 
 /// Suspects that are compared with the index at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 32;
+/// Index entries that a comparison looks at in one step.
+const SCAN_ENTRIES: usize = 1024;
 
 /// See [`crate::Engine::open`].
 pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Result<Rc<Core>> {
@@ -82,6 +86,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
             garbage.appended(*file, appended / BLOCK);
         }
     }
+    let data = DataFiles::new(&files);
     let memory = CacheMemory::new();
     let promises = Promises::default();
     let mut segments = Segments::new();
@@ -92,6 +97,8 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     let recovered = {
         let mut journals = JournalReplay {
             handle,
+            index: &index,
+            next: scanned.next,
             memory: &memory,
             promises: &promises,
             dropped: &replay.dropped,
@@ -103,7 +110,8 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         let scan_options = ScanOptions { start: replay.journal, accept_data_loss: options.accept_data_loss };
         let report = journal::scan(handle, store, &infos, &scan_options, |record| journals.visit(record)).await?;
         let suspects = std::mem::take(&mut journals.suspects);
-        restore_suspects(&index, suspects, &mut journals).await?;
+        restore_suspects(suspects, &mut journals).await?;
+        journals.segments.values().for_each(|segment| segment.on_recovered());
         journals.found.torn_tails += report.torn_tails;
         report.files
     };
@@ -119,12 +127,24 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     let capacity = store.space().capacity;
     let data_options = DataFileOptions::for_store(capacity, options.data_file_bytes, options.copies);
     let reserve = Reserve::new(&options, &data_options, capacity);
+    let admission = Rc::new(Admission::new(store, &memory, &fusion, &options, reserve, promises));
+    let gc_options = GcOptions {
+        settings: options.gc,
+        data_file_bytes_max: data_options.bytes_max,
+        copies: options.copies,
+        epoch: EPOCH,
+    };
+    let space = admission.clone();
+    let gc = Gc::new(&index, Rc::new(log.clone()), move || space.space_for_collection(), gc_options);
     let core = Rc::new(Core {
         handle: handle.clone(),
         store: store.clone(),
-        admission: Rc::new(Admission::new(store, &memory, &fusion, &options, reserve, promises)),
+        gc,
+        admission,
+        full_at: Cell::default(),
         factory: DataFileFactory::new(handle, store, &log, &garbage, data_options),
-        reader: Reader::new(&files, &index),
+        reader: Reader::new(&index),
+        data,
         files,
         index,
         garbage,
@@ -139,7 +159,8 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         checkpoint_wanted,
         rejected: RefCell::new(replay.rejected.iter().copied().collect()),
         stage: Cell::new(Stage::Running),
-        trimming: Cell::new(false),
+        trimming: Cell::new(Trimming::No),
+        journal_wants: RefCell::default(),
         counters: Counters::default(),
         maintenance: RefCell::default(),
         options,
@@ -180,7 +201,6 @@ async fn restore_index(
             found.proven_large_writes += 1;
         }
         index.apply(id, &record.entries());
-        replay.on_effect(&record);
     }
     Ok(())
 }
@@ -224,14 +244,11 @@ async fn is_proven(files: &VerifiedFiles, record: &Record) -> Result<bool> {
     Ok(true)
 }
 
-fn is_intact(id: SegmentId, entry: &Entry, bytes: &[u8]) -> bool {
-    let Mapping::Data { checksum, .. } = entry.mapping else { return false };
-    block_checksum(id.volume, u64::from(id.index) << 32 | u64::from(entry.block), bytes) == checksum
-}
-
 /// Takes the records of old journals.
 struct JournalReplay<'a> {
     handle: &'a Handle,
+    index: &'a Index,
+    next: LogSequence,
     memory: &'a CacheMemory,
     promises: &'a Promises,
     dropped: &'a BTreeSet<base::VolumeId>,
@@ -247,8 +264,12 @@ impl JournalReplay<'_> {
             return;
         }
         let segment = self.segments.entry(record.segment).or_insert_with(|| {
+            // The transaction log knows nothing of it: no record before the next one is about it.
+            self.index.restore(record.segment, &SegmentTables { tables: Vec::new(), covers: self.next });
             Rc::new(Segment::new(record.segment, self.memory, self.promises.segment(), Default::default()))
         });
+        tracing::trace!(segment = %record.segment, sequence = %record.sequence, at = record.offset, len = record.len,
+            discard = matches!(record.operation, Operation::Discard), "journal record");
         segment.skip(record.sequence);
         if record.sequence <= segment.dumped_through() {
             return;
@@ -269,7 +290,8 @@ impl JournalReplay<'_> {
 }
 
 /// Puts those parts of suspects into the caches that the index does not know anything newer for.
-async fn restore_suspects(index: &Index, suspects: Vec<JournalRecord>, journals: &mut JournalReplay<'_>) -> Result<()> {
+async fn restore_suspects(suspects: Vec<JournalRecord>, journals: &mut JournalReplay<'_>) -> Result<()> {
+    let index = journals.index;
     let mut suspects = suspects.into_iter().peekable();
     while suspects.peek().is_some() {
         let group: Vec<JournalRecord> = suspects.by_ref().take(LOOKUPS_IN_FLIGHT).collect();
@@ -284,23 +306,32 @@ async fn restore_suspects(index: &Index, suspects: Vec<JournalRecord>, journals:
     Ok(())
 }
 
-/// The sectors of a record that the index holds something newer for.
-async fn shadowed(index: &Index, record: &JournalRecord) -> Result<Vec<std::ops::Range<u64>>> {
-    let first = record.offset / BLOCK;
-    let end = (record.offset + record.len).div_ceil(BLOCK);
-    let per_block = BLOCK / SECTOR;
+/// The sectors of a record that the index holds something newer for, by address.
+async fn shadowed(index: &Index, record: &JournalRecord) -> Result<Vec<Range<u64>>> {
+    let end = (record.offset + record.len).div_ceil(BLOCK) as u32;
+    let mut at = (record.offset / BLOCK) as u32;
     let mut shadowed = Vec::new();
-    for (blocks, entry) in index.lookup(record.segment, first as u32..end as u32).await? {
-        if entry.is_some_and(|entry| entry.version.sequence >= record.sequence) {
-            shadowed.push(u64::from(blocks.start) * per_block..u64::from(blocks.end) * per_block);
+    // A scan, because a discard may cover the whole segment, and a lookup costs memory for each block.
+    while at < end {
+        let scan = index.scan(record.segment, at, SCAN_ENTRIES).await?;
+        for entry in scan.entries.iter().filter(|entry| entry.block < end && entry.end() > at) {
+            if entry.version.sequence >= record.sequence {
+                shadowed.push(sectors_of(entry.block.max(at)..entry.end().min(end)));
+            }
         }
+        at = scan.end;
     }
     Ok(shadowed)
 }
 
+fn sectors_of(blocks: Range<u32>) -> Range<u64> {
+    let per_block = BLOCK / SECTOR;
+    u64::from(blocks.start) * per_block..u64::from(blocks.end) * per_block
+}
+
 /// The parts of `record` outside of `shadowed` (by address), as records of the same sequence. Shadows are whole
 /// blocks, so no fragment is cut, and every part keeps the checksums of its fragments.
-fn uncovered(record: &JournalRecord, shadowed: &[std::ops::Range<u64>]) -> Vec<JournalRecord> {
+fn uncovered(record: &JournalRecord, shadowed: &[Range<u64>]) -> Vec<JournalRecord> {
     let mut parts = Vec::new();
     let (mut at, end) = (record.offset, record.offset + record.len);
     let limits = shadowed.iter().map(|range| (range.start * SECTOR, range.end * SECTOR)).chain([(end, end)]);
@@ -352,6 +383,7 @@ impl Core {
         for info in files_before {
             let done = match (info.kind, lengths.get(&info.id)) {
                 (FileKind::Data | FileKind::Table, _) if !referenced.contains(&info.id) => {
+                    tracing::debug!(file = %info.id, kind = ?info.kind, "nothing refers to a file of an earlier life");
                     self.store.delete(info.id).await
                 }
                 (FileKind::Data, Some(length)) if info.sealed.is_none() && self.store.info(info.id).is_some() => {

@@ -24,6 +24,8 @@ pub(crate) struct Replay {
     pub(crate) rejected: BTreeSet<LogSequence>,
     /// Where the replay of the journal may start.
     pub(crate) journal: Option<JournalPosition>,
+    /// A segment that the checkpoint does not know has no record before this one.
+    from: LogSequence,
     /// Records whose effect on the index is needed, in log order.
     pub(crate) effects: Vec<(LogSequence, Record)>,
 }
@@ -41,9 +43,9 @@ impl Replay {
     /// Replays `scanned`, whose records are taken out of it.
     pub(crate) fn new(scanned: &mut ScannedLog) -> Replay {
         let mut replay = Replay::default();
-        let mut from = LogSequence(0);
+        replay.from = LogSequence(1);
         if let Some(checkpoint) = scanned.checkpoint.take() {
-            from = checkpoint.from;
+            replay.from = checkpoint.from;
             replay.dropped.extend(checkpoint.dropped);
             replay.rejected.extend(checkpoint.rejected);
             replay.journal = checkpoint.replay;
@@ -59,7 +61,9 @@ impl Replay {
             }
         }
         let records = std::mem::take(&mut scanned.records);
-        for (_, record) in records.iter().filter(|(sequence, _)| *sequence >= from) {
+        let from = replay.from;
+        for (sequence, record) in records.iter().filter(|(sequence, _)| *sequence >= from) {
+            tracing::trace!(%sequence, ?record, "replay");
             replay.on_structure(record);
         }
         replay.effects = records.into_iter().filter(|(sequence, record)| replay.needs(*sequence, record)).collect();
@@ -72,7 +76,18 @@ impl Replay {
             self.segments.retain(|id, _| id.volume != *volume);
         }
         let Some(id) = record.segment().filter(|id| !self.dropped.contains(&id.volume)) else { return };
-        let segment = self.segments.entry(id).or_default();
+        let covers = self.from;
+        let segment = self.segments.entry(id).or_insert_with(|| ReplayedSegment {
+            tables: SegmentTables { tables: Vec::new(), covers },
+            ..ReplayedSegment::default()
+        });
+        // Also of records that tables cover, and of large writes that turn out not to count: the files reach that far.
+        for entry in record.entries().iter() {
+            let Mapping::Data { file, offset, .. } = entry.mapping else { continue };
+            if let Some(appended) = segment.data_files.get_mut(&file) {
+                *appended = (*appended).max(offset + BLOCK);
+            }
+        }
         let start = &mut segment.start;
         match record {
             Record::Dump { through, replay, .. } => {
@@ -98,17 +113,6 @@ impl Replay {
     fn needs(&self, sequence: LogSequence, record: &Record) -> bool {
         let Some(segment) = record.segment().and_then(|id| self.segments.get(&id)) else { return false };
         record.changes_index() && sequence >= segment.tables.covers && !self.rejected.contains(&sequence)
-    }
-
-    /// An effect counts: the data files reach at least that far.
-    pub(crate) fn on_effect(&mut self, record: &Record) {
-        let Some(segment) = record.segment().and_then(|id| self.segments.get_mut(&id)) else { return };
-        for entry in record.entries().iter() {
-            let Mapping::Data { file, offset, .. } = entry.mapping else { continue };
-            if let Some(appended) = segment.data_files.get_mut(&file) {
-                *appended = (*appended).max(offset + BLOCK);
-            }
-        }
     }
 
     /// How many bytes of each data file anything may refer to.

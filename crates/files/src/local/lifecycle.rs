@@ -202,9 +202,7 @@ impl Local {
         }
         entry.on_sealed(length);
         self.touch_space();
-        if self.lacks_copies(&entry) {
-            self.request_repair();
-        }
+        self.request_repair();
         Ok(())
     }
 

@@ -348,12 +348,6 @@ impl Rig {
         }
     }
 
-    pub(super) fn inspect(&self, life: &Life, file: FileId) -> crate::journal::JournalInspection {
-        let (handle, store) = (life.handle.clone(), life.store.clone());
-        let info = store.info(file).expect("the file exists");
-        self.world.block_on(&life.handle, async move { crate::journal::inspect(&handle, &store, &info).await }).unwrap()
-    }
-
     /// The headers of every append that counts, by file.
     pub(super) fn headers(&self, life: &Life) -> Vec<AppendHeader> {
         let (handle, store) = (life.handle.clone(), life.store.clone());
