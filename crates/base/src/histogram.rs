@@ -86,8 +86,9 @@ impl Histogram {
         (0..powers)
             .map(|power| {
                 let end = STEPS + (first as usize + power - 3) * STEPS;
-                seen += self.counts[next..end.min(BUCKETS)].iter().sum::<u64>();
-                next = end.min(BUCKETS);
+                // An empty histogram has no counters.
+                seen += self.counts.iter().take(end).skip(next).sum::<u64>();
+                next = end;
                 seen
             })
             .collect()
@@ -122,6 +123,13 @@ fn upper_bound(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_histogram_answers_like_any_other() {
+        let empty = Histogram::new();
+        assert_eq!((empty.quantile(999_000), empty.count_up_to(u64::MAX), empty.max()), (0, 0, 0));
+        assert_eq!(empty.counts_below_powers(10, 3), [0, 0, 0]);
+    }
     use crate::Prng;
 
     #[test]

@@ -291,7 +291,7 @@ impl Manager {
             let clients = this.view(row).clients;
             if clients > 0 && !force {
                 return Err(Error::conflict(format!(
-                    "the volume {:?} is in use by {clients} {}; disconnect, or delete it with force",
+                    "the volume {:?} is in use by {clients} {}; disconnect, or delete it with --force (force=true in the API)",
                     row.name,
                     if clients == 1 { "client" } else { "clients" }
                 )));
