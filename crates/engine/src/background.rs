@@ -65,16 +65,20 @@ impl Core {
             self.trim_journal().await;
             match self.fusion.oldest_undumped(|id| self.dumped_through(id)) {
                 Some(oldest) => {
-                    let mut wants = self.journal_wants.borrow_mut();
-                    *wants = oldest.segments.into_iter().collect();
-                    let segments = self.segments.borrow();
-                    wants.iter().filter_map(|id| segments.get(id)).for_each(|segment| self.want_dump(segment));
-                    drop((wants, segments));
+                    self.dump_all_of(oldest.segments);
                     dumped.await;
                 }
                 None => risen.await,
             }
         }
+    }
+
+    /// Wants a dump of each of these segments, which keep the oldest journal file.
+    fn dump_all_of(self: &Rc<Self>, ids: impl IntoIterator<Item = base::SegmentId>) {
+        let mut wants = self.journal_wants.borrow_mut();
+        *wants = ids.into_iter().collect();
+        let segments = self.segments.borrow();
+        wants.iter().filter_map(|id| segments.get(id)).for_each(|segment| self.want_dump(segment));
     }
 
     /// Every segment with an active cache that no dump is wanted for.

@@ -42,8 +42,7 @@ pub(crate) struct ReplayedSegment {
 impl Replay {
     /// Replays `scanned`, whose records are taken out of it.
     pub(crate) fn new(scanned: &mut ScannedLog) -> Replay {
-        let mut replay = Replay::default();
-        replay.from = LogSequence(1);
+        let mut replay = Replay { from: LogSequence(1), ..Replay::default() };
         if let Some(checkpoint) = scanned.checkpoint.take() {
             replay.from = checkpoint.from;
             replay.dropped.extend(checkpoint.dropped);
