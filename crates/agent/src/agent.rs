@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::{CONNECTIONS_MAX, REQUEST_SIZE_MAX};
-use base::{MIB, VolumeId};
+use base::{Bytes, MIB, VolumeId};
 use runtime::sync::{Budget, Permit};
 use runtime::{Class, Handle, Listener, Stream, Task};
 use wire::{BlockService, LocalBoxFuture, VolumeDirectory, VolumeUser};
@@ -32,7 +32,7 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// How long a peer may hold memory without taking or sending bytes while others wait for it.
     pub stall_timeout: Duration,
-    /// How long a stop waits for replies to be taken.
+    /// How long a stop, or the release of a volume, waits for replies to be taken.
     pub drain_timeout: Duration,
 }
 
@@ -63,6 +63,7 @@ pub(crate) struct Shared {
     /// Large receive buffers; a connection without one uses a small one.
     pub(crate) large_buffers: Budget,
     stopping: Cell<bool>,
+    listing: RefCell<Bytes>,
     listeners: RefCell<Vec<Task<()>>>,
     pub(crate) counters: RefCell<AgentStatistics>,
 }
@@ -84,6 +85,7 @@ impl Agent {
             payload: Budget::new(payload_bytes_max),
             large_buffers: Budget::new(nbd::LARGE_BUFFERS_MAX),
             stopping: Cell::new(false),
+            listing: RefCell::default(),
             listeners: RefCell::default(),
             counters: RefCell::default(),
         }))
@@ -111,16 +113,10 @@ impl Agent {
         let shared = &self.0;
         shared.stopping.set(true);
         shared.listeners.borrow_mut().clear();
-        let impatient = shared.clone();
-        let watchdog = shared.handle.spawn(Class::Io, "nbd stop", async move {
-            impatient.handle.sleep(impatient.options.drain_timeout).await;
-            impatient.peers.of(None).iter().for_each(|peer| peer.stream.shutdown());
-        });
         shared.drain(None);
         while shared.peers.len() > 0 {
             shared.peers.gone.wait().await;
         }
-        drop(watchdog);
     }
 
     /// The counters of every volume that was used lately, with its name.
@@ -185,11 +181,29 @@ impl Shared {
         self.stopping.get()
     }
 
-    /// Drains the connections of a volume, or all.
-    pub(crate) fn drain(self: &Rc<Self>, volume: Option<VolumeId>) {
+    /// Drains the connections of a volume, or all. A client that does not take its replies is not waited for for ever.
+    pub(crate) fn drain(&self, volume: Option<VolumeId>) {
         for peer in self.peers.of(volume) {
-            self.handle.spawn(Class::Io, "nbd drain", async move { peer.drain().await }).detach();
+            let (impatient, pause) = (peer.clone(), self.handle.sleep(self.options.drain_timeout));
+            let watchdog = self.handle.spawn(Class::Io, "nbd drain limit", async move {
+                pause.await;
+                impatient.stream.shutdown();
+            });
+            let draining = async move {
+                peer.drain().await;
+                drop(watchdog);
+            };
+            self.handle.spawn(Class::Io, "nbd drain", draining).detach();
         }
+    }
+
+    /// The replies to LIST. Connections share one copy, however many of them take their time to receive it.
+    pub(crate) fn share_listing(&self, listing: Vec<u8>) -> Bytes {
+        let mut shared = self.listing.borrow_mut();
+        if *shared != listing {
+            *shared = Bytes::from(listing);
+        }
+        shared.clone()
     }
 
     /// Takes memory for `bytes` of payload, in order of arrival. Whoever waits sees to it that nobody who does not

@@ -43,9 +43,13 @@ impl Peer {
         }
     }
 
-    /// Lets the requests in flight finish and their replies go out, then ends the connection.
+    /// Lets the requests in flight finish and their replies go out, then ends the connection. Asked again, it leaves
+    /// that to the first.
     pub(crate) async fn drain(&self) {
-        if !self.draining.replace(true) && self.volume.get().is_some() {
+        if self.draining.replace(true) {
+            return;
+        }
+        if self.volume.get().is_some() {
             self.slots.take(self.slots.total()).await;
         }
         self.stream.shutdown();

@@ -10,29 +10,24 @@ const STEPS: usize = 8;
 const BUCKETS: usize = STEPS + 61 * STEPS;
 
 /// How often values of each size were seen. The unit is the owner's choice; latencies are in nanoseconds.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
+    /// Empty until the first value: most kinds of requests are never seen on most volumes.
     counts: Box<[u64]>,
     count: u64,
     sum: u64,
     max: u64,
 }
 
-impl Default for Histogram {
-    fn default() -> Self {
-        Histogram { counts: vec![0; BUCKETS].into_boxed_slice(), count: 0, sum: 0, max: 0 }
-    }
-}
-
 impl Histogram {
-    /// An empty histogram (4 KiB of counters).
+    /// An empty histogram; the first value gives it 4 KiB of counters.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Counts `value` once.
     pub fn record(&mut self, value: u64) {
-        self.counts[bucket_of(value)] += 1;
+        self.counters()[bucket_of(value)] += 1;
         self.count += 1;
         self.sum = self.sum.saturating_add(value);
         self.max = self.max.max(value);
@@ -40,7 +35,10 @@ impl Histogram {
 
     /// Adds everything that `other` counted.
     pub fn merge(&mut self, other: &Histogram) {
-        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+        if other.count == 0 {
+            return;
+        }
+        for (mine, theirs) in self.counters().iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
         self.count += other.count;
@@ -97,6 +95,13 @@ impl Histogram {
     /// How many values are surely not above `bound`: those of the buckets that end at or below it.
     pub fn count_up_to(&self, bound: u64) -> u64 {
         self.counts.iter().enumerate().take_while(|(bucket, _)| upper_bound(*bucket) <= bound).map(|(_, n)| n).sum()
+    }
+
+    fn counters(&mut self) -> &mut [u64] {
+        if self.counts.is_empty() {
+            self.counts = vec![0; BUCKETS].into_boxed_slice();
+        }
+        &mut self.counts
     }
 }
 

@@ -96,6 +96,8 @@ pub enum Request {
     },
     /// The state of everything: [`Reply::Snapshot`].
     Observe,
+    /// Whether the loop turns: [`Reply::Healthy`].
+    Health,
 }
 
 /// What a manager answers.
@@ -111,6 +113,8 @@ pub enum Reply {
     Deleted(VolumeView, bool),
     /// The state of everything.
     Snapshot(Box<Snapshot>),
+    /// The loop turns, and the store is open.
+    Healthy,
 }
 
 /// A request on its way from another thread, and where the answer goes.
@@ -191,6 +195,8 @@ impl Manager {
             Request::Delete { name, force } => {
                 self.delete(&name, force).await.map(|(view, is_done)| Reply::Deleted(view, is_done))
             }
+            Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
+            Request::Health => Ok(Reply::Healthy),
             Request::Observe => self.observe().map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
         }
     }

@@ -65,7 +65,9 @@ struct Known {
     written_blocks: u64,
     /// What the last count found, once it was closed.
     counted_blocks: Option<u64>,
-    closed_at: Option<Instant>,
+    is_closed: bool,
+    generation: u8,
+    written_at: Instant,
 }
 
 /// What is known of one data file.
@@ -81,8 +83,12 @@ pub struct FileGarbage {
     pub written_blocks: u64,
     /// Blocks that may be live: an upper bound.
     pub live_blocks_max: u64,
-    /// When it was closed; `None` while it is open.
-    pub closed_at: Option<Instant>,
+    /// Whether nothing new will ever name it.
+    pub is_closed: bool,
+    /// How often GC has moved what it holds. A restart forgets that.
+    pub generation: u8,
+    /// When what it holds was written, about. A restart forgets that, too.
+    pub written_at: Instant,
 }
 
 impl Garbage {
@@ -100,12 +106,27 @@ impl Garbage {
     pub fn opened(&self, segment: SegmentId, file: FileId, capacity_bytes: u64) {
         let mut ledger = self.0.ledger.borrow_mut();
         ledger.segments.entry(segment).or_default().files.insert(file);
-        let known = Known { segment, capacity_bytes, written_blocks: 0, counted_blocks: None, closed_at: None };
+        let known = Known {
+            segment,
+            capacity_bytes,
+            written_blocks: 0,
+            counted_blocks: None,
+            is_closed: false,
+            generation: 0,
+            written_at: Instant::ZERO,
+        };
         let old = ledger.files.entry(file).or_default().known.replace(known);
         assert!(old.is_none(), "file {file} is opened once");
         drop(ledger);
         // There is less space now.
         self.0.changed.notify();
+    }
+
+    /// An open file holds what GC moved: `generation` times, and written at about `written_at`.
+    pub fn set_origin(&self, file: FileId, generation: u8, written_at: Instant) {
+        if let Some(known) = self.0.ledger.borrow_mut().known_mut(file) {
+            (known.generation, known.written_at) = (generation, written_at);
+        }
     }
 
     /// `blocks` were appended to an open file.
@@ -119,10 +140,13 @@ impl Garbage {
     /// removal frees `capacity_bytes`. Repetitions do nothing.
     pub fn closed(&self, file: FileId, capacity_bytes: u64, now: Instant) {
         if let Some(known) = self.0.ledger.borrow_mut().known_mut(file)
-            && known.closed_at.is_none()
+            && !known.is_closed
         {
             known.capacity_bytes = capacity_bytes;
-            known.closed_at = Some(now);
+            known.is_closed = true;
+            if known.generation == 0 {
+                known.written_at = now;
+            }
         }
         self.0.changed.notify();
     }
@@ -237,7 +261,9 @@ impl Ledger {
             capacity_bytes: known.capacity_bytes,
             written_blocks: known.written_blocks,
             live_blocks_max: known.counted_blocks.unwrap_or(u64::MAX).min(references).min(known.written_blocks),
-            closed_at: known.closed_at,
+            is_closed: known.is_closed,
+            generation: known.generation,
+            written_at: known.written_at,
         })
     }
 
@@ -262,7 +288,7 @@ impl Ledger {
             return false;
         }
         match &file.known {
-            Some(known) => known.closed_at.is_some(),
+            Some(known) => known.is_closed,
             None => {
                 self.files.remove(&id);
                 false

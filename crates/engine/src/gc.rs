@@ -177,13 +177,14 @@ impl Gc {
             let of_segment = inner.garbage.files(segment);
             let written_bytes = of_segment.iter().map(|file| file.written_blocks * BLOCK).sum();
             segments.push(GcSegment { segment, stale_bytes: stale_blocks * BLOCK, written_bytes });
-            let closed = of_segment.iter().filter_map(|file| file.closed_at.map(|closed_at| (file, closed_at)));
-            files.extend(closed.filter(|(file, _)| !stuck.contains(&file.file)).map(|(file, closed_at)| GcFile {
+            let closed = of_segment.iter().filter(|file| file.is_closed && !stuck.contains(&file.file));
+            files.extend(closed.map(|file| GcFile {
                 file: file.file,
                 segment,
                 capacity_bytes: file.capacity_bytes,
                 live_bytes_max: file.live_blocks_max * BLOCK,
-                closed_at,
+                written_at: file.written_at,
+                generation: file.generation,
             }));
         }
         let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (inner.space)();
@@ -248,7 +249,6 @@ impl Gc {
             // Gone with its segment, perhaps.
             let Some(known) = self.0.garbage.file(*file) else { continue };
             let (garbage, id) = (self.0.garbage.clone(), *file);
-            tracing::debug!(?known, "a data file is removed");
             let record = Record::DropFile { segment: known.segment, file: id };
             let logged = self.0.sink.log(record, Box::new(move |_| garbage.removed(id)));
             removed.push((known, logged));

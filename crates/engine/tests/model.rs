@@ -57,3 +57,15 @@ const ALWAYS: &[&str] = &["dumps", "large_writes", "recoveries", "kills", "disca
 fn everyday() {
     run(Scenario::Everyday, 100, ALWAYS);
 }
+
+#[test]
+#[ignore = "the model does not yet know when a full disk may refuse: run it with --ignored to work on it"]
+fn full_disk() {
+    run(Scenario::FullDisk, 50, ALWAYS);
+}
+
+#[test]
+#[ignore = "the model does not yet know how long a spoiled copy stays unrepaired: run it with --ignored to work on it"]
+fn bad_copies() {
+    run(Scenario::BadCopies, 50, ALWAYS);
+}

@@ -1,1 +1,38 @@
-fn main() {}
+//! `levee`: an elastic block store, its command line.
+//!
+//! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
+//! ([`client`]). What is printed goes to standard output, as text or with
+//! `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+mod cli;
+mod client;
+mod console;
+mod up;
+mod volume;
+
+use std::process::ExitCode;
+
+use base::Error;
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = console::start_logging(cli.log.as_deref()) {
+        return fail(&error);
+    }
+    let done = match cli.command {
+        Command::Up(options) => up::run(options),
+        Command::Volume(command) => volume::run(command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &Error) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::FAILURE
+}

@@ -1,1 +1,13 @@
-//! (header)
+//! Puts the roles of a Levee process together: store, engine, block server, manager and agent on one loop.
+//!
+//! Nothing else assembles: every component takes what it needs as an argument, so the same node runs on io_uring and
+//! in the simulated world, and several of them in one process of a test. [`settings`] says what it is told,
+//! [`observer`] what it tells.
+
+mod node;
+mod observer;
+pub mod settings;
+
+pub use control::{http, rules};
+pub use node::{Node, Ready};
+pub use settings::Settings;

@@ -63,6 +63,8 @@ pub struct Executor {
     reaped_at: Cell<Instant>,
     in_turn: Cell<bool>,
     dead: Cell<bool>,
+    /// Dead, and the tasks are dropped or being dropped.
+    dismantled: Cell<bool>,
 }
 
 /// What a turn did, and when the next one is due.
@@ -94,6 +96,7 @@ impl Executor {
             reaped_at: Cell::new(now),
             in_turn: Cell::new(false),
             dead: Cell::new(false),
+            dismantled: Cell::new(false),
             driver,
         }))
     }
@@ -307,6 +310,10 @@ impl Executor {
     /// Drops every task, however it is scheduled, then what is left of their registrations.
     fn drop_everything(&self) {
         assert!(self.dead.get(), "only a dead loop drops its tasks");
+        // What is dropped here may ask for the kill once more.
+        if self.dismantled.replace(true) {
+            return;
+        }
         while !self.tasks.borrow().is_empty() {
             let wakers: Vec<Waker> = self.tasks.borrow().iter().map(|(_, waker)| waker.clone()).collect();
             // A woken task is in a queue as a runnable, and dropping a runnable drops its future. Another thread may

@@ -151,9 +151,9 @@ async fn send(stream: &Stream, text: &'static [u8]) -> io::Result<()> {
 
 /// A connection: the connected end, the accepted end.
 async fn pair(handle: &Handle, address: &Address) -> [Stream; 2] {
-    let listener = handle.listen(address).await.unwrap();
-    let client = handle.connect(listener.address()).await.unwrap();
-    [client, listener.accept().await.unwrap()]
+    let listener = handle.listen(address).await.expect("a connection within a machine");
+    let client = handle.connect(listener.address()).await.expect("a connection within a machine");
+    [client, listener.accept().await.expect("a connection within a machine")]
 }
 
 /// Sends until the other side's end is known here.

@@ -17,6 +17,7 @@
 //! [`LinkLost`] is the only answer that leaves an outcome unknown for reasons of transport; [`layout`] is a bijection
 //! between a volume's bytes and those of its segments.
 
+pub mod api;
 pub mod directory;
 pub mod layout;
 pub mod service;

@@ -86,13 +86,12 @@ impl Intake {
     /// # Errors
     /// As [`Self::fill`].
     pub(crate) async fn payload(&mut self, len: usize) -> io::Result<Bytes> {
-        let mut payload = AlignedBuf::zeroed(len);
-        let mut done = 0;
+        let mut payload = AlignedBuf::with_capacity(len);
         loop {
-            let part = self.bytes().len().min(len - done);
-            payload[done..done + part].copy_from_slice(&self.buffer[self.start..self.start + part]);
+            let part = self.bytes().len().min(len - payload.len());
+            payload.extend_from_slice(&self.buffer[self.start..self.start + part]);
             self.consume(part);
-            done += part;
+            let done = payload.len();
             if done == len {
                 return Ok(payload.freeze());
             }
@@ -101,9 +100,10 @@ impl Intake {
                 continue;
             }
             self.filled = false;
+            payload.set_len(len);
             let (count, buffer) = self.stream.receive(payload, done).await;
             payload = buffer;
-            done += self.arrived(count?)?;
+            payload.set_len(done + self.arrived(count?)?);
         }
     }
 

@@ -14,6 +14,9 @@ use crate::agent::Shared;
 use crate::peers::Peer;
 use crate::volume::Volume;
 
+/// Answers above this are lists of many volumes, which connections share.
+const SHARED_MIN: usize = 16 * 1024;
+
 /// What a handshake came to.
 pub(super) struct Negotiated {
     pub(super) volume: Rc<Volume>,
@@ -42,7 +45,7 @@ impl Terms {
 /// Goes through a handshake up to the first request.
 pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Intake) -> Result<Negotiated, End> {
     let (mut parser, mut terms) = (HandshakeParser::new(), Terms::default());
-    send(peer, greeting().to_vec()).await?;
+    send(peer, Bytes::from_owner(greeting())).await?;
     loop {
         let (taken, option) = parser.parse(intake.bytes())?;
         intake.consume(taken);
@@ -54,6 +57,7 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
         };
         let mut out = Vec::new();
         let entered = answer(shared, &parser, &mut terms, option, &mut out).await;
+        let out = if out.len() > SHARED_MIN { shared.share_listing(out) } else { Bytes::from(out) };
         match entered {
             Ok(None) => send(peer, out).await?,
             Ok(Some(negotiated)) => {
@@ -71,8 +75,8 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
     }
 }
 
-async fn send(peer: &Peer, out: Vec<u8>) -> Result<(), End> {
-    peer.stream.send(vec![Bytes::from(out)]).await.map_err(End::Stream)
+async fn send(peer: &Peer, out: Bytes) -> Result<(), End> {
+    peer.stream.send(vec![out]).await.map_err(End::Stream)
 }
 
 /// Answers one option; the volume if the option took one.

@@ -18,8 +18,9 @@ use std::rc::{Rc, Weak};
 
 use base::{Bytes, SegmentId};
 
-/// What one extent costs beside its bytes: its node in the map, and the record of the write that it shows.
-pub const EXTENT_OVERHEAD: u64 = 160;
+/// What one extent costs beside its bytes: its place in the map, the write that it shows with its checksums, and the
+/// bookkeeping of a buffer of its own.
+pub const EXTENT_OVERHEAD: u64 = 256;
 
 /// A batch buffer stays as it is when at least 3/4 of it is payload; a smaller share is copied into tight buffers.
 const SHARE_KEPT_NUMERATOR: u64 = 3;

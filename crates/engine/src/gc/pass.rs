@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use base::limits::SEGMENT_BLOCKS;
 use base::units::round_up;
-use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, FileId, MIB, Map, Result, SegmentId, Set};
+use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, FileId, Instant, MIB, Map, Result, SegmentId, Set};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use policies::gc::GENERATION_MAX;
 
 use super::Gc;
 use crate::data::{RUN_BLOCKS_MAX, run_len};
@@ -36,6 +37,9 @@ pub(super) struct Pass {
     stuck: Set<FileId>,
     /// Live blocks that the victims may still hold.
     expected_blocks: u64,
+    /// What the destination's content is like; see `Garbage::set_origin`.
+    generation: u8,
+    written_at: Instant,
     destination: Option<Destination>,
     moved_bytes: u64,
 }
@@ -50,13 +54,21 @@ struct Destination {
 impl Pass {
     pub fn new(gc: &Gc, segment: SegmentId, victims: Vec<FileId>) -> Pass {
         let files = gc.0.garbage.files(segment);
-        let closed: Vec<FileId> = files.iter().filter(|file| file.closed_at.is_some()).map(|file| file.file).collect();
+        let closed: Vec<FileId> = files.iter().filter(|file| file.is_closed).map(|file| file.file).collect();
         let victims: Set<FileId> = victims.into_iter().filter(|victim| closed.contains(victim)).collect();
-        let of_victims = files.iter().filter(|file| victims.contains(&file.file));
+        let of_victims = || files.iter().filter(|file| victims.contains(&file.file));
+        let expected_blocks: u64 = of_victims().map(|file| file.live_blocks_max).sum();
+        // The mean of when the victims' content was written, weighed by how much of it is live.
+        let written: u128 =
+            of_victims().map(|file| u128::from(file.live_blocks_max) * u128::from(file.written_at.0)).sum();
+        let generation = of_victims().map(|file| file.generation + 1).max().unwrap_or(0).min(GENERATION_MAX);
+        let written_at = Instant((written / u128::from(expected_blocks.max(1))) as u64);
         Pass {
             gc: gc.clone(),
             segment,
-            expected_blocks: of_victims.map(|file| file.live_blocks_max).sum(),
+            expected_blocks,
+            generation,
+            written_at,
             victims,
             closed,
             stale_before: gc.0.garbage.stale_blocks(segment),
@@ -221,6 +233,7 @@ impl Pass {
         };
         let file = writer.id();
         self.gc.0.garbage.opened(self.segment, file, capacity);
+        self.gc.0.garbage.set_origin(file, self.generation, self.written_at);
         self.destination = Some(Destination { writer, is_in_doubt: false });
         let record = Record::DataFile { segment: self.segment, file };
         self.gc.0.sink.log(record, Box::new(|_| ())).await.map(drop)

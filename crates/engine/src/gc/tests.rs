@@ -472,7 +472,7 @@ fn write_amplification_stays_low() {
     };
     let mut results = Vec::new();
     for (name, live_percent, bound) in
-        [("uniform", 50, 1.5), ("uniform", 70, 2.4), ("skewed", 50, 1.4), ("skewed", 70, 1.9)]
+        [("uniform", 50, 1.55), ("uniform", 70, 2.6), ("skewed", 50, 1.4), ("skewed", 70, 1.8)]
     {
         let amplification = match name {
             "uniform" => write_amplification(11, live_percent, uniform),

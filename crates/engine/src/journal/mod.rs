@@ -1,6 +1,21 @@
 //! The journal: where a write is made durable before it is acknowledged (EBS, FAST 2024, §2.3).
 //!
-//! To be completed: format, writer, scan.
+//! Intuition: a small write would cost a data file a block, the index an entry and the disk two operations. The
+//! journal takes it as it is, together with whatever else is being written, in one sequential append. It is read only
+//! after a crash; in normal life a file of it is deleted when everything in it has been dumped.
+//!
+//! Names: an *append* is what one turn of the loop wrote at once, of all segments; a *record* is one write or discard
+//! in it; a *journal* is the files of one loop and one incarnation, in the order of their *ordinal*.
+//!
+//! Map: [`format`] is the bytes (docs/formats/journal.md); `batch` the records of an append in memory; `writer` puts
+//! appends into files, in order, through failures; `ledger` knows which file is still needed; [`scan`] recovers.
+//! [`crate::fusion`] gathers what goes into an append.
+//!
+//! Invariants:
+//! - a record is confirmed only when it and every record before it is durable;
+//! - what recovery returns contains every confirmed record that is not dumped, and nothing that was not submitted;
+//! - what one recovery has shown or cut, a later one shows or cuts;
+//! - files are deleted from the oldest on, so that the journal on disk has no gap.
 
 use base::{Bytes, Epoch, FileId, LogSequence, Result, SegmentId, SegmentSequence, WriteStamp};
 use files::{FileInfo, Store};
@@ -8,10 +23,14 @@ use runtime::Handle;
 
 pub(crate) mod batch;
 pub mod format;
+mod inspect;
 mod ledger;
 mod scan;
+#[cfg(test)]
+mod tests;
 pub(crate) mod writer;
 
+pub use inspect::{JournalInspection, inspect};
 use ledger::LedgerFile;
 pub use writer::JournalStatistics;
 

@@ -51,7 +51,8 @@ fn gc(prng: &mut Prng) -> GcSettings {
     GcSettings {
         garbage_percent_ample,
         garbage_percent_scarce: garbage_percent_ample.min(30),
-        stale_percent: prng.between(1, 25),
+        stale_percent_ample: prng.between(1, 50),
+        stale_percent_scarce: prng.between(1, 10),
         ..GcSettings::default()
     }
 }

@@ -24,8 +24,7 @@ struct Candidate {
     settled: u64,
 }
 
-/// Registers of one segment, by sector.
-#[derive(Default)]
+/// What one sector may hold.
 pub struct Register {
     candidates: Vec<Candidate>,
     /// Every write there ever was, for reads that began before it.
@@ -78,7 +77,7 @@ impl Sectors {
         let op = self.next_op;
         self.next_op += 1;
         for sector in sectors.clone() {
-            let register = self.registers.entry((segment, sector)).or_insert_with(Register::new);
+            let register = self.registers.entry((segment, sector)).or_default();
             let candidate = Candidate { op, zeros, invoked, settled: u64::MAX };
             if is_watched(sector) {
                 println!("{segment} {sector}: write {op} (zeros: {zeros}) begins at {invoked}");
@@ -103,16 +102,6 @@ impl Sectors {
         }
     }
 
-    /// It was refused before anything was done.
-    pub fn on_refused(&mut self, op: OpId) {
-        let Some(Op { segment, sectors }) = self.in_flight.remove(&op) else { return };
-        for sector in sectors {
-            let register = self.registers.get_mut(&(segment, sector)).expect("it was begun");
-            register.candidates.retain(|candidate| candidate.op != op);
-            register.all.retain(|candidate| candidate.op != op);
-        }
-    }
-
     /// A recovery is done: what was in flight, or unknown, has taken effect or never will.
     pub fn on_recovered(&mut self) {
         let now = self.tick();
@@ -131,11 +120,6 @@ impl Sectors {
     pub fn forget_volume(&mut self, volume: base::VolumeId) {
         self.registers.retain(|(segment, _), _| segment.volume != volume);
         self.in_flight.retain(|_, op| op.segment.volume != volume);
-    }
-
-    /// Ops that are in flight or unknown.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
     }
 
     /// A read begins.
@@ -192,12 +176,15 @@ impl Sectors {
     }
 }
 
-impl Register {
-    fn new() -> Self {
+impl Default for Register {
+    /// Zeros, as if written by nobody before the beginning.
+    fn default() -> Self {
         let initial = Candidate { op: 0, zeros: true, invoked: 0, settled: 0 };
         Register { candidates: vec![initial], all: Vec::new() }
     }
+}
 
+impl Register {
     fn on_effective(&mut self, op: OpId, now: u64) {
         let Some(found) = self.candidates.iter_mut().find(|candidate| candidate.op == op) else { return };
         found.settled = found.settled.min(now);

@@ -209,3 +209,24 @@ fn access(path: &Path, error: &io::Error) -> Error {
         _ => Error::from_io(path, error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_of_the_system_says_what_to_do() {
+        let says = |kind: io::ErrorKind| access(Path::new("/srv/levee"), &io::Error::from(kind));
+        for (kind, expected, hint) in [
+            (io::ErrorKind::NotADirectory, ErrorKind::Invalid, "give a directory"),
+            (io::ErrorKind::PermissionDenied, ErrorKind::Invalid, "readable and writable for this user"),
+            (io::ErrorKind::ReadOnlyFilesystem, ErrorKind::Invalid, "remount it for writing"),
+            (io::ErrorKind::StorageFull, ErrorKind::Full, "free some"),
+            (io::ErrorKind::Other, ErrorKind::Io, "/srv/levee"),
+        ] {
+            let error = says(kind);
+            assert!(error.kind == expected && error.message.contains(hint), "{kind}: {error}");
+            assert!(error.message.contains("/srv/levee"));
+        }
+    }
+}

@@ -202,7 +202,9 @@ impl Local {
         }
         entry.on_sealed(length);
         self.touch_space();
-        self.request_repair();
+        if self.lacks_copies(&entry) {
+            self.request_repair();
+        }
         Ok(())
     }
 

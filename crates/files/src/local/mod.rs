@@ -54,7 +54,7 @@ use self::catalogue::Catalogue;
 use self::directory::{Directory, State};
 use self::header::HEADER;
 use self::membership::Membership;
-use self::superblock::StoreRecord;
+use self::superblock::{MEMBERS_MAX, StoreRecord};
 use crate::{DirectoryStatus, Statistics, StoreSpace};
 
 pub use self::open::open;
@@ -184,7 +184,11 @@ impl Local {
 
     /// The directories that are read from and written to.
     fn members(&self) -> Vec<Rc<Directory>> {
-        self.directories.iter().filter(|directory| directory.is_member()).cloned().collect()
+        self.each_member().cloned().collect()
+    }
+
+    fn each_member(&self) -> impl Iterator<Item = &Rc<Directory>> {
+        self.directories.iter().filter(|directory| directory.is_member())
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -217,24 +221,30 @@ impl Local {
 impl Local {
     /// Copies that a file of the default redundancy gets now.
     fn copies_effective(&self) -> u8 {
-        self.options.copies.min(self.members().len() as u8).max(1)
+        self.options.copies.min(self.each_member().count() as u8).max(1)
     }
 
     /// What files take up in all members.
     fn allocated_bytes(&self) -> u64 {
-        self.members().iter().map(|directory| directory.space.allocated.get()).sum()
+        self.each_member().map(|directory| directory.space.allocated.get()).sum()
     }
 
     /// What spares take up in all members.
     fn spare_bytes(&self) -> u64 {
-        self.members().iter().map(|directory| directory.spare_bytes()).sum()
+        self.each_member().map(|directory| directory.spare_bytes()).sum()
     }
 
+    /// Asked for each write that is admitted: allocates nothing.
     fn space(&self) -> StoreSpace {
         let copies = self.copies_effective();
-        let rooms = self.members().iter().map(|directory| directory.room()).collect::<Vec<_>>();
+        let mut rooms = [0; MEMBERS_MAX];
+        let mut count = 0;
+        for directory in self.each_member() {
+            rooms[count] = directory.room();
+            count += 1;
+        }
         // The header of one more file is not room for content.
-        let free = space::plan_usable(&rooms, copies as usize).saturating_sub(HEADER);
+        let free = space::plan_usable(&mut rooms[..count], copies as usize).saturating_sub(HEADER);
         let used = self.allocated_bytes() / u64::from(copies);
         let capacity = self.options.capacity.unwrap_or(u64::MAX).min(used + free);
         StoreSpace { capacity, used, free: free.min(capacity.saturating_sub(used)) }
@@ -269,12 +279,15 @@ impl Local {
 impl Local {
     fn directory_statuses(&self) -> Vec<DirectoryStatus> {
         let mut behind = self.directories.iter().map(|directory| directory.behind_bytes.get()).collect::<Vec<_>>();
-        for entry in self.catalogue.all() {
-            let info = entry.info();
-            let missing = (info.copies_wanted as usize).min(self.members().len()).saturating_sub(info.copies as usize);
-            let lacking = (0..self.directories.len())
-                .filter(|index| self.directories[*index].is_member() && !entry.is_in(&self.directories[*index]));
-            lacking.take(missing).for_each(|index| behind[index] += info.sealed.unwrap_or(info.capacity));
+        if !self.resync.is_complete() {
+            let members = self.each_member().count();
+            for entry in self.catalogue.all() {
+                let info = entry.info();
+                let missing = members.min(info.copies_wanted as usize).saturating_sub(info.copies as usize);
+                let lacks = |directory: &Directory| directory.is_member() && !entry.is_in(directory);
+                let lacking = (0..behind.len()).filter(|index| lacks(&self.directories[*index])).take(missing);
+                lacking.for_each(|index| behind[index] += info.sealed.unwrap_or(info.capacity));
+            }
         }
         let status = |(directory, behind_bytes): (&Rc<Directory>, u64)| DirectoryStatus {
             path: directory.path.display().to_string(),

@@ -31,6 +31,8 @@ use super::wait::Pace;
 
 /// Bytes that are compared or copied in one step.
 const STEP: u64 = MIB;
+/// Files that are looked at between two yields.
+const LOOKS_PER_STEP: usize = 32;
 /// How long a directory that is away is left alone at first; doubled with each failure.
 const WATCH_INTERVAL: Duration = Duration::from_secs(15);
 const WATCH_DOUBLINGS_MAX: u32 = 8;
@@ -40,14 +42,24 @@ const WATCH_DOUBLINGS_MAX: u32 = 8;
 pub(crate) struct Resync {
     repairing: Cell<bool>,
     repair_wanted: Cell<bool>,
+    /// The last look found no file that lacks a copy, and no directory has come or gone since.
+    complete: Cell<bool>,
     watching: Cell<bool>,
+}
+
+impl Resync {
+    /// Whether every file has the copies that it can have.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete.get()
+    }
 }
 
 /// Missing copies.
 impl Local {
-    /// Looks for missing copies in the background.
+    /// Looks for missing copies in the background: a directory came or went, or a file that lacks one was sealed.
     pub(crate) fn request_repair(&self) {
         self.resync.repair_wanted.set(true);
+        self.resync.complete.set(false);
         if self.options.read_only || self.resync.repairing.replace(true) {
             return;
         }
@@ -58,12 +70,24 @@ impl Local {
                     local.resync.repairing.set(false);
                     return;
                 }
-                for entry in local.catalogue.all() {
+                let mut lacking = false;
+                for (index, entry) in local.catalogue.all().into_iter().enumerate() {
+                    if index % LOOKS_PER_STEP == 0 {
+                        local.handle.yield_now().await;
+                    }
                     local.repair_entry(&entry).await;
+                    lacking |= local.lacks_copies(&entry);
                 }
+                local.resync.complete.set(!lacking && !local.resync.repair_wanted.get());
             }
         };
         self.handle.spawn(Class::Background, "files: repair", task).detach();
+    }
+
+    /// Whether a file has fewer copies than it could have.
+    pub(crate) fn lacks_copies(&self, entry: &Entry) -> bool {
+        let possible = self.members().len().min(entry.copies_wanted as usize);
+        entry.live_copies().len() < possible
     }
 
     /// Writes the copies that a file lacks.

@@ -4,12 +4,12 @@
 ///
 /// A directory that is larger than its share holds one copy of everything at most. So with the k largest
 /// directories full of everything, the others hold the rest of the copies; the tightest such bound is the answer.
-pub(crate) fn plan_usable(rooms: &[u64], copies: usize) -> u64 {
+/// Sorts `rooms`.
+pub(crate) fn plan_usable(rooms: &mut [u64], copies: usize) -> u64 {
     let copies = copies.clamp(1, rooms.len().max(1));
-    let mut sorted = rooms.to_vec();
-    sorted.sort_unstable();
+    rooms.sort_unstable();
     let bound = |k: usize| {
-        let smaller = sorted[..sorted.len().saturating_sub(k)].iter().map(|room| u128::from(*room)).sum::<u128>();
+        let smaller = rooms[..rooms.len().saturating_sub(k)].iter().map(|room| u128::from(*room)).sum::<u128>();
         (smaller / (copies - k) as u128) as u64
     };
     (0..copies).map(bound).min().unwrap_or(0)
@@ -32,12 +32,12 @@ mod tests {
 
     #[test]
     fn what_fits_in_copies() {
-        assert_eq!(plan_usable(&[], 2), 0);
-        assert_eq!(plan_usable(&[10], 3), 10, "one directory holds one copy");
-        assert_eq!(plan_usable(&[100, 10], 2), 10);
-        assert_eq!(plan_usable(&[100, 60, 40], 2), 100);
-        assert_eq!(plan_usable(&[100, 10, 10], 2), 20);
-        assert_eq!(plan_usable(&[5, 5, 5], 3), 5);
+        assert_eq!(plan_usable(&mut [], 2), 0);
+        assert_eq!(plan_usable(&mut [10], 3), 10, "one directory holds one copy");
+        assert_eq!(plan_usable(&mut [100, 10], 2), 10);
+        assert_eq!(plan_usable(&mut [100, 60, 40], 2), 100);
+        assert_eq!(plan_usable(&mut [100, 10, 10], 2), 20);
+        assert_eq!(plan_usable(&mut [5, 5, 5], 3), 5);
     }
 
     #[test]
@@ -46,7 +46,7 @@ mod tests {
             let mut prng = Prng::new(seed);
             let mut rooms = (0..prng.between(1, 6)).map(|_| prng.below(60)).collect::<Vec<_>>();
             let copies = prng.between(1, rooms.len() as u64) as usize;
-            let promised = plan_usable(&rooms, copies);
+            let promised = plan_usable(&mut rooms.clone(), copies);
             let mut placed = 0;
             loop {
                 let chosen = plan_placement(&rooms, copies, 1);

@@ -59,7 +59,10 @@ pub fn check(root: &Path, layers: &Layers) -> Vec<String> {
 }
 
 fn check_directory(root: &Path, directory: &Path, module: &[String], layers: &Layers, wrong: &mut Vec<String>) {
-    let mut entries: Vec<_> = std::fs::read_dir(directory).expect("a source directory").map(|e| e.unwrap()).collect();
+    let mut entries: Vec<_> = std::fs::read_dir(directory)
+        .expect("a source directory")
+        .map(|entry| entry.expect("a directory entry"))
+        .collect();
     entries.sort_by_key(|entry| entry.file_name());
     for path in entries.into_iter().map(|entry| entry.path()) {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

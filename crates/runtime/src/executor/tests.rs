@@ -419,6 +419,7 @@ impl Drop for Last {
         let log = self.0.clone();
         self.1.spawn(IO, "too late", async move { note(&log, "ran after the kill") }).detach();
         self.1.at_turn_end(|| unreachable!("no turn ends any more"));
+        self.1.0.kill();
     }
 }
 

@@ -116,44 +116,44 @@ impl Streams {
         caller: Caller,
         buffer: AlignedBuf,
         from: usize,
-        world: &mut Wires<'_>,
+        wires: &mut Wires<'_>,
     ) {
         let end = self.ends.get_mut(&id).expect("the caller checked");
         assert!(from <= buffer.len(), "a receive starts within its buffer");
         end.receiving.push_back(Receiving { caller, buffer, from });
-        self.serve_receivers(now_ns, id, world);
+        self.serve_receivers(now_ns, id, wires);
     }
 
-    pub(super) fn send(&mut self, now_ns: u64, id: u64, caller: Caller, data: Vec<Bytes>, world: &mut Wires<'_>) {
+    pub(super) fn send(&mut self, now_ns: u64, id: u64, caller: Caller, data: Vec<Bytes>, wires: &mut Wires<'_>) {
         let end = self.ends.get_mut(&id).expect("the caller checked");
         end.sending.push_back((caller, data));
-        self.serve_senders(now_ns, id, world);
+        self.serve_senders(now_ns, id, wires);
     }
 
     /// Ends both directions; the end itself stays until it is closed.
-    pub(super) fn shutdown(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
+    pub(super) fn shutdown(&mut self, now_ns: u64, id: u64, wires: &mut Wires<'_>) {
         let end = self.ends.get_mut(&id).expect("the caller checked");
         if !end.broken {
             end.broken = true;
-            transmit(&mut self.ends, now_ns, id, Packet::Ending(Ending::Finished), world);
+            transmit(&mut self.ends, now_ns, id, Packet::Ending(Ending::Finished), wires);
         }
         let end = self.ends.get_mut(&id).expect("just seen");
         end.ended = true;
-        self.serve_receivers(now_ns, id, world);
-        self.serve_senders(now_ns, id, world);
+        self.serve_receivers(now_ns, id, wires);
+        self.serve_senders(now_ns, id, wires);
     }
 
     /// Removes an end: the other one sees the stream end, or a reset where this one had not received everything.
-    pub(super) fn close(&mut self, now_ns: u64, id: u64, abruptly: bool, world: &mut Wires<'_>) {
+    pub(super) fn close(&mut self, now_ns: u64, id: u64, abruptly: bool, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get(&id) else { return };
         let ending = match abruptly || end.arrived_len > 0 {
             true => Ending::Reset,
             false => Ending::Finished,
         };
         if !end.broken || ending == Ending::Reset {
-            transmit(&mut self.ends, now_ns, id, Packet::Ending(ending), world);
+            transmit(&mut self.ends, now_ns, id, Packet::Ending(ending), wires);
         }
-        self.cancel_all(id, world);
+        self.cancel_all(id, wires);
         self.ends.remove(&id);
     }
 
@@ -163,15 +163,15 @@ impl Streams {
     }
 
     /// Takes back an operation that waits at an end.
-    pub(super) fn cancel(&mut self, id: u64, caller: Caller, world: &mut Wires<'_>) {
+    pub(super) fn cancel(&mut self, id: u64, caller: Caller, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get_mut(&id) else { return };
         if let Some(index) = end.receiving.iter().position(|receiving| receiving.caller == caller)
             && let Some(receiving) = end.receiving.remove(index)
         {
-            world.effects.outcome(caller, fail(ECANCELED), Payload::Buffer(receiving.buffer));
+            wires.effects.outcome(caller, fail(ECANCELED), Payload::Buffer(receiving.buffer));
         } else if let Some(index) = end.sending.iter().position(|(sending, _)| *sending == caller) {
             end.sending.remove(index);
-            world.effects.outcome(caller, fail(ECANCELED), Payload::None);
+            wires.effects.outcome(caller, fail(ECANCELED), Payload::None);
         }
     }
 
@@ -182,17 +182,17 @@ impl Streams {
         to: u64,
         from: (u64, NodeId),
         to_node: NodeId,
-        world: &mut Wires<'_>,
+        wires: &mut Wires<'_>,
     ) {
         let Some(end) = self.ends.get_mut(&to) else {
             // Nobody is there any more. A machine that runs says so.
-            if world.links.has_power(to_node) {
-                let at_ns = now_ns + world.links.delay(to_node, from.1, world.prng);
-                world.effects.events.push((at_ns, NetEvent::Reset { to: from.0 }));
+            if wires.links.has_power(to_node) {
+                let at_ns = now_ns + wires.links.delay(to_node, from.1, wires.prng);
+                wires.effects.events.push((at_ns, NetEvent::Reset { to: from.0 }));
             }
             return;
         };
-        if world.links.is_cut(end.peer_node, end.node) {
+        if wires.links.is_cut(end.peer_node, end.node) {
             end.stalled += 1;
             return;
         }
@@ -201,61 +201,61 @@ impl Streams {
             Some(Packet::Data(parts)) if !end.ended => {
                 end.arrived_len += parts.iter().map(Bytes::len).sum::<usize>();
                 end.arrived.extend(parts);
-                self.serve_receivers(now_ns, to, world);
+                self.serve_receivers(now_ns, to, wires);
             }
             // It was shut down here: what comes in is not wanted.
             Some(Packet::Data(_)) => {
-                let at_ns = now_ns + world.links.delay(to_node, from.1, world.prng);
-                world.effects.events.push((at_ns, NetEvent::Reset { to: from.0 }));
+                let at_ns = now_ns + wires.links.delay(to_node, from.1, wires.prng);
+                wires.effects.events.push((at_ns, NetEvent::Reset { to: from.0 }));
             }
-            Some(Packet::Ending(Ending::Reset)) => self.on_reset(now_ns, to, world),
+            Some(Packet::Ending(Ending::Reset)) => self.on_reset(now_ns, to, wires),
             Some(Packet::Ending(Ending::Finished)) => {
                 end.ended = true;
-                self.serve_receivers(now_ns, to, world);
+                self.serve_receivers(now_ns, to, wires);
             }
         }
     }
 
     /// The other side said that it knows nothing of this stream (any more).
-    pub(super) fn on_reset(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
+    pub(super) fn on_reset(&mut self, now_ns: u64, id: u64, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get_mut(&id) else { return };
         // A peer that had finished is known to be gone: that is what a sender is told then.
         end.error = Some(if end.ended { EPIPE } else { ECONNRESET });
         (end.ended, end.broken) = (true, true);
         end.incoming.clear();
-        self.serve_receivers(now_ns, id, world);
-        self.serve_senders(now_ns, id, world);
+        self.serve_receivers(now_ns, id, wires);
+        self.serve_senders(now_ns, id, wires);
     }
 
     /// The other application has received something: there may be room again.
-    pub(super) fn on_window(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
+    pub(super) fn on_window(&mut self, now_ns: u64, id: u64, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get(&id) else { return };
-        match world.links.is_cut(end.peer_node, end.node) {
-            true => world.effects.events.push((now_ns + world.links.retransmit_ns(), NetEvent::Window { to: id })),
-            false => self.serve_senders(now_ns, id, world),
+        match wires.links.is_cut(end.peer_node, end.node) {
+            true => wires.effects.events.push((now_ns + wires.links.retransmit_ns(), NetEvent::Window { to: id })),
+            false => self.serve_senders(now_ns, id, wires),
         }
     }
 
     /// Links were mended: what they held back arrives after a moment.
-    pub(super) fn on_heal(&mut self, now_ns: u64, world: &mut Wires<'_>) {
+    pub(super) fn on_heal(&mut self, now_ns: u64, wires: &mut Wires<'_>) {
         for (id, end) in &mut self.ends {
-            if world.links.is_cut(end.peer_node, end.node) {
+            if wires.links.is_cut(end.peer_node, end.node) {
                 continue;
             }
             for _ in 0..std::mem::take(&mut end.stalled) {
-                let at_ns = now_ns + world.links.delay(end.peer_node, end.node, world.prng);
+                let at_ns = now_ns + wires.links.delay(end.peer_node, end.node, wires.prng);
                 let event = NetEvent::Arrival { to: *id, to_node: end.node, from: end.peer, from_node: end.peer_node };
-                world.effects.events.push((at_ns, event));
+                wires.effects.events.push((at_ns, event));
             }
         }
     }
 
     /// A machine runs again that knew streams once: whoever waits for its acknowledgements is told.
-    pub(super) fn on_power(&mut self, now_ns: u64, node: NodeId, world: &mut Wires<'_>) {
+    pub(super) fn on_power(&mut self, now_ns: u64, node: NodeId, wires: &mut Wires<'_>) {
         for (id, end) in &self.ends {
             if end.peer_node == node && end.in_pipe > 0 && !self.ends.contains_key(&end.peer) {
-                let at_ns = now_ns + world.prng.below(world.links.retransmit_ns() + 1);
-                world.effects.events.push((at_ns, NetEvent::Reset { to: *id }));
+                let at_ns = now_ns + wires.prng.below(wires.links.retransmit_ns() + 1);
+                wires.effects.events.push((at_ns, NetEvent::Reset { to: *id }));
             }
         }
     }
@@ -266,7 +266,7 @@ impl Streams {
         self.ends.iter().filter(|(_, end)| between(end)).map(|(id, _)| *id).collect()
     }
 
-    fn serve_receivers(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
+    fn serve_receivers(&mut self, now_ns: u64, id: u64, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get_mut(&id) else { return };
         let mut received = 0;
         while let Some(Receiving { buffer, from, .. }) = end.receiving.front() {
@@ -278,13 +278,13 @@ impl Streams {
                     Some(number) => fail(number),
                     None => Ok(0),
                 },
-                (room, arrived) => Ok(world.portion(room.min(arrived))),
+                (room, arrived) => Ok(wires.portion(room.min(arrived))),
             };
             let Receiving { caller, mut buffer, from } = end.receiving.pop_front().expect("just seen");
             let count = *value.as_ref().unwrap_or(&0);
             end.take_arrived(&mut buffer[from..from + count]);
             received += count;
-            world.effects.outcome(caller, value.map(|count| count as u64), Payload::Buffer(buffer));
+            wires.effects.outcome(caller, value.map(|count| count as u64), Payload::Buffer(buffer));
         }
         let (peer, node, peer_node) = (end.peer, end.node, end.peer_node);
         if received > 0
@@ -292,41 +292,41 @@ impl Streams {
         {
             peer_end.in_pipe -= received;
             if !peer_end.sending.is_empty() {
-                let at_ns = now_ns + world.links.delay(node, peer_node, world.prng);
-                world.effects.events.push((at_ns, NetEvent::Window { to: peer }));
+                let at_ns = now_ns + wires.links.delay(node, peer_node, wires.prng);
+                wires.effects.events.push((at_ns, NetEvent::Window { to: peer }));
             }
         }
     }
 
-    fn serve_senders(&mut self, now_ns: u64, id: u64, world: &mut Wires<'_>) {
+    fn serve_senders(&mut self, now_ns: u64, id: u64, wires: &mut Wires<'_>) {
         loop {
             let Some(end) = self.ends.get_mut(&id) else { return };
             let Some((_, data)) = end.sending.front() else { return };
             let wanted: usize = data.iter().map(Bytes::len).sum();
-            let room = world.links.pipe_bytes().saturating_sub(end.in_pipe);
+            let room = wires.links.pipe_bytes().saturating_sub(end.in_pipe);
             let value = match (end.broken, wanted, room) {
                 (true, ..) => fail(end.error.take().unwrap_or(EPIPE)),
                 (false, 0, _) => Ok(0),
                 (false, _, 0) => return,
-                (false, wanted, room) => Ok(world.portion(wanted.min(room))),
+                (false, wanted, room) => Ok(wires.portion(wanted.min(room))),
             };
             let (caller, mut data) = end.sending.pop_front().expect("just seen");
             if let Ok(count @ 1..) = value {
                 cut_to(&mut data, count);
                 end.in_pipe += count;
-                transmit(&mut self.ends, now_ns, id, Packet::Data(data), world);
+                transmit(&mut self.ends, now_ns, id, Packet::Data(data), wires);
             }
-            world.effects.outcome(caller, value.map(|count| count as u64), Payload::None);
+            wires.effects.outcome(caller, value.map(|count| count as u64), Payload::None);
         }
     }
 
-    fn cancel_all(&mut self, id: u64, world: &mut Wires<'_>) {
+    fn cancel_all(&mut self, id: u64, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get_mut(&id) else { return };
         for Receiving { caller, buffer, .. } in end.receiving.drain(..) {
-            world.effects.outcome(caller, fail(ECANCELED), Payload::Buffer(buffer));
+            wires.effects.outcome(caller, fail(ECANCELED), Payload::Buffer(buffer));
         }
         for (caller, _) in end.sending.drain(..) {
-            world.effects.outcome(caller, fail(ECANCELED), Payload::None);
+            wires.effects.outcome(caller, fail(ECANCELED), Payload::None);
         }
     }
 }
@@ -365,20 +365,20 @@ impl End {
 }
 
 /// Sends a packet to the other end of `from`, behind those already on their way.
-fn transmit(ends: &mut BTreeMap<u64, End>, now_ns: u64, from: u64, packet: Packet, world: &mut Wires<'_>) {
+fn transmit(ends: &mut BTreeMap<u64, End>, now_ns: u64, from: u64, packet: Packet, wires: &mut Wires<'_>) {
     let len = match &packet {
         Packet::Data(parts) => parts.iter().map(Bytes::len).sum(),
         Packet::Ending(_) => 0,
     };
     let end = ends.get_mut(&from).expect("an end that sends exists");
-    let arrival_ns = world.links.transfer(now_ns, end.node, end.peer_node, len as u64, world.prng);
+    let arrival_ns = wires.links.transfer(now_ns, end.node, end.peer_node, len as u64, wires.prng);
     end.last_arrival_ns = end.last_arrival_ns.max(arrival_ns);
     let event = NetEvent::Arrival { to: end.peer, to_node: end.peer_node, from, from_node: end.node };
-    world.effects.events.push((end.last_arrival_ns, event));
+    wires.effects.events.push((end.last_arrival_ns, event));
     let peer = end.peer;
     if let Some(peer) = ends.get_mut(&peer) {
         // A reset may overtake what the killed side had not yet put on the wire.
-        if matches!(packet, Packet::Ending(Ending::Reset)) && world.prng.one_in(2) {
+        if matches!(packet, Packet::Ending(Ending::Reset)) && wires.prng.one_in(2) {
             peer.incoming.clear();
         }
         peer.incoming.push_back(packet);

@@ -92,6 +92,11 @@ impl Client {
     /// Sends an option and collects its replies up to the final one.
     pub async fn option(&mut self, option: u32, data: &[u8]) -> io::Result<Vec<(u32, Vec<u8>)>> {
         self.send(&option_bytes(option, data)).await?;
+        self.option_replies(option).await
+    }
+
+    /// Collects the replies to an option up to the final one.
+    pub async fn option_replies(&mut self, option: u32) -> io::Result<Vec<(u32, Vec<u8>)>> {
         let mut replies = Vec::new();
         loop {
             let mut header = &self.take(20).await?[..];

@@ -42,6 +42,26 @@ fn exports_are_listed_described_and_taken_by_name() {
 }
 
 #[test]
+fn a_long_list_arrives_whole() {
+    let fixture = Fixture::new(8);
+    (0..3000).for_each(|n| fixture.store.add_volume(&format!("volume-{n:04}"), MIB));
+    fixture.run(|handle, address| async move {
+        let mut clients = Vec::new();
+        for _ in 0..5 {
+            clients.push(Client::connect(&handle, &address).await.unwrap());
+        }
+        for client in &mut clients {
+            client.send(&option_bytes(option::LIST, b"")).await.unwrap();
+        }
+        for mut client in clients {
+            let names = client.option_replies(option::LIST).await.unwrap();
+            assert_eq!(names.len(), 3002);
+            assert_eq!(names[3000].1[4..], *b"volume-2999");
+        }
+    });
+}
+
+#[test]
 fn the_empty_name_is_the_only_volume() {
     let fixture = Fixture::new(1);
     let go = |export: &'static str| {

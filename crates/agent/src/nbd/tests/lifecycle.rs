@@ -99,6 +99,21 @@ fn a_stop_does_not_wait_for_ever_for_a_client_that_does_not_read() {
 }
 
 #[test]
+fn a_release_does_not_wait_for_ever_either() {
+    let fixture = Fixture::new(7);
+    let client = fixture.attached(|mut client| async move {
+        client.write(0, &vec![1; 4 * MIB as usize]).await.unwrap();
+        for _ in 0..20 {
+            client.request(command::READ, 0, 0, 4 * MIB as u32, b"").await.unwrap();
+        }
+        client
+    });
+    let agent = fixture.agent.clone();
+    fixture.world.block_on(&fixture.server, async move { agent.release(DISK).await });
+    drop(client);
+}
+
+#[test]
 fn a_release_ends_the_connections_of_one_volume() {
     let fixture = Fixture::new(3);
     fixture.store.add_volume("other", MIB);

@@ -26,7 +26,7 @@ use super::ledger::LedgerFile;
 use super::{JournalPosition, JournalRecord, RecoveredJournal, ScanOptions, ScanReport};
 
 mod chain;
-mod source;
+pub(super) mod source;
 #[cfg(test)]
 mod tests;
 

@@ -14,12 +14,12 @@ const CHUNK_BYTES: u64 = MIB;
 const AHEAD_BYTES: u64 = 8 * MIB;
 
 /// A journal file that is being read.
-pub(super) struct Source {
+pub(in crate::journal) struct Source {
     handle: Handle,
     store: Store,
-    pub(super) info: FileInfo,
+    pub(in crate::journal) info: FileInfo,
     /// Nothing behind this counts: where it was sealed, or its capacity.
-    pub(super) end: u64,
+    pub(in crate::journal) end: u64,
     /// Chunks in the order of their offsets, read or being read.
     chunks: VecDeque<Chunk>,
     next_chunk: u64,
@@ -37,7 +37,7 @@ enum Read {
 }
 
 /// What stands at a place of the file.
-pub(super) enum Found {
+pub(in crate::journal) enum Found {
     /// An append as it was written.
     Intact(Box<Append>),
     /// Something else.
@@ -45,37 +45,37 @@ pub(super) enum Found {
 }
 
 /// Why there is no append.
-pub(super) struct Bad {
+pub(in crate::journal) struct Bad {
     /// For a person.
-    pub(super) reason: String,
+    pub(in crate::journal) reason: String,
     /// No copy could be read there: nothing is proven.
-    pub(super) unreadable: bool,
+    pub(in crate::journal) unreadable: bool,
 }
 
 /// An append that was read.
-pub(super) struct Append {
-    pub(super) header: AppendHeader,
-    pub(super) bytes: Bytes,
-    pub(super) records: Vec<JournalRecord>,
+pub(in crate::journal) struct Append {
+    pub(in crate::journal) header: AppendHeader,
+    pub(in crate::journal) bytes: Bytes,
+    pub(in crate::journal) records: Vec<JournalRecord>,
     /// Copies that must be given these bytes: they were found to have others.
-    pub(super) damaged_copies: Vec<u8>,
+    pub(in crate::journal) damaged_copies: Vec<u8>,
 }
 
 impl Source {
-    pub(super) fn new(handle: &Handle, store: &Store, info: FileInfo) -> Self {
+    pub(in crate::journal) fn new(handle: &Handle, store: &Store, info: FileInfo) -> Self {
         let end = info.sealed.unwrap_or(info.capacity);
         Source { handle: handle.clone(), store: store.clone(), info, end, chunks: VecDeque::new(), next_chunk: 0 }
     }
 
     /// Where the file and `offset` in it are, for a person.
-    pub(super) fn place(&self, offset: u64) -> String {
+    pub(in crate::journal) fn place(&self, offset: u64) -> String {
         let paths: Vec<String> =
             (0..self.info.copies_wanted.max(1)).map(|copy| self.store.locate(self.info.id, copy)).collect();
         format!("journal file {} at offset {offset}", paths.join(" and "))
     }
 
     /// A header of the file: its first one, or any other if that is damaged. `None`: nothing was written to it.
-    pub(super) async fn any_header(&self) -> Result<Option<AppendHeader>> {
+    pub(in crate::journal) async fn any_header(&self) -> Result<Option<AppendHeader>> {
         if self.end == 0 {
             return Ok(None);
         }
@@ -90,7 +90,11 @@ impl Source {
     }
 
     /// The append at `offset`, if it is intact in some copy and `expects` its header.
-    pub(super) async fn append_at(&mut self, offset: u64, expects: impl Fn(&AppendHeader) -> bool) -> Result<Found> {
+    pub(in crate::journal) async fn append_at(
+        &mut self,
+        offset: u64,
+        expects: impl Fn(&AppendHeader) -> bool,
+    ) -> Result<Found> {
         if let Ok(block) = self.window(offset, BLOCK).await
             && let Some(header) = self.header(&block, offset)?.filter(&expects)
             && let Ok(bytes) = self.window(offset, header.len).await
@@ -173,7 +177,7 @@ impl Source {
     }
 
     /// Every valid header from `from` on, in any copy, by offset. Blocks that cannot be read have none.
-    pub(super) async fn headers_from(&self, from: u64) -> Result<Vec<AppendHeader>> {
+    pub(in crate::journal) async fn headers_from(&self, from: u64) -> Result<Vec<AppendHeader>> {
         let mut headers: Vec<AppendHeader> = Vec::new();
         for copy in 0..self.info.copies_wanted.max(1) {
             let mut reads: VecDeque<(u64, Task<Result<AlignedBuf>>)> = VecDeque::new();
@@ -262,12 +266,12 @@ impl Source {
     }
 
     /// Gives one copy the bytes that another one has.
-    pub(super) async fn repair(&self, copy: u8, offset: u64, bytes: Bytes) -> Result<()> {
+    pub(in crate::journal) async fn repair(&self, copy: u8, offset: u64, bytes: Bytes) -> Result<()> {
         self.store.repair_copy(self.info.id, copy, offset, bytes).await
     }
 
     /// The copies whose bytes at `offset` are not `bytes`. A missing copy is the store's to bring back.
-    pub(super) async fn differing_copies(&self, offset: u64, bytes: &Bytes) -> Vec<u8> {
+    pub(in crate::journal) async fn differing_copies(&self, offset: u64, bytes: &Bytes) -> Vec<u8> {
         let mut differing = Vec::new();
         for copy in 0..self.info.copies_wanted.max(1) {
             match self.store.read_copy(self.info.id, copy, offset, bytes.len()).await {

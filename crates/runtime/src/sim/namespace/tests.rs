@@ -65,7 +65,10 @@ impl Model {
     /// A sync that was submitted a few changes ago.
     fn sync(&mut self, prng: &mut Prng) {
         let directory = *prng.pick(&["a", "b"]);
-        let late = prng.below(3).min(self.waiting.len() as u64);
+        // Only as far back as nothing else was synced: the newest ones all wait then.
+        let newest = self.disk.changes.iter().rev().zip(1..);
+        let all_wait = newest.take_while(|(change, back)| change.number == self.disk.changes_made() - back).count();
+        let late = prng.below(3).min(all_wait as u64);
         self.disk.sync_directory(Path::new(directory), self.disk.changes_made() - late).unwrap();
         let covered = self.waiting.len() - late as usize;
         let touches = |edits: &Edits| edits.iter().any(|(path, _)| path.starts_with(directory));

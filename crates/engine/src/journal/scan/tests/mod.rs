@@ -82,7 +82,10 @@ fn rot_is_refused_where_it_is_and_the_override_loses_nothing_else() {
         let victims: Vec<AppendHeader> = headers.iter().filter(|header| header.data_len > 0).copied().collect();
         let victim = *rig.prng.pick(&victims);
         let range = some_block(&mut rig, &victim);
+        assert_eq!(rig.inspect(&life, victim.file).damage, None);
         rig.rot(&life, victim.file, 0, range);
+        let damage = rig.inspect(&life, victim.file).damage.expect("rot is seen");
+        assert!(damage.contains(&format!("at offset {}", victim.offset)), "{damage}");
         rig.end();
         let error = rig.scan(false).err().expect("rot is not cut");
         assert_eq!(error.kind, ErrorKind::Corrupt);

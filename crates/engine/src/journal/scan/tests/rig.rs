@@ -297,7 +297,7 @@ impl Rig {
 
     /// Some segments are dumped, and the journal is trimmed.
     fn dump(&mut self, life: &Life, engine: &FusionWriteEngine, coverage: &mut Coverage) {
-        for (segment, _) in &self.next {
+        for segment in self.next.keys() {
             let submitted = self.submitted.borrow();
             let settled = submitted.iter().filter(|(key, known)| key.0 == *segment && known.outcome == Some(true));
             let last = settled.map(|(key, _)| key.1).max();
@@ -346,6 +346,12 @@ impl Rig {
                 self.world.disk(self.node, &mount).corrupt(path, range);
             }
         }
+    }
+
+    pub(super) fn inspect(&self, life: &Life, file: FileId) -> crate::journal::JournalInspection {
+        let (handle, store) = (life.handle.clone(), life.store.clone());
+        let info = store.info(file).expect("the file exists");
+        self.world.block_on(&life.handle, async move { crate::journal::inspect(&handle, &store, &info).await }).unwrap()
     }
 
     /// The headers of every append that counts, by file.

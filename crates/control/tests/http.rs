@@ -1,0 +1,309 @@
+//! The control API as a client meets it: the real thread and real sockets, the real manager over files in memory.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Result, VolumeId};
+use control::Manager;
+use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
+use control::observe::{Observer, Snapshot};
+use control::service::{self, Call, Request};
+use files::Redundancy;
+use files::memory::{Memory, MemoryOptions};
+use runtime::sim::{NodeOptions, World};
+use serde_json::{Value, json};
+use wire::{LocalBoxFuture, VolumeOwner, VolumeUser};
+
+struct Others;
+
+impl VolumeOwner for Others {
+    fn drop_volume(&self, _volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl VolumeUser for Others {
+    fn release(&self, _volume: VolumeId) -> LocalBoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The first volume has clients.
+    fn users(&self, volume: VolumeId) -> usize {
+        usize::from(volume == VolumeId(1))
+    }
+}
+
+impl Observer for Others {
+    fn observe(&self) -> Snapshot {
+        Snapshot { store: "00ff".into(), incarnation: 1, memory_bytes_max: 512 << 20, ..Snapshot::default() }
+    }
+}
+
+/// Answers calls with the real manager, until the last sender is gone.
+fn answer(mailbox: async_channel::Receiver<Call>) {
+    let world = World::new(1);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let store = Memory::new(1, MemoryOptions::default()).open_untimed();
+    let options = service::Options { redundancy: Redundancy::Copies(1), accept_data_loss: false };
+    let inside = handle.clone();
+    let manager = world.block_on(&handle, async move { Manager::open(&inside, &store, options).await }).unwrap();
+    manager.connect(Rc::new(Others), Rc::new(Others));
+    manager.observe_with(Rc::new(Others));
+    while let Ok(call) = mailbox.recv_blocking() {
+        let manager = manager.clone();
+        let reply = world.block_on(&handle, async move { manager.handle(call.request).await });
+        let _ = call.reply.send(reply);
+    }
+}
+
+struct Api {
+    server: Server,
+    token: String,
+    agent: ureq::Agent,
+    _directory: tempfile::TempDir,
+}
+
+fn serve(calls: async_channel::Sender<Call>) -> Api {
+    let directory = tempfile::tempdir().unwrap();
+    let token_file = directory.path().join("api.token");
+    let options = Options {
+        token_file: token_file.clone(),
+        token_seed: [1, 2, 3, 4],
+        host_names: Vec::new(),
+        nbd: vec!["nbd+unix:///?socket=/store/nbd.sock".into()],
+    };
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let server = listener.serve(options, calls).unwrap();
+    let token = control::http::read_token(&token_file).unwrap();
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    Api { server, token, agent, _directory: directory }
+}
+
+fn start() -> Api {
+    let (calls, mailbox) = runtime::sync::mailbox(base::limits::API_CALLS_MAX);
+    std::thread::Builder::new().spawn(move || answer(mailbox)).unwrap();
+    serve(calls)
+}
+
+impl Api {
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.server.address())
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let mut response = self.agent.get(self.url(path)).call().unwrap();
+        (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
+    }
+
+    fn post(&self, body: &str) -> (u16, Value) {
+        let request =
+            self.agent.post(self.url("/v1/volumes")).header("authorization", format!("Bearer {}", self.token));
+        let mut response = request.header("content-type", "application/json").send(body).unwrap();
+        (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
+    }
+
+    fn delete(&self, path: &str) -> (u16, Value) {
+        let request = self.agent.delete(self.url(path)).header("authorization", format!("Bearer {}", self.token));
+        let mut response = request.call().unwrap();
+        (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
+    }
+
+    /// Bytes as they are, for requests that no client library sends.
+    fn raw(&self, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(request).unwrap();
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        String::from_utf8_lossy(&response).into_owned()
+    }
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+fn kind(body: &Value) -> &str {
+    body["error"]["kind"].as_str().unwrap_or_else(|| panic!("not an error: {body}"))
+}
+
+#[test]
+fn a_volume_from_creation_to_deletion() {
+    let api = start();
+    assert_eq!(api.get("/v1/volumes"), (200, json!({"volumes": []})));
+    let (status, created) = api.post(r#"{"name": "vm-1", "size": "10G", "owner": "ops"}"#);
+    assert_eq!(status, 201);
+    let expected = json!({
+        "id": 1, "name": "vm-1", "size_bytes": 10737418240u64, "data_sector_bytes": 131072, "segments": 4,
+        "state": "active", "generation": 0, "clients": 1, "owner": "ops", "created_ms": created["created_ms"],
+        "uris": ["nbd+unix:///vm-1?socket=/store/nbd.sock"],
+    });
+    assert_eq!(created, expected);
+    assert_eq!(api.get("/v1/volumes/vm-1"), (200, expected.clone()));
+    assert_eq!(api.get("/v1/volumes"), (200, json!({"volumes": [expected.clone()]})));
+
+    let (status, body) = api.post(r#"{"name": "vm-1", "size": "10G"}"#);
+    assert_eq!((status, kind(&body)), (409, "conflict"));
+    assert_eq!(api.post(r#"{"name": "vm-1", "size": 10737418240, "allow_existing": true}"#), (200, expected.clone()));
+
+    let (status, body) = api.delete("/v1/volumes/vm-1");
+    assert_eq!((status, kind(&body)), (409, "conflict"));
+    assert_eq!(api.delete("/v1/volumes/vm-1?force=true"), (200, json!({"volume": expected, "is_dropped": true})));
+    let (status, body) = api.get("/v1/volumes/vm-1");
+    assert_eq!((status, kind(&body)), (404, "not_found"));
+}
+
+#[test]
+fn status_metrics_and_health() {
+    let api = start();
+    api.post(r#"{"name": "a", "size": "1G"}"#);
+    let (status, body) = api.get("/v1/status");
+    assert_eq!((status, &body["store"], &body["volumes"]), (200, &json!("00ff"), &json!(1)));
+    assert!(body["token_file"].as_str().unwrap().ends_with("api.token"));
+    let (status, page) = api.get("/metrics");
+    assert!(status == 200 && page.as_str().unwrap().contains("\nlevee_volumes 1\n"), "{page}");
+    assert_eq!(api.get("/healthz"), (200, json!("ok\n")));
+}
+
+#[test]
+fn bad_requests_get_one_clear_error_each() {
+    let api = start();
+    for (body, status, part) in [
+        (r#"{"name": "a b", "size": "1G"}"#, 400, "is not a volume name"),
+        (r#"{"name": "a", "size": "1"}"#, 400, "choose from 1 MiB to 64 TiB"),
+        (r#"{"name": "a", "sise": "1G"}"#, 400, "did you mean"),
+        ("{", 400, "not a JSON object"),
+        (&format!("{{\"name\": \"{}\"}}", "x".repeat(100_000)), 413, "more than 65536 bytes"),
+    ] {
+        let (found, answer) = api.post(body);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(found == status && message.contains(part), "{body:.60}: {found} {message}");
+    }
+    assert_eq!(api.get("/v1/volume").0, 404);
+    assert!(api.get("/v1/volume").1["error"]["message"].as_str().unwrap().contains("/v1/volumes"));
+    assert_eq!(api.delete("/v1/volumes").0, 405);
+    assert_eq!(kind(&api.delete("/v1/volumes").1), "method_not_allowed");
+    assert_eq!(api.delete("/v1/volumes/a?froce=true").0, 400);
+    assert_eq!(api.get("/healthz").0, 200, "the service goes on");
+}
+
+#[test]
+fn hostile_requests_end_their_connection_only() {
+    let api = start();
+    assert!(api.raw(b"GET /v1/volumes HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").contains(" 403 "));
+    let post = |headers: &str| {
+        let body = r#"{"name": "a", "size": "1G"}"#;
+        format!(
+            "POST /v1/volumes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+            body.len()
+        )
+    };
+    assert!(api.raw(post("Content-Type: application/json\r\n").as_bytes()).contains(" 401 "), "no token");
+    let plain = format!("Authorization: Bearer {}\r\nContent-Type: text/plain\r\n", api.token);
+    assert!(api.raw(post(&plain).as_bytes()).contains(" 415 "), "not JSON");
+    assert!(api.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").contains(" 400 "), "TLS where none is");
+    assert!(
+        api.raw(&[b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ", &vec![b'x'; 1 << 20][..], b"\r\n\r\n"].concat()).len()
+            < 4096
+    );
+    assert_eq!(api.get("/v1/volumes"), (200, json!({"volumes": []})));
+}
+
+#[test]
+fn a_full_mailbox_is_answered_at_once() {
+    let (calls, mailbox) = runtime::sync::mailbox(1);
+    let (reply, _) = futures_channel::oneshot::channel();
+    calls.try_send(Call { request: Request::Health, reply }).unwrap_or_else(|_| panic!("an empty mailbox is full"));
+    let api = serve(calls);
+    let answer = api.agent.get(api.url("/healthz")).call().unwrap();
+    let (parts, mut body) = answer.into_parts();
+    assert_eq!((parts.status.as_u16(), &parts.headers["retry-after"]), (503, &"1".parse().unwrap()));
+    assert_eq!(kind(&json_of(&body.read_to_string().unwrap())), "retry");
+
+    let _ = mailbox.recv_blocking();
+    let (url, agent) = (api.url("/healthz"), api.agent.clone());
+    let waiting = std::thread::Builder::new().spawn(move || agent.get(url).call().unwrap().status().as_u16()).unwrap();
+    let call = mailbox.recv_blocking().unwrap();
+    let _ = call.reply.send(Err(Error::full("no room")));
+    assert_eq!(waiting.join().unwrap(), 507);
+    drop(mailbox);
+    assert_eq!(kind(&api.get("/healthz").1), "retry", "the store is gone");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let api = start();
+    let taken = Listener::bind(api.server.address()).err().unwrap();
+    assert_eq!(taken.kind, ErrorKind::Conflict);
+    assert!(taken.message.contains("--api-listen"), "{taken}");
+    let address = api.server.address();
+    futures(api.server.stop());
+    Listener::bind(address).expect("a stopped service gives its address back");
+}
+
+/// Waits for a future on this thread.
+fn futures<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn the_openapi_document_says_what_the_routes_do() {
+    let document: Value = serde_json::from_str(OPENAPI).unwrap();
+    let documented = document["paths"].as_object().unwrap();
+    assert_eq!(documented.len(), ROUTES.len());
+    for (path, methods) in ROUTES {
+        let entry = documented.get(path).unwrap_or_else(|| panic!("{path} is not documented"));
+        let mut found: Vec<&str> = entry.as_object().unwrap().keys().map(String::as_str).collect();
+        found.retain(|key| *key != "parameters");
+        let mut expected = methods.to_vec();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{path}");
+    }
+
+    // What is served has exactly the documented fields.
+    let api = start();
+    assert_eq!(api.get("/v1/openapi.json").1, document);
+    let volume = api.post(r#"{"name": "a", "size": "1G"}"#).1;
+    let list = api.get("/v1/volumes").1;
+    let status = api.get("/v1/status").1;
+    let failure = api.get("/v1/volumes/none").1;
+    let deleted = api.delete("/v1/volumes/a?force=true").1;
+    let schemas = &document["components"]["schemas"];
+    for (name, value) in [
+        ("Volume", &volume),
+        ("VolumeList", &list),
+        ("Status", &status),
+        ("Space", &status["space"]),
+        ("Memory", &status["memory"]),
+        ("Failure", &failure),
+        ("FailureDetail", &failure["error"]),
+        ("Deleted", &deleted),
+    ] {
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let mut required: Vec<String> = serde_json::from_value(schemas[name]["required"].clone()).unwrap();
+        let mut properties = keys(&schemas[name]["properties"]);
+        let mut found = keys(value);
+        for names in [&mut required, &mut properties, &mut found] {
+            names.sort();
+        }
+        assert_eq!((&found, &found), (&required, &properties), "{name}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What can be asked on the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use base::units::parse_size;
+use clap::{Args, Parser, Subcommand};
+
+/// Levee, an elastic block store: virtual disks over NBD on local directories.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, propagate_version = true)]
+pub struct Cli {
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as engine=debug. Default:
+    /// the environment's RUST_LOG, else warn.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a whole store in this process, until Ctrl-C or SIGTERM.
+    Up(Up),
+    /// Create, list, show and delete volumes of a running store.
+    #[command(subcommand)]
+    Volume(Volume),
+}
+
+/// `levee up`.
+#[derive(Args)]
+pub struct Up {
+    /// Where the store lives: a directory, made if it does not exist. Give it once per disk for copies over several.
+    /// Default: levee in the user's data directory (~/.local/share/levee).
+    #[arg(long = "dir", value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
+    /// Serve NBD over TCP here; port 0 takes a free one. Default: 127.0.0.1:10809.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Serve the control API here; port 0 takes a free one. Default: 127.0.0.1:7400.
+    #[arg(long, value_name = "ADDR")]
+    pub api_listen: Option<SocketAddr>,
+    /// Have this volume: it is created, or found with the same size.
+    #[arg(long, value_name = "NAME", requires = "size")]
+    pub volume: Option<String>,
+    /// The size of --volume, such as 10G.
+    #[arg(long, value_name = "SIZE", requires = "volume", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Read settings from this TOML file; flags win over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Keep memory below this. Default: 512M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Keep so many copies, at most one per directory. Default: 2 with several directories.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub copies: Option<u8>,
+    /// Start although acknowledged writes have rotted on disk, and go on without them.
+    #[arg(long)]
+    pub accept_data_loss: bool,
+    /// Start although directories are missing, and give up what only they hold.
+    #[arg(long)]
+    pub accept_missing_directories: bool,
+    /// Print the addresses as one line of JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `levee volume`.
+#[derive(Subcommand)]
+pub enum Volume {
+    /// Create a volume. It is thin: it takes space as it is written.
+    Create {
+        /// 1 to 63 of a-z, A-Z, 0-9, '-', '_' and '.', beginning with a letter or digit.
+        name: String,
+        /// Its size, such as 512M, 10G or 1.5TiB.
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        size: u64,
+        /// Its stripe unit, a power of two. Default: 128K.
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        data_sector: Option<u64>,
+        /// A label that says whose it is.
+        #[arg(long, default_value = "", hide_default_value = true)]
+        owner: String,
+        /// Succeed if a volume of that name and size exists already.
+        #[arg(long)]
+        allow_existing: bool,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// List all volumes.
+    List {
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Show one volume.
+    Show {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Delete a volume and its data.
+    Delete {
+        /// Its name.
+        name: String,
+        /// Delete it although clients are connected: their requests fail from then on.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        api: Api,
+    },
+}
+
+/// How to reach a running store.
+#[derive(Args)]
+pub struct Api {
+    /// The store's control address.
+    #[arg(long = "api", value_name = "URL", env = "LEVEE_API", default_value = "http://127.0.0.1:7400")]
+    pub url: String,
+    /// The file with the store's token. Default: the environment's LEVEE_TOKEN, else the file that a store on this
+    /// machine names.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,166 @@
+//! `levee up`: a whole store in this process.
+//!
+//! One loop on the main thread; a thread for the control API, one that waits for signals, a small pool for long jobs.
+//! A panic anywhere ends the process at once: what was acknowledged is on disk, and the next start recovers it, while
+//! a store with a part missing could only do harm.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::task::Poll;
+
+use base::{Error, Result};
+use node::{Node, Ready, Settings};
+use runtime::uring::{self, process};
+use runtime::{Address, Handle};
+use serde::Serialize;
+use wire::api::Size;
+
+use crate::cli::Up;
+use crate::console;
+
+/// Runs the store until a signal stops it.
+///
+/// # Errors
+/// One sentence that says why it does not start, or why it could not stop cleanly.
+pub fn run(options: Up) -> Result<()> {
+    let settings = settings(&options)?;
+    abort_on_panic();
+    // Before any other thread: they inherit which signals they do not take.
+    let signals = process::stop_signals().map_err(|error| Error::from_io("cannot wait for signals", &error))?;
+    if let Err(error) = process::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit of open descriptors stays as it is");
+    }
+    let main = move |handle: Handle| async move { serve(&handle, &settings, &options, signals).await };
+    uring::run(uring::Options::default(), main).map_err(|error| Error::from_io("cannot run an event loop", &error))?
+}
+
+async fn serve(
+    handle: &Handle,
+    settings: &Settings,
+    options: &Up,
+    signals: async_channel::Receiver<process::Stop>,
+) -> Result<()> {
+    let spinner = console::spinner("opening the store");
+    let started = {
+        let mut start = pin!(start(handle, settings, options));
+        let mut stop = pin!(signals.recv());
+        // A store that is asked to stop while it recovers just ends: it has acknowledged nothing.
+        std::future::poll_fn(|cx| match start.as_mut().poll(cx) {
+            Poll::Ready(started) => Poll::Ready(Some(started)),
+            Poll::Pending => stop.as_mut().poll(cx).map(|_| None),
+        })
+        .await
+    };
+    spinner.finish_and_clear();
+    let Some(started) = started else { return Ok(()) };
+    let node = started?;
+    node.ready().notes.iter().for_each(|note| eprintln!("note: {note}"));
+    announce(node.ready(), options)?;
+    // The sender lives as long as the process.
+    let _ = signals.recv().await;
+    let spinner = console::spinner("stopping: writing what is dirty (once more ends at once, and loses nothing)");
+    let stopped = node.stop().await;
+    spinner.finish_and_clear();
+    stopped.map_err(|error| error.context("the store could not stop cleanly; the next start recovers"))
+}
+
+async fn start(handle: &Handle, settings: &Settings, options: &Up) -> Result<Node> {
+    let node = Node::start(handle, settings).await?;
+    if let (Some(name), Some(size)) = (&options.volume, options.size)
+        && let Err(error) = node.ensure_volume(name, size).await
+    {
+        let _ = node.stop().await;
+        return Err(error);
+    }
+    Ok(node)
+}
+
+/// The file's settings with the flags over them.
+fn settings(options: &Up) -> Result<Settings> {
+    let mut settings = match &options.config {
+        None => Settings::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Error::from_io(format!("cannot read {}", path.display()), &error))?;
+            Settings::from_toml(&text).map_err(|error| error.context(path.display()))?
+        }
+    };
+    if !options.directories.is_empty() {
+        settings.directories = options.directories.clone();
+    }
+    if settings.directories.is_empty() {
+        settings.directories.push(default_directory()?);
+    }
+    for directory in &mut settings.directories {
+        // The addresses that are printed must work from anywhere.
+        *directory = std::path::absolute(&directory)
+            .map_err(|error| Error::from_io(format!("--dir {}", directory.display()), &error))?;
+    }
+    settings.nbd.listen = options.listen.unwrap_or(settings.nbd.listen);
+    settings.api.listen = options.api_listen.unwrap_or(settings.api.listen);
+    settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
+    settings.copies = options.copies.or(settings.copies);
+    settings.accept_data_loss = options.accept_data_loss;
+    settings.accept_missing_directories = options.accept_missing_directories;
+    settings.holder = format!("levee up, process {}", std::process::id());
+    Ok(settings)
+}
+
+/// `levee` in the user's data directory.
+fn default_directory() -> Result<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+    data.map(|data| data.join("levee"))
+        .ok_or_else(|| Error::invalid("neither HOME nor XDG_DATA_HOME is set: name a directory with --dir"))
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Addresses {
+    api: String,
+    socket: String,
+    nbd: String,
+}
+
+/// Says that the store is ready, and how to use it: every command works when it is pasted.
+fn announce(ready: &Ready, options: &Up) -> Result<()> {
+    let api = ready.api.map(|address| format!("http://{address}")).unwrap_or_default();
+    let Address::Tcp(tcp) = &ready.nbd else { return Err(Error::internal("NBD over TCP has no TCP address")) };
+    let nbd = format!("nbd://{tcp}");
+    let socket = ready.socket.display().to_string();
+    if options.json {
+        let line = serde_json::to_string(&Addresses { api, socket, nbd });
+        console::print(&line.map_err(|error| Error::internal(error.to_string()))?);
+        return Ok(());
+    }
+    let levee = std::env::args().next().unwrap_or_else(|| "levee".into());
+    let control_example = match &options.volume {
+        Some(name) => format!("{levee} volume show {name} --api {api}"),
+        None => format!("{levee} volume create vm-1 --size 10G --api {api}"),
+    };
+    let (unix_uri, tcp_example) = match &options.volume {
+        Some(name) => (format!("nbd+unix:///{name}?socket={socket}"), format!("qemu-img info -f raw {nbd}/{name}")),
+        None => (format!("nbd+unix:///?socket={socket}"), format!("nbdinfo --list {nbd}")),
+    };
+    let unix_example = match options.volume {
+        Some(_) => format!("nbdinfo \"{unix_uri}\""),
+        None => format!("nbdinfo --list \"{unix_uri}\""),
+    };
+    console::print("Levee is ready. Stop it with Ctrl-C.\n");
+    console::print(&format!("control  {api}\n         {control_example}"));
+    console::print(&format!("socket   {socket}\n         {unix_example}"));
+    console::print(&format!("NBD      {nbd}\n         {tcp_example}"));
+    Ok(())
+}
+
+fn abort_on_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        eprintln!(
+            "error: this is a bug in Levee, please report it with the lines above; the process ends, what was \
+             acknowledged is safe: start it again"
+        );
+        std::process::abort();
+    }));
+}

@@ -1,0 +1,342 @@
+//! What a node is told: one typed structure, from a TOML file or from code.
+//!
+//! Everything has a default but the directories. A key that is not known is an error that names the nearest one; a
+//! value is checked before anything is opened. docs/CONFIGURATION.md lists the keys.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::limits::{MEMORY_DEFAULT, MEMORY_MIN};
+use base::units::format_size;
+use base::{Error, KIB, MIB, Result};
+use control::rules;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+use wire::api::Size;
+
+/// The settings of one node that plays all roles.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The store's directories, ideally one per disk.
+    pub directories: Vec<PathBuf>,
+    /// Copies of everything, at most one per directory. Default: two with several directories, one with one.
+    pub copies: Option<u8>,
+    /// The bound on memory.
+    pub memory: Size,
+    /// Most bytes that the store's files may take, one copy counted. Default: what the file systems hold.
+    pub capacity: Option<Size>,
+    /// The NBD frontend.
+    pub nbd: NbdSettings,
+    /// The control API.
+    pub api: ApiSettings,
+    /// The engine.
+    pub engine: EngineSettings,
+    /// Start although acknowledged records have rotted, and go on without them. Not for a file: a flag, once.
+    #[serde(skip)]
+    pub accept_data_loss: bool,
+    /// Start although directories are missing, and give up what only they hold. Not for a file: a flag, once.
+    #[serde(skip)]
+    pub accept_missing_directories: bool,
+    /// Who we are, for a second process that finds the store in use.
+    #[serde(skip)]
+    pub holder: String,
+}
+
+/// Where NBD clients connect.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NbdSettings {
+    /// The TCP address; port 0 asks for a free one.
+    pub listen: SocketAddr,
+    /// The Unix socket. Default: `nbd.sock` in the first directory.
+    pub socket: Option<PathBuf>,
+}
+
+/// Where people and programs ask.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApiSettings {
+    /// The address; port 0 asks for a free one.
+    pub listen: SocketAddr,
+    /// Names that clients may put into `Host` besides `localhost` and addresses.
+    pub host_names: Vec<String>,
+    /// Whether it is served. Not for a file: the simulated world has no threads.
+    #[serde(skip)]
+    pub is_off: bool,
+}
+
+/// How the engine writes. The defaults are right for most disks.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineSettings {
+    /// Size of one journal file, zero-written ahead.
+    pub journal_file: Size,
+    /// How many journal files there may be.
+    pub journal_files: usize,
+    /// Largest size of one data file.
+    pub data_file: Size,
+    /// Writes from this size on skip the journal.
+    pub large_write: Size,
+    /// A segment's cache is dumped when it holds this much.
+    pub segment_cache: Size,
+    /// How long a batch waits for more writes, in microseconds; 0: until the loop's turn ends.
+    pub fusion_wait_us: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            directories: Vec::new(),
+            copies: None,
+            memory: Size::Bytes(MEMORY_DEFAULT),
+            capacity: None,
+            nbd: NbdSettings::default(),
+            api: ApiSettings::default(),
+            engine: EngineSettings::default(),
+            accept_data_loss: false,
+            accept_missing_directories: false,
+            holder: String::new(),
+        }
+    }
+}
+
+impl Default for NbdSettings {
+    fn default() -> Self {
+        NbdSettings { listen: (Ipv4Addr::LOCALHOST, 10809).into(), socket: None }
+    }
+}
+
+impl Default for ApiSettings {
+    fn default() -> Self {
+        ApiSettings { listen: (Ipv4Addr::LOCALHOST, 7400).into(), host_names: Vec::new(), is_off: false }
+    }
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        let defaults = engine::Options::default();
+        EngineSettings {
+            journal_file: Size::Bytes(defaults.journal_file_bytes),
+            journal_files: defaults.journal_files,
+            data_file: Size::Bytes(defaults.data_file_bytes),
+            large_write: Size::Bytes(defaults.large_write_bytes),
+            segment_cache: Size::Bytes(defaults.segment_cache_bytes),
+            fusion_wait_us: 0,
+        }
+    }
+}
+
+/// Every table of the file with its keys.
+const KEYS: [(&str, &[&str]); 4] = [
+    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine"]),
+    ("nbd", &["listen", "socket"]),
+    ("api", &["listen", "host_names"]),
+    ("engine", &["journal_file", "journal_files", "data_file", "large_write", "segment_cache", "fusion_wait_us"]),
+];
+
+impl Settings {
+    /// Reads settings from TOML.
+    ///
+    /// # Errors
+    /// `Invalid`, with the key and the nearest known one, or the line.
+    pub fn from_toml(text: &str) -> Result<Settings> {
+        let table: Table = text.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
+        for (name, keys) in KEYS {
+            let part = if name.is_empty() { Some(&table) } else { table.get(name).and_then(Value::as_table) };
+            let unknown = part.and_then(|part| part.keys().find(|key| !keys.contains(&key.as_str())));
+            if let Some(key) = unknown {
+                return Err(unknown_key(name, key));
+            }
+        }
+        toml::from_str(text).map_err(|error| Error::invalid(error.to_string().trim_end()))
+    }
+
+    /// Checks what a type cannot say, and turns sizes into bytes.
+    ///
+    /// # Errors
+    /// `Invalid`, with the key and what would be accepted.
+    pub fn resolve(&self) -> Result<Resolved> {
+        let memory_bytes = size("memory", &self.memory)?;
+        if memory_bytes < MEMORY_MIN {
+            return Err(Error::invalid(format!(
+                "memory = {} is too little: a store needs {}",
+                format_size(memory_bytes),
+                format_size(MEMORY_MIN)
+            )));
+        }
+        if self.directories.is_empty() {
+            return Err(Error::invalid("no directory was given: name one with --dir"));
+        }
+        let capacity_bytes = self.capacity.as_ref().map(|capacity| size("capacity", capacity)).transpose()?;
+        let copies = self.copies.unwrap_or(if self.directories.len() > 1 { 2 } else { 1 });
+        let engine = engine::Options {
+            dirty_bytes_max: memory_bytes / 8 * 3,
+            page_cache_bytes: memory_bytes / 4,
+            memtable_bytes_max: memory_bytes / 16,
+            segment_cache_bytes: size("engine.segment_cache", &self.engine.segment_cache)?,
+            journal_file_bytes: size("engine.journal_file", &self.engine.journal_file)?,
+            journal_files: self.engine.journal_files,
+            data_file_bytes: size("engine.data_file", &self.engine.data_file)?,
+            large_write_bytes: size("engine.large_write", &self.engine.large_write)?,
+            fusion_wait: Duration::from_micros(self.engine.fusion_wait_us),
+            copies,
+            accept_data_loss: self.accept_data_loss,
+            ..engine::Options::default()
+        };
+        engine.check().map_err(|error| error.context("engine"))?;
+        let socket = self.nbd.socket.clone().unwrap_or_else(|| self.directories[0].join("nbd.sock"));
+        if socket.as_os_str().len() > SOCKET_PATH_MAX {
+            return Err(Error::invalid(format!(
+                "the path of the NBD socket {} has more than the {SOCKET_PATH_MAX} bytes that the kernel takes: give a \
+                 shorter one as nbd.socket, or a shorter --dir",
+                socket.display()
+            )));
+        }
+        Ok(Resolved { memory_bytes, payload_bytes_max: memory_bytes / 8, capacity_bytes, copies, engine, socket })
+    }
+}
+
+/// Longest path of a Unix socket in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Settings that were checked: sizes in bytes, defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The bound on memory.
+    pub memory_bytes: u64,
+    /// The agent's share of it.
+    pub payload_bytes_max: u64,
+    /// Most bytes of the store's files.
+    pub capacity_bytes: Option<u64>,
+    /// Copies of everything.
+    pub copies: u8,
+    /// The engine's options.
+    pub engine: engine::Options,
+    /// The path of the NBD socket.
+    pub socket: PathBuf,
+}
+
+fn size(key: &str, size: &Size) -> Result<u64> {
+    size.bytes().map_err(|message| Error::invalid(format!("{key}: {message}")))
+}
+
+fn unknown_key(table: &str, key: &str) -> Error {
+    let full = |key: &str| if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
+    let here = KEYS.iter().find(|(name, _)| *name == table).map_or(&[][..], |(_, keys)| keys);
+    // A key of another table, perhaps with its header forgotten.
+    let elsewhere =
+        KEYS.iter().filter(|(name, keys)| *name != table && keys.contains(&key)).map(|(name, _)| *name).next();
+    let hint = match (elsewhere, rules::nearest(key, here.iter().copied())) {
+        (Some(""), _) => format!("{key} belongs above the first [table]"),
+        (Some(table), _) => format!("{key} belongs below [{table}]"),
+        (None, Some(near)) => format!("did you mean {}?", full(near)),
+        (None, None) => format!("known are {}", here.join(", ")),
+    };
+    Error::invalid(format!("there is no setting {}; {hint}", full(key)))
+}
+
+/// Sizes that suit a test or a small machine: files of a few MiB.
+impl EngineSettings {
+    /// Small files, so that a small disk holds many.
+    pub fn small() -> Self {
+        EngineSettings {
+            journal_file: Size::Bytes(4 * MIB),
+            data_file: Size::Bytes(8 * MIB),
+            segment_cache: Size::Bytes(128 * KIB),
+            ..EngineSettings::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{ErrorKind, GIB};
+
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        let error = Settings::from_toml(text).and_then(|settings| settings.resolve().map(drop)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{text}");
+        error.message
+    }
+
+    #[test]
+    fn a_file_with_everything() {
+        let text = r#"
+            directories = ["/disk1/levee", "/disk2/levee"]
+            copies = 2
+            memory = "1G"
+            capacity = "100G"
+            [nbd]
+            listen = "0.0.0.0:10809"
+            socket = "/run/levee.sock"
+            [api]
+            listen = "[::1]:0"
+            host_names = ["disks.example"]
+            [engine]
+            journal_file = "32M"
+            journal_files = 8
+            data_file = 67108864
+            large_write = "128K"
+            segment_cache = "256K"
+            fusion_wait_us = 8
+        "#;
+        let settings = Settings::from_toml(text).unwrap();
+        let resolved = settings.resolve().unwrap();
+        assert_eq!((resolved.memory_bytes, resolved.capacity_bytes, resolved.copies), (GIB, Some(100 * GIB), 2));
+        assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);
+        assert_eq!(resolved.engine.fusion_wait, Duration::from_micros(8));
+        assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
+        // What is written is read again.
+        let written = toml::to_string(&settings).unwrap();
+        assert_eq!(Settings::from_toml(&written).unwrap(), settings);
+        // And every key that serde knows is in the list that hints come from.
+        let table: Table = written.parse().unwrap();
+        for (name, keys) in KEYS {
+            let part = if name.is_empty() { &table } else { table[name].as_table().unwrap() };
+            let mut found: Vec<&str> = part.keys().map(String::as_str).collect();
+            let mut expected = keys.to_vec();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "[{name}]");
+        }
+    }
+
+    #[test]
+    fn the_memory_that_is_handed_out_stays_below_the_bound() {
+        for memory in [MEMORY_MIN, MEMORY_DEFAULT, 8 * GIB] {
+            let settings =
+                Settings { directories: vec!["/d".into()], memory: Size::Bytes(memory), ..Settings::default() };
+            let resolved = settings.resolve().unwrap();
+            let engine = &resolved.engine;
+            assert!(resolved.payload_bytes_max + engine.dirty_bytes_max <= memory / 2, "the contract of the defaults");
+            let all = engine.page_cache_bytes + engine.memtable_bytes_max;
+            assert!(resolved.payload_bytes_max + engine.dirty_bytes_max + all <= memory / 16 * 14);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_was_meant() {
+        assert_eq!(refusal("memroy = 1"), "there is no setting memroy; did you mean memory?");
+        assert_eq!(
+            refusal("[engine]\njournal_fils = 1"),
+            "there is no setting engine.journal_fils; did you mean engine.journal_files?"
+        );
+        assert_eq!(refusal("socket = '/s'"), "there is no setting socket; socket belongs below [nbd]");
+        assert_eq!(
+            refusal("[api]\nmemory = 1"),
+            "there is no setting api.memory; memory belongs above the first [table]"
+        );
+        assert!(refusal("[nbd]\nxxxxxxxxxxxx = 1").contains("known are listen, socket"));
+        assert!(refusal("memory = '1X'").contains("memory: '1X' is not a size"));
+        assert!(refusal("memory = '1M'").contains("a store needs 64 MiB"));
+        assert!(refusal("memory = true").contains("line 1"));
+        assert!(refusal("[nbd]\nlisten = 'nowhere'").contains("line 2"));
+        assert!(refusal("memory = ").contains("line 1"));
+        assert!(refusal("").contains("--dir"));
+        assert!(refusal("directories = ['/d']\n[engine]\njournal_files = 1").contains("at least 2"));
+        assert!(refusal(&format!("directories = ['/{}']", "x".repeat(120))).contains("107 bytes"));
+    }
+}
