@@ -321,8 +321,8 @@ mod tests {
     fn mistakes_are_named_with_what_was_meant() {
         assert_eq!(refusal("memroy = 1"), "there is no setting memroy; did you mean memory?");
         assert_eq!(
-            refusal("[engine]\njournal_fils = 1"),
-            "there is no setting engine.journal_fils; did you mean engine.journal_files?"
+            refusal("[engine]\njurnal_files = 1"),
+            "there is no setting engine.jurnal_files; did you mean engine.journal_files?"
         );
         assert_eq!(refusal("socket = '/s'"), "there is no setting socket; socket belongs below [nbd]");
         assert_eq!(
