@@ -69,11 +69,11 @@ impl Core {
         let unflushed: BTreeSet<SegmentId> = self.index.memtables().into_iter().map(|(id, _)| id).collect();
         let segments = self.all_segments().into_iter().map(|segment| {
             let id = segment.id();
-            let mut tables = self.index.tables(id);
             if !unflushed.contains(&id) {
-                // Nothing is in memory: all that was applied is in the tables.
-                tables.covers = tables.covers.max(self.log.frozen_at(id).covers);
+                // Nothing is in memory, so there is nothing to freeze; but now the tables cover all that was applied.
+                self.index.freeze(id, self.log.frozen_at(id));
             }
+            let tables = self.index.tables(id);
             let files = self.garbage.files(id);
             SegmentCheckpoint {
                 segment: id,
