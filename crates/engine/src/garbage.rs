@@ -254,7 +254,8 @@ impl Ledger {
     fn file(&self, id: FileId) -> Option<FileGarbage> {
         let file = self.files.get(&id)?;
         let known = file.known.as_ref()?;
-        let references = u64::try_from(file.references).unwrap_or(0);
+        // Below zero: entries are gone of which the summary is still being read.
+        let references = u64::try_from(file.references).unwrap_or(u64::MAX);
         Some(FileGarbage {
             file: id,
             segment: known.segment,
@@ -309,5 +310,28 @@ impl References for Changes<'_> {
 
     fn removed(&mut self, file: FileId) {
         self.any_dead |= self.ledger.change_references(file, -1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::VolumeId;
+
+    use super::*;
+
+    /// Were it taken for dead, a restart whose summaries are read late would remove live data.
+    #[test]
+    fn a_file_with_references_below_zero_is_not_dead() {
+        let (garbage, file) = (Garbage::new(), FileId(1));
+        let segment = SegmentId { volume: VolumeId(1), index: 0 };
+        garbage.opened(segment, file, 1 << 20);
+        garbage.appended(file, 5);
+        garbage.closed(file, 1 << 20, Instant::ZERO);
+        garbage.drop_references(file, 2);
+        assert_eq!(garbage.file(file).unwrap().live_blocks_max, 5);
+        garbage.add_references(file, 5);
+        assert_eq!(garbage.file(file).unwrap().live_blocks_max, 3);
+        garbage.drop_references(file, 3);
+        assert_eq!(garbage.file(file).unwrap().live_blocks_max, 0);
     }
 }

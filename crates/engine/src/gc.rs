@@ -26,7 +26,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{BLOCK, Epoch, FileId, Result, SegmentId, Set};
+use base::{BLOCK, Epoch, ErrorKind, FileId, Instant, Map, Result, SegmentId, Set};
 use policies::gc::{GcDecision, GcFile, GcSegment, GcSettings, GcView, plan_gc};
 use runtime::{Class, Handle, Task};
 
@@ -40,6 +40,8 @@ use pass::Pass;
 const REST: Duration = Duration::from_millis(20);
 /// After an error.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// How long a segment is left alone of which the index cannot be read: the others go on.
+const REST_OF_SEGMENT: Duration = Duration::from_secs(60);
 
 /// How the collector makes files.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +100,8 @@ struct Inner {
     options: GcOptions,
     /// Files with blocks that cannot be moved; not tried again in this life.
     stuck: RefCell<Set<FileId>>,
+    /// Segments with index pages that cannot be read, each with the time when it is tried again.
+    resting: RefCell<Map<SegmentId, Instant>>,
     statistics: Cell<GcStatistics>,
 }
 
@@ -119,6 +123,7 @@ impl Gc {
             space: Box::new(space),
             options,
             stuck: RefCell::default(),
+            resting: RefCell::default(),
             statistics: Cell::default(),
         }))
     }
@@ -139,6 +144,10 @@ impl Gc {
         loop {
             let changed = self.0.garbage.changed().wait();
             let decision = self.plan();
+            let segment = match &decision {
+                GcDecision::Collect { segment, .. } | GcDecision::Count(segment) => Some(*segment),
+                GcDecision::Rest | GcDecision::Remove(_) => None,
+            };
             let done = match decision {
                 GcDecision::Rest => {
                     changed.await;
@@ -149,9 +158,17 @@ impl Gc {
                 GcDecision::Collect { segment, files } => self.pass(segment, files).await,
                 GcDecision::Count(segment) => self.pass(segment, Vec::new()).await,
             };
-            if let Err(error) = done {
-                tracing::warn!("garbage collection rests: {error}");
-                self.0.handle.sleep(REST_AFTER_ERROR).await;
+            match (done, segment) {
+                (Ok(()), _) => {}
+                (Err(error), _) if error.kind == ErrorKind::Retry => self.0.handle.sleep(REST).await,
+                (Err(error), Some(segment)) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io) => {
+                    tracing::error!(%segment, "a segment is not collected for now: {error}");
+                    self.0.resting.borrow_mut().insert(segment, self.0.handle.now() + REST_OF_SEGMENT);
+                }
+                (Err(error), _) => {
+                    tracing::warn!("garbage collection rests: {error}");
+                    self.0.handle.sleep(REST_AFTER_ERROR).await;
+                }
             }
         }
     }
@@ -168,10 +185,11 @@ impl Gc {
 
     fn plan(&self) -> GcDecision {
         let (inner, mut files, mut segments) = (&self.0, Vec::new(), Vec::new());
-        let stuck = inner.stuck.borrow();
+        let (stuck, mut resting, now) = (inner.stuck.borrow(), inner.resting.borrow_mut(), inner.handle.now());
+        resting.retain(|_, until| *until > now);
         for (segment, stale_blocks) in inner.garbage.segments() {
-            // What is not known to be garbage for want of summaries must not be taken for it.
-            if !inner.index.references_are_known(segment) {
+            // What is not known to be live for want of summaries must not be taken for garbage.
+            if !inner.index.references_are_known(segment) || resting.contains_key(&segment) {
                 continue;
             }
             let of_segment = inner.garbage.files(segment);
@@ -190,7 +208,7 @@ impl Gc {
         let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (inner.space)();
         let (files, segments) = (&files[..], &segments[..]);
         let view = GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait, files, segments };
-        plan_gc(&view, &inner.options.settings, inner.handle.now())
+        plan_gc(&view, &inner.options.settings, now)
     }
 
     /// Moves what is live in `victims`, files of `segment` that are closed, and removes them. Without victims: counts

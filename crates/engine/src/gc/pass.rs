@@ -95,6 +95,10 @@ impl Pass {
     /// `Io`, `Full`, `Corrupt`: the pass cannot go on.
     pub async fn step(&mut self) -> Result<()> {
         let gc = self.gc.clone();
+        // GC does not wait for room among the memtables, because they may wait for the space that it frees.
+        if gc.0.index.is_overfull() {
+            return Err(Error::retry("memtables are not flushed"));
+        }
         // From before the look until the moves are applied.
         let _relocating = (!self.victims.is_empty()).then(|| gc.0.sink.relocating(self.segment));
         let _pin = gc.0.index.files().pin();

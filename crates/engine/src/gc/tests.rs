@@ -485,3 +485,37 @@ fn write_amplification_stays_low() {
         assert!(amplification < bound, "{name} at {live_percent}%: {amplification:.2}");
     }
 }
+
+#[test]
+fn a_segment_whose_index_cannot_be_read_does_not_stop_the_others() {
+    run(6, |handle| async move {
+        let life = Life::new(&handle, 6, Shape { capacity: 64 * MIB, ..small() });
+        for _ in 0..3 {
+            life.dump(&(0..128).collect::<Vec<_>>(), &[]).await;
+        }
+        life.index.flush_all(&life.log).await.unwrap();
+        let table = life.index.tables(SEGMENT).tables[0].file;
+        life.memory.corrupt(table, 0, 0..1);
+        // Another segment, with a dead file.
+        let other = SegmentId { index: 2, ..SEGMENT };
+        let options = CreateOptions {
+            kind: FileKind::Data,
+            capacity: MIB,
+            redundancy: Redundancy::Copies(1),
+            prepared: false,
+            epoch: EPOCH,
+        };
+        let store = life.index.files().store().clone();
+        let dead = store.create(options).await.unwrap().id();
+        let garbage = life.index.garbage().clone();
+        garbage.opened(other, dead, MIB);
+        garbage.closed(dead, MIB, handle.now());
+        life.waiting.set(true);
+        garbage.add_stale(SEGMENT, 10_000);
+        let _collector = life.gc.spawn();
+        handle.sleep(Duration::from_millis(200)).await;
+        assert!(store.info(dead).is_none());
+        assert_eq!(life.gc.0.resting.borrow().len(), 1);
+        life.waiting.set(false);
+    });
+}

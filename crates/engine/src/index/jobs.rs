@@ -5,6 +5,7 @@
 //! were, and the job can be tried again.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{FileId, Result, SegmentId};
 use runtime::sync::Event;
@@ -21,6 +22,8 @@ use crate::transaction::{Record, TransactionSink};
 
 /// Pieces of a merge between two yields to other tasks: some tens of microseconds.
 const PIECES_PER_STEP: usize = 512;
+/// Until another task has read the summary of a table.
+const WAIT_FOR_COUNT: Duration = Duration::from_millis(1);
 
 impl Index {
     /// Writes the oldest frozen memtable of `segment` as a table, logs it, and puts it in the memtable's place.
@@ -59,7 +62,7 @@ impl Index {
         self.0.changed.notify();
     }
 
-    fn on_tables_changed(&self, segment: SegmentId) {
+    pub(super) fn on_tables_changed(&self, segment: SegmentId) {
         self.0.merge_candidates.borrow_mut().insert(segment);
         self.0.tables_changed.notify();
     }
@@ -94,8 +97,11 @@ impl Index {
         if inputs.is_empty() || inputs.len() != files.len() {
             return Ok(false);
         }
+        // What a merge drops is subtracted from what was added before.
         for table in &inputs {
-            table.count_references(&self.0.pages, &self.0.garbage).await?;
+            while !table.count_references(&self.0.pages, &self.0.garbage).await? {
+                self.0.files.handle().sleep(WAIT_FOR_COUNT).await;
+            }
         }
         let quiet = inputs[0].info().quiet;
         let merged = self.write_merged(&segment, &inputs, quiet, inputs.len() == all.len() && quiet).await?;

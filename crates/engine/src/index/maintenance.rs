@@ -2,13 +2,13 @@
 //!
 //! Two tasks wait for changes: one flushes what is frozen, and freezes and flushes the largest memtable while there
 //! is too much in memory; the other merges where `policies::merge` says so. Both are background work, but a flush
-//! that writers wait for runs as `Io`. After an error a task rests before it tries again, so that a full disk is not
-//! asked a thousand times.
+//! that writers wait for runs as `Io`. What failed is tried again after a rest, so that a full disk is not asked a
+//! thousand times.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{FileId, Result, SegmentId};
+use base::{ErrorKind, FileId, Result, SegmentId};
 use policies::merge::{MergeSettings, plan_merge};
 use runtime::{Class, Task};
 
@@ -69,11 +69,27 @@ impl Index {
                 changed.await;
                 continue;
             };
-            if let Err(error) = self.merge(segment, &files, &*sink).await {
-                self.0.merge_candidates.borrow_mut().insert(segment);
-                self.rest("tables could not be merged", segment, &error).await;
+            let Err(error) = self.merge(segment, &files, &*sink).await else { continue };
+            tracing::warn!(%segment, "tables could not be merged: {error}");
+            if error.kind == ErrorKind::Corrupt {
+                // It will not get better: its tables stay as they are, and newer ones are merged among themselves.
+                self.0.unmergeable.borrow_mut().extend(files);
             }
+            self.merge_later(segment);
         }
+    }
+
+    /// Looks at a segment again after a rest. The others go on: what is wrong with its tables may stay wrong.
+    fn merge_later(&self, segment: SegmentId) {
+        let this = Rc::downgrade(&self.0);
+        let handle = self.0.files.handle().clone();
+        let later = async move {
+            handle.sleep(REST_AFTER_ERROR).await;
+            if let Some(inner) = this.upgrade() {
+                Index(inner).on_tables_changed(segment);
+            }
+        };
+        self.0.files.handle().spawn(Class::Background, "merge later", later).detach();
     }
 
     /// Takes segments whose tables changed until one wants a merge. A merge that succeeds brings it back.
@@ -81,7 +97,9 @@ impl Index {
         loop {
             let segment = self.0.merge_candidates.borrow_mut().pop_first()?;
             let tables = self.tables(segment).tables;
-            let sizes: Vec<u64> = tables.iter().map(|table| u64::from(table.entries)).collect();
+            let unmergeable = self.0.unmergeable.borrow();
+            let mergeable = tables.iter().take_while(|table| !unmergeable.contains(&table.file));
+            let sizes: Vec<u64> = mergeable.map(|table| u64::from(table.entries)).collect();
             let run = plan_merge(&sizes, &MergeSettings::default());
             if run > 0 {
                 return Some((segment, tables[..run].iter().map(|table| table.file).collect()));

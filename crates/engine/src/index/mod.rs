@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_BLOCKS;
-use base::{Epoch, Map, Result, SegmentId, VolumeId};
+use base::{Epoch, FileId, Map, Result, SegmentId, Set, VolumeId};
 use runtime::sync::Event;
 
 use crate::garbage::Garbage;
@@ -81,6 +81,8 @@ struct Inner {
     /// Segments whose tables changed since they were last looked at for a merge.
     merge_candidates: RefCell<BTreeSet<SegmentId>>,
     tables_changed: Event,
+    /// Tables that were in a merge which met a page that no copy has.
+    unmergeable: RefCell<Set<FileId>>,
     counters: Counters,
 }
 
@@ -123,6 +125,7 @@ impl Index {
             frozen: RefCell::default(),
             merge_candidates: RefCell::default(),
             tables_changed: Event::new(),
+            unmergeable: RefCell::default(),
             counters: Counters::default(),
         }))
     }
@@ -253,6 +256,11 @@ impl Index {
             let changed = self.0.changed.wait();
             changed.await;
         }
+    }
+
+    /// Whether memtables are far above their bound: what does not wait for [`Index::room`] must rest.
+    pub fn is_overfull(&self) -> bool {
+        self.0.memtable_bytes.get() >= 2 * self.0.options.memtable_bytes_max
     }
 
     /// Whether memtables should be flushed: they hold half of what they may.

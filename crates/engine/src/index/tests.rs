@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::{FileId, Prng, SegmentSequence};
+use files::FileKind;
 use files::LocalBoxFuture;
-use files::memory::{Memory, MemoryOptions};
+use files::memory::{AppendFault, Memory, MemoryOptions};
 use runtime::{Class, Handle};
 
 use super::*;
@@ -290,5 +291,161 @@ fn agrees_with_a_map_under_everything_at_once() {
         "restarts",
     ] {
         assert!(tally.get(what).is_some_and(|&count| count > 20), "{what}: {tally:?}");
+    }
+}
+
+/// Blocks of many segments, as dumps would give them, with the latest entry of each.
+async fn fill(index: &Index, prng: &mut Prng, segments: u32, dumps: u32) -> BTreeMap<(u32, u32), Entry> {
+    let mut latest = BTreeMap::new();
+    for sequence in 1..=u64::from(dumps) {
+        index.room().await;
+        let segment = prng.below(u64::from(segments)) as u32;
+        let entry = |prng: &mut Prng| {
+            let block = prng.below(100_000) as u32;
+            Entry::data(block, SegmentSequence(sequence), FileId(1 + sequence / 50), u64::from(block) * 4096, block)
+        };
+        let entries: Vec<Entry> = (0..64).map(|_| entry(prng)).collect();
+        index.apply(SegmentId { index: segment, ..SEGMENT }, &entries);
+        for entry in entries {
+            let best = latest.entry((segment, entry.block)).or_insert(entry);
+            if entry.wins_over(best) {
+                *best = entry;
+            }
+        }
+        let bytes = index.memtable_bytes();
+        assert!(bytes <= SMALL_MEMTABLES + 64 * ENTRY_BYTES, "{bytes} bytes of memtables");
+        index.files().handle().sleep(Duration::from_micros(20)).await;
+    }
+    latest
+}
+
+const SMALL_MEMTABLES: u64 = 256 << 10;
+
+fn small_index(handle: &Handle, memory: &Memory) -> Index {
+    let files = VerifiedFiles::new(handle, &memory.open(handle));
+    let options =
+        IndexOptions { page_cache_bytes: 1 << 20, memtable_bytes_max: SMALL_MEMTABLES, copies: 1, epoch: EPOCH };
+    Index::new(&files, &Garbage::new(), options)
+}
+
+async fn check_latest(index: &Index, latest: &BTreeMap<(u32, u32), Entry>) {
+    for ((segment, block), expected) in latest.iter().step_by(7) {
+        let found = index.lookup_block(SegmentId { index: *segment, ..SEGMENT }, *block).await.unwrap();
+        assert_eq!(found, Some(*expected));
+    }
+}
+
+#[test]
+fn maintenance_bounds_memory_and_tables() {
+    run(1, |handle| async move {
+        let memory = Memory::new(1, MemoryOptions::default());
+        let index = small_index(&handle, &memory);
+        let log = TestLog::new(&handle, 1);
+        let tasks = index.spawn_maintenance(Rc::new(log.clone()));
+        let latest = fill(&index, &mut Prng::new(1), 5, 2000).await;
+        check_latest(&index, &latest).await;
+        index.flush_all(&log).await.unwrap();
+        assert_eq!(index.memtable_bytes(), 0);
+        // Merges end when there is nothing left that is worth one.
+        handle.sleep(Duration::from_secs(1)).await;
+        for segment in index.segments() {
+            assert!(index.tables(segment).tables.len() <= 8);
+            assert_eq!(index.tables(segment), log.tables(segment));
+        }
+        let statistics = index.statistics();
+        assert!(statistics.flushes > 20 && statistics.merges > 5, "{statistics:?}");
+        check_latest(&index, &latest).await;
+        let tables: usize = index.segments().iter().map(|&segment| index.tables(segment).tables.len()).sum();
+        let files = index.files().store().list().len();
+        assert_eq!(files, tables, "tables that were merged are gone");
+        drop(tasks);
+    });
+}
+
+#[test]
+fn a_failed_flush_or_merge_changes_nothing() {
+    run(2, |handle| async move {
+        let memory = Memory::new(2, MemoryOptions::default());
+        let (index, log) = (small_index(&handle, &memory), TestLog::new(&handle, 2));
+        let mut latest = BTreeMap::new();
+        for round in 0..3 {
+            latest.extend(fill(&index, &mut Prng::new(round), 1, 20).await);
+            memory.fail_appends(Some(FileKind::Table), 1, AppendFault::Torn);
+            assert!(index.flush_all(&log).await.is_err());
+            index.flush_all(&log).await.unwrap();
+        }
+        let segment = index.segments()[0];
+        let before = index.tables(segment);
+        let files: Vec<FileId> = before.tables.iter().map(|table| table.file).collect();
+        memory.fail_appends(Some(FileKind::Table), 1, AppendFault::Torn);
+        assert!(index.merge(segment, &files, &log).await.is_err());
+        assert_eq!(index.tables(segment), before);
+        handle.sleep(Duration::from_millis(10)).await;
+        assert_eq!(index.files().store().list().len(), 3, "what was not finished is gone");
+        assert!(index.merge(segment, &files, &log).await.unwrap());
+        assert_eq!(index.tables(segment).tables.len(), 1);
+    });
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_left_alone_by_merges() {
+    run(3, |handle| async move {
+        let memory = Memory::new(3, MemoryOptions::default());
+        let (index, log) = (small_index(&handle, &memory), TestLog::new(&handle, 3));
+        fill(&index, &mut Prng::new(3), 1, 20).await;
+        index.flush_all(&log).await.unwrap();
+        let segment = index.segments()[0];
+        let bad = index.tables(segment).tables[0].file;
+        memory.corrupt(bad, 0, 4096..4097);
+        let _tasks = index.spawn_maintenance(Rc::new(log.clone()));
+        for round in 4..40 {
+            fill(&index, &mut Prng::new(round), 1, 20).await;
+            index.flush_all(&log).await.unwrap();
+            handle.sleep(Duration::from_millis(500)).await;
+        }
+        let tables = index.tables(segment).tables;
+        assert!(tables.iter().any(|table| table.file == bad));
+        assert!(tables.len() < 14 && index.statistics().merges > 2, "{} tables", tables.len());
+    });
+}
+
+/// A merge subtracts what it drops; after a restart that must not come before the addition, or a file that is live
+/// looks dead for a while.
+#[test]
+fn a_merge_after_a_restart_waits_until_references_are_counted() {
+    for seed in 0..20 {
+        run(seed, move |handle| async move {
+            let memory = Memory::new(seed, MemoryOptions::default());
+            let (old, log) = (small_index(&handle, &memory), TestLog::new(&handle, seed));
+            let mut latest = BTreeMap::new();
+            for round in 0..3 {
+                latest.extend(fill(&old, &mut Prng::new(round), 1, 30).await);
+                old.flush_all(&log).await.unwrap();
+            }
+            let segment = old.segments()[0];
+            let (index, tables) = (small_index(&handle, &memory), log.tables(segment));
+            index.restore(segment, &tables);
+            let files: Vec<FileId> = tables.tables.iter().map(|table| table.file).collect();
+            let counter = index.clone();
+            let count = async move { counter.count_references(segment).await };
+            let counting = handle.spawn(Class::Background, "count", count);
+            let (merger, log) = (index.clone(), log.clone());
+            let merging = handle.spawn(Class::Io, "merge", async move { merger.merge(segment, &files, &log).await });
+            let mut live: BTreeMap<FileId, i64> = BTreeMap::new();
+            for file in latest.values().filter_map(Entry::file) {
+                *live.entry(file).or_default() += 1;
+            }
+            for _ in 0..500 {
+                if index.references_are_known(segment) {
+                    for (file, live) in &live {
+                        let references = index.garbage().references(*file);
+                        assert!(references >= *live, "seed {seed}: {references} references to {file}, {live} live");
+                    }
+                }
+                handle.sleep(Duration::from_micros(10)).await;
+            }
+            counting.await.unwrap();
+            assert!(merging.await.unwrap());
+        });
     }
 }
