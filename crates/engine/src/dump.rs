@@ -11,7 +11,8 @@
 //! **Errors.** A dump that fails is tried again: its cache stays readable, its journal records stay. A block whose
 //! base cannot be read intact from any copy is *poisoned*: what was written is stored, zeros around it, under a
 //! checksum that can never match, so that reading it is an error and not wrong bytes, until it is overwritten whole.
-//! The alternative, to keep it in the cache, would pin the journal for ever.
+//! The alternative, to keep it in the cache, would pin the journal for ever, and with it all other segments' writes.
+//! Where the disk says that it cannot read (`Io`), that may pass: only after [`BASE_TRIES_MAX`] tries it counts.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -35,6 +36,8 @@ const BASES_IN_FLIGHT: usize = 16;
 const STEP_BLOCKS: usize = 16;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Tries of a dump before a base that no disk can read is given up: half a minute, with their pauses.
+const BASE_TRIES_MAX: u32 = 36;
 
 impl Core {
     /// Starts a dump of the segment unless one is under way or nothing is cached.
@@ -49,9 +52,11 @@ impl Core {
         let slot = self.dump_slots.take(1).await;
         let Some(through) = segment.begin_dump() else { return self.dumped.notify() };
         let started = self.handle.now();
-        let mut pause = RETRY_PAUSE;
-        while let Err(error) = self.try_dump(&segment, through).await {
+        let (mut pause, mut tries) = (RETRY_PAUSE, 1);
+        while let Err(error) = self.try_dump(&segment, through, tries).await {
             if segment.is_dropped() {
+                // Not after a dump that came through: then the next one may be wanted already.
+                segment.apply_dumped(through);
                 break;
             }
             let gone = self.stage.get() == Stage::Closed || error.kind == ErrorKind::Fenced;
@@ -64,9 +69,7 @@ impl Core {
             self.counters.dump_retries.set(self.counters.dump_retries.get() + 1);
             self.handle.sleep(pause).await;
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
-        }
-        if segment.is_dropped() {
-            segment.apply_dumped(through);
+            tries += 1;
         }
         drop(slot);
         self.counters.dumps.set(self.counters.dumps.get() + 1);
@@ -82,7 +85,7 @@ impl Core {
         self.trim_journal().await;
     }
 
-    async fn try_dump(self: &Rc<Self>, segment: &Rc<Segment>, through: SegmentSequence) -> Result<()> {
+    async fn try_dump(self: &Rc<Self>, segment: &Rc<Segment>, through: SegmentSequence, tries: u32) -> Result<()> {
         let items = segment.with_dumping(|cache| cache.plan_dump()).unwrap_or_default();
         let mut entries = Vec::with_capacity(items.len());
         let mut places = Vec::new();
@@ -96,7 +99,7 @@ impl Core {
             }
         }
         for chunk in blocks.chunks(CHUNK_BLOCKS) {
-            self.dump_chunk(segment, chunk, &mut entries, &mut places).await?;
+            self.dump_chunk(segment, chunk, tries, &mut entries, &mut places).await?;
         }
         drop(blocks);
         self.index.room().await;
@@ -121,13 +124,14 @@ impl Core {
         self: &Rc<Self>,
         segment: &Rc<Segment>,
         chunk: &[DumpBlock],
+        tries: u32,
         entries: &mut Vec<Entry>,
         places: &mut Vec<Placed>,
     ) -> Result<()> {
         let mut buffer = AlignedBuf::with_capacity(chunk.len() * BLOCK as usize);
         let mut filled: Vec<(&DumpBlock, u32)> = Vec::with_capacity(chunk.len());
         for step in chunk.chunks(STEP_BLOCKS) {
-            for (block, base) in step.iter().zip(self.read_bases(segment, step).await?) {
+            for (block, base) in step.iter().zip(self.read_bases(segment, step, tries).await?) {
                 if block.only_zeros() && matches!(base, Base::Zeros) {
                     entries.push(Entry::zeros(block.block(), 1, block.sequence()));
                     continue;
@@ -180,10 +184,10 @@ impl Core {
     }
 
     /// What the index has for blocks that are not covered whole.
-    async fn read_bases(self: &Rc<Self>, segment: &Rc<Segment>, step: &[DumpBlock]) -> Result<Vec<Base>> {
+    async fn read_bases(self: &Rc<Self>, segment: &Rc<Segment>, step: &[DumpBlock], tries: u32) -> Result<Vec<Base>> {
         let mut bases = Vec::with_capacity(step.len());
         for group in step.chunks(BASES_IN_FLIGHT) {
-            let reads = group.iter().map(|block| self.read_base(segment, block));
+            let reads = group.iter().map(|block| self.read_base(segment, block, tries));
             for base in join_all(reads).await {
                 bases.push(base?);
             }
@@ -191,7 +195,7 @@ impl Core {
         Ok(bases)
     }
 
-    async fn read_base(self: &Rc<Self>, segment: &Rc<Segment>, block: &DumpBlock) -> Result<Base> {
+    async fn read_base(self: &Rc<Self>, segment: &Rc<Segment>, block: &DumpBlock, tries: u32) -> Result<Base> {
         if !block.needs_base() {
             return Ok(Base::Zeros);
         }
@@ -206,7 +210,7 @@ impl Core {
         };
         match base.await {
             Ok(base) => Ok(base),
-            Err(error) if error.kind == ErrorKind::Corrupt => {
+            Err(error) if error.kind == ErrorKind::Corrupt || tries >= BASE_TRIES_MAX => {
                 tracing::error!(
                     segment = %segment.id(), block = block.block(), %error,
                     "a partly overwritten block cannot be read; it reads as an error until it is overwritten whole"
