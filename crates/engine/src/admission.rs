@@ -197,8 +197,13 @@ impl Admission {
             capacity_bytes: space.capacity,
             free_bytes: space.free,
             reserve_bytes: space.free - self.free_space(),
-            writers_wait: self.space_waiters.get() > 0,
+            writers_wait: self.has_space_waiters(),
         }
+    }
+
+    /// Whether writes wait for space.
+    pub fn has_space_waiters(&self) -> bool {
+        self.space_waiters.get() > 0
     }
 
     /// Counts as one who waits for space until the guard is dropped.

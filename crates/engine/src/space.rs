@@ -4,7 +4,7 @@
 //! that may free space: what is cached is dumped (what it hides becomes garbage, and what it was promised beyond its
 //! need comes back), open data files that nobody needs are sealed, garbage collection works in the foreground. It
 //! waits as long as that gets somewhere, and is refused when it does not; writes that come while nothing has changed
-//! since are refused at once.
+//! since are refused at once. A discard or a deleted volume is such a change.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -61,6 +61,15 @@ impl Core {
                 self.full_at.set(Some(progress));
                 return Err(self.admission.on_full());
             }
+        }
+    }
+
+    /// A discard took effect, or a volume is gone: a store that was full may have room again.
+    pub(crate) fn on_discarded(self: &Rc<Self>) {
+        self.full_at.set(None);
+        if self.admission.has_space_waiters() {
+            // What was discarded is garbage only when it is dumped.
+            self.set_off();
         }
     }
 

@@ -70,6 +70,7 @@ impl Core {
         };
         self.log.append(&Record::DropVolume { volume }, Box::new(apply)).1.await?;
         self.admission.on_freed();
+        self.on_discarded();
         self.trim_journal().await;
         Ok(())
     }

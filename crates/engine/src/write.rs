@@ -137,7 +137,9 @@ impl Core {
         let ends = [offset, offset + len].iter().filter(|&&end| !is_aligned(end, BLOCK)).count() as u64;
         segment.space.owe_unasked(ends * BLOCK);
         self.counters.discards.set(self.counters.discards.get() + 1);
-        settled(self.submit(&segment, offset, len, Operation::Discard, stamp, arrived, ends * BLOCK)).await
+        settled(self.submit(&segment, offset, len, Operation::Discard, stamp, arrived, ends * BLOCK)).await?;
+        self.on_discarded();
+        Ok(())
     }
 
     async fn submit_small(
