@@ -7,7 +7,9 @@
 //!
 //! A read of one whole block, the common case, hands out the buffer that the disk filled.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use base::limits::SEGMENT_BLOCKS;
 use base::{AllocationExtent, BLOCK, Bytes, ReadPart, Result, SECTOR, SegmentId};
@@ -34,6 +36,7 @@ pub type Cached = Vec<(Range<u64>, CacheHit)>;
 pub struct Reader {
     index: Index,
     data: DataFiles,
+    relocated_blocks: Rc<Cell<u64>>,
 }
 
 /// Where a piece of the answer comes from.
@@ -60,7 +63,17 @@ struct Plan {
 impl Reader {
     /// The read path over `index`.
     pub fn new(index: &Index) -> Reader {
-        Reader { index: index.clone(), data: DataFiles::new(index.files()) }
+        Reader { index: index.clone(), data: DataFiles::new(index.files()), relocated_blocks: Rc::default() }
+    }
+
+    /// Blocks that were read from where garbage collection had moved them.
+    pub fn relocated_blocks(&self) -> u64 {
+        self.relocated_blocks.get()
+    }
+
+    fn count_relocated<'a>(&self, entries: impl IntoIterator<Item = &'a Entry>) {
+        let relocated = entries.into_iter().filter(|entry| entry.version.moves > 0).count() as u64;
+        self.relocated_blocks.set(self.relocated_blocks.get() + relocated);
     }
 
     /// Reads `len` bytes at byte `offset` of `segment`, both multiples of 512. `cached` says what the caches know of
@@ -83,6 +96,7 @@ impl Reader {
             return Ok(vec![content.map_or(ReadPart::Zeros(BLOCK), ReadPart::Data)]);
         }
         let plan = self.plan(segment, offset / SECTOR..(offset + len) / SECTOR, cached).await?;
+        self.count_relocated(plan.runs.iter().flat_map(|run| &run.entries));
         let buffers = self.fetch(segment, &plan.runs).await?;
         Ok(assemble(plan.pieces, &buffers))
     }
@@ -95,7 +109,10 @@ impl Reader {
         let _pin = self.data.files().pin();
         let entry = self.index.lookup_block(segment, block).await?;
         match entry.filter(|entry| entry.file().is_some()) {
-            Some(entry) => Ok(Some(self.data.read_block(segment, &entry).await?.freeze())),
+            Some(entry) => {
+                self.count_relocated([&entry]);
+                Ok(Some(self.data.read_block(segment, &entry).await?.freeze()))
+            }
             None => Ok(None),
         }
     }
@@ -206,38 +223,6 @@ fn gaps(sectors: &Range<u64>, cached: &Cached) -> Vec<Range<u64>> {
         gaps.push(at..sectors.end);
     }
     gaps
-}
-
-/// What an older cache knows, below what a newer one does.
-pub fn layered(newer: Cached, older: Cached) -> Cached {
-    if newer.is_empty() || older.is_empty() {
-        return if newer.is_empty() { older } else { newer };
-    }
-    let mut all = Cached::with_capacity(newer.len() + older.len());
-    for (range, hit) in older {
-        let mut at = range.start;
-        let first = newer.partition_point(|(above, _)| above.end <= range.start);
-        for (above, _) in newer[first..].iter().take_while(|(above, _)| above.start < range.end) {
-            if at < above.start {
-                all.push((at..above.start, part_of(&range, &hit, at..above.start)));
-            }
-            at = above.end;
-        }
-        if at < range.end {
-            all.push((at..range.end, part_of(&range, &hit, at..range.end)));
-        }
-    }
-    all.extend(newer);
-    all.sort_unstable_by_key(|(range, _)| range.start);
-    all
-}
-
-fn part_of(whole: &Range<u64>, hit: &CacheHit, part: Range<u64>) -> CacheHit {
-    let byte = |sector: u64| ((sector - whole.start) * SECTOR) as usize;
-    match hit {
-        CacheHit::Zeros => CacheHit::Zeros,
-        CacheHit::Data(data) => CacheHit::Data(data.slice(byte(part.start)..byte(part.end))),
-    }
 }
 
 impl Plan {

@@ -41,6 +41,8 @@ pub struct Statistics {
     pub read: Histogram,
     /// Dumps, from the switch of caches to the effect on the index.
     pub dump: Histogram,
+    /// Blocks that were read from where garbage collection had moved them.
+    pub relocated_reads: u64,
     /// Dumps done.
     pub dumps: u64,
     /// Blocks that dumps wrote.
@@ -106,6 +108,7 @@ impl crate::core::Core {
             index: self.log.latency(),
             read: counters.read.borrow().clone(),
             dump: counters.dump.borrow().clone(),
+            relocated_reads: self.reader.relocated_blocks(),
             dumps: counters.dumps.get(),
             dumped_blocks: counters.dumped_blocks.get(),
             merged_blocks: counters.merged_blocks.get(),
@@ -154,6 +157,12 @@ impl crate::core::Core {
             format!("space: {:?}, free for writes {}", self.store.space(), self.admission.free_space()),
             format!("gc: {:?}", self.gc.statistics()),
         ];
+        for (segment, stale) in self.garbage.segments() {
+            let tables = self.index.tables(segment).tables;
+            let known = self.index.references_are_known(segment);
+            lines.push(format!("{segment}: {} tables, {stale} stale blocks, references known: {known}", tables.len()));
+            lines.extend(self.garbage.files(segment).iter().map(|file| format!("  {file:?}")));
+        }
         lines.extend(self.all_segments().iter().filter(|segment| !segment.is_clean()).map(|segment| {
             format!(
                 "{}: {:?}, active {}, next {}, dumped through {}, owed {} promised {}",

@@ -186,24 +186,6 @@ async fn check_allocation(disk: &Disk, prng: &mut Prng, sectors: Range<u64>, cac
 }
 
 #[test]
-fn an_older_cache_shows_where_a_newer_one_does_not() {
-    for seed in 0..300 {
-        let mut prng = Prng::new(seed);
-        let sectors = random_range(&mut prng);
-        let (newer, older) = (random_cached(&mut prng, &sectors), random_cached(&mut prng, &sectors));
-        let both = layered(newer.clone(), older.clone());
-        assert!(both.windows(2).all(|pair| pair[0].0.end <= pair[1].0.start), "seed {seed}");
-        let at = |cached: &Cached, sector: u64| {
-            let (range, hit) = cached.iter().find(|(range, _)| range.contains(&sector))?;
-            Some(part_of(range, hit, sector..sector + 1))
-        };
-        for sector in sectors {
-            assert_eq!(at(&both, sector), at(&newer, sector).or(at(&older, sector)), "seed {seed}, sector {sector}");
-        }
-    }
-}
-
-#[test]
 fn one_whole_block_is_the_buffer_that_was_read() {
     run(1, |handle| async move {
         let mut disk = Disk::new(&handle, 1, 1).await;
