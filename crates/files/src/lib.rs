@@ -22,6 +22,7 @@ use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes, Epoch, FileId, Incarnation, Result, StoreId};
 
+pub mod dry_run;
 pub mod local;
 pub mod memory;
 

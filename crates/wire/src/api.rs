@@ -58,7 +58,7 @@ pub struct CreateVolume {
 
 /// A size, as a number of bytes or as people write it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a size is a number of bytes or text such as \"10G\"")]
 pub enum Size {
     /// Bytes.
     Bytes(u64),
