@@ -126,7 +126,7 @@ impl Local {
         let entry = self.catalogue.get(file)?;
         let len = data.len() as u64;
         assert!(offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "appends are whole blocks");
-        if entry.incarnation != self.incarnation {
+        if entry.incarnation != self.incarnation.get() {
             return Err(Error::fenced(format!("file {file} belongs to incarnation {}", entry.incarnation)));
         }
         let copies = {

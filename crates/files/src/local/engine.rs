@@ -26,7 +26,7 @@ impl FileEngine for Rc<Local> {
     }
 
     fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        self.incarnation.get()
     }
 
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {

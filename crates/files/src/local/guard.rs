@@ -33,6 +33,8 @@ const NEIGHBOURS: [&str; 3] = ["lock", "lost+found", "nbd.sock"];
 pub(crate) struct Guarded {
     pub(crate) guards: Guards,
     pub(crate) superblock: Superblock,
+    /// Where the superblock's other slot is, if it is damaged.
+    pub(crate) damaged_slot: Option<u64>,
 }
 
 /// What is under a path.
@@ -73,7 +75,7 @@ async fn try_probe(handle: &Handle, path: &Path, options: &LocalOptions) -> Resu
     };
     let superblock = read_superblock(path, &guards.superblock, options).await?;
     match superblock {
-        Some(superblock) => Ok(Probe::Store(Guarded { guards, superblock })),
+        Some((superblock, damaged_slot)) => Ok(Probe::Store(Guarded { guards, superblock, damaged_slot })),
         None => {
             check_empty(handle, path, &entries, options).await?;
             Ok(Probe::Empty)
@@ -89,7 +91,7 @@ pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &Local
     let files = path.join("files");
     handle.create_directory(&files).await.map_err(|error| access(path, &error))?;
     let guards = take_guards(handle, path, options, OpenOptions { create: true, ..WRITE }).await?;
-    if read_superblock(path, &guards.superblock, options).await?.is_some_and(|found| found.record.generation > 0) {
+    if read_superblock(path, &guards.superblock, options).await?.is_some_and(|(found, _)| found.record.generation > 0) {
         return Err(Error::conflict(format!("{} became part of a store just now: start again", path.display())));
     }
     let zeros = aligned(&vec![0; (SLOT * SLOTS) as usize]);
@@ -141,11 +143,21 @@ async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open:
     }
 }
 
-async fn read_superblock(path: &Path, file: &File, options: &LocalOptions) -> Result<Option<Superblock>> {
+/// The superblock, and where its other slot is if that is damaged.
+async fn read_superblock(
+    path: &Path,
+    file: &File,
+    options: &LocalOptions,
+) -> Result<Option<(Superblock, Option<u64>)>> {
     let bytes = file.read_up_to(0, (SLOT * SLOTS) as usize).await.map_err(|error| access(path, &error))?;
     let path = path.display();
     match Superblock::choose(&bytes) {
-        Ok(found) if found.writable || options.read_only => Ok(Some(found.record)),
+        Ok(found) if found.writable || options.read_only => {
+            let damaged = bytes
+                .chunks_exact(SLOT as usize)
+                .position(|slot| matches!(Superblock::decode(slot), Err(Unreadable::Damaged)));
+            Ok(Some((found.record, damaged.map(|slot| slot as u64 * SLOT))))
+        }
         Ok(_) | Err(Unreadable::Newer) => Err(Error::invalid(format!(
             "{path} was written by a newer version of levee, with features that this one does not know: use that one"
         ))),

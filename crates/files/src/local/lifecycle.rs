@@ -141,7 +141,7 @@ fn births(local: &Local, file: FileId, options: CreateOptions, places: &[Rc<Dire
             store: local.store,
             file,
             kind: options.kind,
-            incarnation: local.incarnation,
+            incarnation: local.incarnation.get(),
             epoch: options.epoch,
             capacity: options.capacity,
             copies_wanted,

@@ -43,6 +43,7 @@ mod superblock;
 mod wait;
 
 use std::cell::Cell;
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -114,8 +115,8 @@ pub struct OpenReport {
     pub copies: u8,
     /// Every directory that was given.
     pub directories: Vec<DirectoryStatus>,
-    /// Copies of files whose header cannot be believed: path and reason.
-    pub damaged: Vec<String>,
+    /// Copies of files whose header cannot be believed and, for reading only, slots of superblocks.
+    pub damaged: Vec<Damaged>,
     /// Unfinished files that were removed.
     pub swept: u64,
     /// Seals that had reached some copies only, and were completed.
@@ -124,13 +125,31 @@ pub struct OpenReport {
     pub notes: Vec<String>,
 }
 
+/// A part of a directory that does not hold what it should.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damaged {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Display for Damaged {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.why)
+    }
+}
+
 /// An open store.
 struct Local {
     this: Weak<Local>,
     handle: Handle,
     options: LocalOptions,
     store: StoreId,
-    incarnation: Incarnation,
+    /// Final once the headers of all files are read.
+    incarnation: Cell<Incarnation>,
     directories: Vec<Rc<Directory>>,
     catalogue: Catalogue,
     membership: Membership,
@@ -168,7 +187,7 @@ impl Local {
             handle: handle.clone(),
             options,
             store: record.store,
-            incarnation: record.incarnation,
+            incarnation: Cell::new(record.incarnation),
             directories,
             catalogue: Catalogue::default(),
             membership: Membership::new(record),
@@ -196,7 +215,7 @@ impl Local {
             return Err(Error::invalid("the store was opened for reading only"));
         }
         match self.fenced.get() {
-            true => Err(Error::fenced(format!("incarnation {} was fenced", self.incarnation))),
+            true => Err(Error::fenced(format!("incarnation {} was fenced", self.incarnation.get()))),
             false => Ok(()),
         }
     }
@@ -207,7 +226,7 @@ impl Local {
         if self.options.read_only {
             return Err(Error::invalid("the store was opened for reading only"));
         }
-        if incarnation < self.incarnation {
+        if incarnation < self.incarnation.get() {
             // Earlier lives are over: their locks are ours.
             return Ok(());
         }

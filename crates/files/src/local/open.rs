@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use base::{DirectoryId, Error, FileId, Result, StoreId, units};
+use base::{DirectoryId, Error, FileId, Incarnation, Result, StoreId, units};
 use runtime::Handle;
 
 use super::catalogue::{Copy, Entry};
@@ -25,7 +25,7 @@ use super::plan::{Found, Plan, Role, plan_open};
 use super::pool::add_spare;
 use super::superblock::StoreRecord;
 use super::wait::bounded;
-use super::{Local, LocalOptions, OpenReport};
+use super::{Damaged, Local, LocalOptions, OpenReport};
 use crate::Store;
 
 /// Headers that are read at once.
@@ -58,19 +58,32 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
         refuse_to_create(&options, &probes)?;
     }
     let mut report = OpenReport { created: plan.created, ..OpenReport::default() };
-    note_missing(&plan, &mut report);
+    note_missing(&plan, &options, &mut report);
+    if options.read_only {
+        // A start writes such a slot anew.
+        let guarded = options.directories.iter().zip(&probes).filter_map(|(path, probe)| match probe {
+            Probe::Store(guarded) => Some((path, guarded)),
+            _ => None,
+        });
+        for (path, guarded) in guarded {
+            report.damaged.extend(guarded.damaged_slot.map(|offset| {
+                let why = "one of its two slots is damaged".into();
+                Damaged { path: path.join("superblock"), offset, why }
+            }));
+        }
+    }
     let mut directories = Vec::new();
     let mut returning = Vec::new();
     for ((path, role), probe) in options.directories.iter().zip(&plan.roles).zip(probes) {
         let directory = Rc::new(Directory::new(handle, path, DirectoryId(random_u128()), State::Missing));
         directories.push(directory.clone());
         match (role, probe) {
-            (Role::Member, Probe::Store(Guarded { guards, superblock })) => {
+            (Role::Member, Probe::Store(Guarded { guards, superblock, .. })) => {
                 directory.id.set(superblock.directory);
                 directory.guard(guards, superblock.sequence);
                 directory.state.set(State::Member);
             }
-            (Role::Returns, Probe::Store(Guarded { guards, superblock })) if !options.read_only => {
+            (Role::Returns, Probe::Store(Guarded { guards, superblock, .. })) if !options.read_only => {
                 directory.id.set(superblock.directory);
                 directory.guard(guards, superblock.sequence);
                 directory.state.set(State::Resynchronizing);
@@ -134,9 +147,10 @@ fn check_options(options: &LocalOptions) -> Result<()> {
     }
 }
 
-fn note_missing(plan: &Plan, report: &mut OpenReport) {
+fn note_missing(plan: &Plan, options: &LocalOptions, report: &mut OpenReport) {
+    let consequence = if options.read_only { "what is only there is not seen" } else { "its content given up" };
     for member in &plan.missing {
-        report.notes.push(format!("{} (id {}) is missing, and its content given up", member.path, member.id));
+        report.notes.push(format!("{} (id {}) is missing, and {consequence}", member.path, member.id));
     }
 }
 
@@ -236,9 +250,10 @@ impl Local {
                 }
                 (Some(Name::File(kind, id)), Content::Damaged(why)) => {
                     self.membership.on_file(id);
-                    let why = format!("{}: {why}", directory.path_of(Name::File(kind, id)).display());
-                    report.damaged.push(why.clone());
-                    self.catalogue.on_damaged(&directory, kind, id, why);
+                    let path = directory.path_of(Name::File(kind, id));
+                    let damaged = Damaged { path, offset: 0, why };
+                    self.catalogue.on_damaged(&directory, kind, id, damaged.to_string());
+                    report.damaged.push(damaged);
                 }
                 (Some(Name::Spare(number)), Content::Spare(capacity)) => add_spare(&directory, number, capacity),
                 (Some(name), _) => scan.rubbish.push((directory, name)),
@@ -340,8 +355,17 @@ impl Local {
         }
     }
 
+    /// Makes this life a later one than that of a file. Superblocks say which the last life was, unless the newest
+    /// slot of the only directory has rotted: then its files know better, and no two lives have one number.
+    fn outlive(&self, earlier: Incarnation) {
+        let at_least = Incarnation(earlier.0 + u64::from(!self.options.read_only));
+        self.incarnation.set(self.incarnation.get().max(at_least));
+        self.membership.raise_incarnation(at_least);
+    }
+
     /// Puts the copies of a file together.
     fn adopt(&self, id: FileId, copies: Vec<(Copy, Option<u64>)>, scan: &mut Scan) -> Result<()> {
+        self.outlive(copies[0].0.birth.incarnation);
         let mut lengths = copies.iter().filter_map(|(_, sealed)| *sealed).collect::<Vec<_>>();
         lengths.dedup();
         let sealed = match lengths[..] {

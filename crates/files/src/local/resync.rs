@@ -254,7 +254,7 @@ impl Local {
         }
         let expected = directory.id.get();
         let superblock = match probe_directory(&self.handle, &directory.path, &self.options).await {
-            Ok(Probe::Store(Guarded { guards, superblock })) => {
+            Ok(Probe::Store(Guarded { guards, superblock, .. })) => {
                 let known = self
                     .directories
                     .iter()
