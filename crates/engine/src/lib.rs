@@ -92,6 +92,7 @@ use files::Store;
 use runtime::Handle;
 
 pub use options::Options;
+pub use recovery::inspect::{Damage, Inspection, SegmentInspection, inspect};
 pub use statistics::Statistics;
 
 /// The ownership of every segment, until segments move between servers.

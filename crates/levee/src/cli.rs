@@ -27,6 +27,20 @@ pub enum Command {
     /// Create, list, show and delete volumes of a running store.
     #[command(subcommand)]
     Volume(Volume),
+    /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
+    /// Changes nothing. Exits 1 if anything is damaged.
+    Inspect(Inspect),
+}
+
+/// `levee inspect`.
+#[derive(Args)]
+pub struct Inspect {
+    /// The store's directories, all of them.
+    #[arg(value_name = "DIR", required = true)]
+    pub directories: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `levee up`.

@@ -50,6 +50,15 @@ pub fn spinner(message: &'static str) -> ProgressBar {
     bar
 }
 
+/// A bar of bytes on a terminal; nothing elsewhere. It goes away when dropped or finished.
+pub fn progress(message: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target());
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes} of {total_bytes}, {eta} left");
+    bar.set_style(style.unwrap_or(ProgressStyle::default_bar()));
+    bar.set_message(message);
+    bar
+}
+
 fn target() -> ProgressDrawTarget {
     match io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),

@@ -1,12 +1,13 @@
 //! `levee`: an elastic block store, its command line.
 //!
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
-//! ([`client`]). What is printed goes to standard output, as text or with
+//! ([`client`]), [`inspect`] looks at one that does not run. What is printed goes to standard output, as text or with
 //! `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 mod cli;
 mod client;
 mod console;
+mod inspect;
 mod up;
 mod volume;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(options) => up::run(options),
         Command::Volume(command) => volume::run(command),
+        Command::Inspect(options) => inspect::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

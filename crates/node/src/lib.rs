@@ -2,8 +2,9 @@
 //!
 //! Nothing else assembles: every component takes what it needs as an argument, so the same node runs on io_uring and
 //! in the simulated world, and several of them in one process of a test. [`settings`] says what it is told,
-//! [`observer`] what it tells.
+//! [`observer`] what it tells, [`inspect`] looks at a store that nobody runs.
 
+pub mod inspect;
 mod node;
 mod observer;
 pub mod settings;

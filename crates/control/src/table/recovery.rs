@@ -38,6 +38,8 @@ pub struct Recovered {
     pub source: Option<(FileId, u64)>,
     /// Records that one copy has lost and another still holds.
     pub bad_copies: Vec<BadCopy>,
+    /// Records that were read and are intact, the checkpoint among them.
+    pub intact_records: u64,
     /// Records that are lost, where this was accepted.
     pub lost_records: u64,
 }
@@ -92,12 +94,12 @@ async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Rep
     let Body::Checkpoint(table) = body else {
         return Err(image.corrupt(store, 0, "does not begin with a checkpoint"));
     };
-    let mut found =
-        Recovered { table, sequence: header.sequence, source: None, bad_copies: Vec::new(), lost_records: 0 };
+    let mut found = Recovered { table, sequence: header.sequence, intact_records: 1, ..Recovered::default() };
     let mut at = end;
     while at < image.len {
         match image.record_at(at, &mut bad_copies)? {
             Some((header, body, len)) => {
+                found.intact_records += 1;
                 found.apply(store, &image, at, &header, body, accept_loss)?;
                 at += len;
             }

@@ -30,7 +30,7 @@ mod scan;
 mod tests;
 pub(crate) mod writer;
 
-pub use inspect::{JournalInspection, inspect};
+pub use inspect::{DamagedAppend, JournalInspection, inspect};
 use ledger::LedgerFile;
 pub use writer::JournalStatistics;
 

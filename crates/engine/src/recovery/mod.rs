@@ -12,6 +12,7 @@
 //!
 //! Nothing is ever appended to a file of an earlier incarnation: a killed process's last writes may still land there.
 
+pub mod inspect;
 mod replay;
 
 use std::cell::{Cell, RefCell};

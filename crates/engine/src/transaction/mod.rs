@@ -3,6 +3,7 @@
 pub mod codec;
 pub(crate) mod fields;
 pub mod format;
+pub(crate) mod inspect;
 pub mod log;
 pub mod scan;
 

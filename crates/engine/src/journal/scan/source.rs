@@ -169,7 +169,7 @@ impl Source {
     }
 
     /// A header at the start of `block` that belongs to `offset` of this file.
-    fn header(&self, block: &[u8], offset: u64) -> Result<Option<AppendHeader>> {
+    pub(in crate::journal) fn header(&self, block: &[u8], offset: u64) -> Result<Option<AppendHeader>> {
         let header = AppendHeader::decode(block, self.info.id).map_err(|error| error.context(self.place(offset)))?;
         Ok(header.filter(|header| {
             header.offset == offset && header.incarnation == self.info.incarnation && offset + header.len <= self.end

@@ -82,10 +82,11 @@ fn rot_is_refused_where_it_is_and_the_override_loses_nothing_else() {
         let victims: Vec<AppendHeader> = headers.iter().filter(|header| header.data_len > 0).copied().collect();
         let victim = *rig.prng.pick(&victims);
         let range = some_block(&mut rig, &victim);
-        assert_eq!(rig.inspect(&life, victim.file).damage, None);
+        assert_eq!(rig.inspect(&life), []);
         rig.rot(&life, victim.file, 0, range);
-        let damage = rig.inspect(&life, victim.file).damage.expect("rot is seen");
-        assert!(damage.contains(&format!("at offset {}", victim.offset)), "{damage}");
+        let damage = rig.inspect(&life);
+        assert!(damage.len() == 1 && !damage[0].is_elsewhere, "{damage:?}");
+        assert_eq!((damage[0].file, damage[0].offset), (victim.file, victim.offset), "{damage:?}");
         rig.end();
         let error = rig.scan(false).err().expect("rot is not cut");
         assert_eq!(error.kind, ErrorKind::Corrupt);
@@ -108,11 +109,17 @@ fn rot_in_one_copy_is_repaired_from_the_other() {
         let store = if seed % 2 == 0 { Rig::memory } else { Rig::local };
         let (mut rig, life, headers) = settled(store(seed, 2), 30);
         let before = rig.shown.clone();
+        let mut rotten = Vec::new();
         for header in headers.iter().filter(|header| header.data_len > 0) {
             let copy = rig.prng.below(2) as u8;
             let range = some_block(&mut rig, header);
             rig.rot(&life, header.file, copy, range);
+            rotten.push((header.file, copy, header.offset));
         }
+        let mut seen: Vec<_> = rig.inspect(&life).iter().map(|bad| (bad.file, bad.copy, bad.offset)).collect();
+        seen.sort();
+        rotten.sort();
+        assert_eq!(seen, rotten);
         rig.end();
         let life = rig.scan(false).unwrap();
         assert_eq!(rig.shown, before);

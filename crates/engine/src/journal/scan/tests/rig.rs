@@ -348,10 +348,11 @@ impl Rig {
         }
     }
 
-    pub(super) fn inspect(&self, life: &Life, file: FileId) -> crate::journal::JournalInspection {
+    /// What an inspection finds damaged.
+    pub(super) fn inspect(&self, life: &Life) -> Vec<crate::journal::DamagedAppend> {
         let (handle, store) = (life.handle.clone(), life.store.clone());
-        let info = store.info(file).expect("the file exists");
-        self.world.block_on(&life.handle, async move { crate::journal::inspect(&handle, &store, &info).await }).unwrap()
+        let inspect = async move { crate::journal::inspect(&handle, &store, |_| ()).await };
+        self.world.block_on(&life.handle, inspect).unwrap().damage
     }
 
     /// The headers of every append that counts, by file.
