@@ -232,6 +232,7 @@ impl Volume {
 
     fn target(&self, index: u32) -> Target {
         let segment = SegmentId { volume: self.descriptor.id, index };
+        tracing::trace!(target: "levee::stage", %segment, "routed");
         Target { session: self.session, segment, epoch: self.epoch.get() }
     }
 

@@ -94,6 +94,7 @@ impl FusionWriteEngine {
         let inner = &*self.0;
         check(&record);
         let bytes = record_bytes(&record);
+        tracing::trace!(target: "levee::stage", segment = %record.segment, sequence = %record.sequence, "gathered");
         inner.unsettled_bytes.set(inner.unsettled_bytes.get() + bytes);
         let this = inner.this.clone();
         inner.gathered.borrow_mut().push_back(Submitted::new(record, move |outcome| {

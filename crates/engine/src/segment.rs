@@ -201,6 +201,7 @@ impl Segment {
                 true => result = Err(self.no_volume()),
                 false => self.apply(effect, now, outside),
             }
+            tracing::trace!(target: "levee::stage", segment = %self.id, "applied");
             reply.send(result);
         }
     }

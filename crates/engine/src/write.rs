@@ -84,6 +84,7 @@ impl Core {
         let segment = self.segment(id)?;
         self.admission.admit(len).await;
         self.check_running()?;
+        tracing::trace!(target: "levee::stage", segment = %id, offset, len, "admitted");
         if len < self.options.large_write_bytes && len <= RECORD_DATA_MAX {
             let reply = self.submit_small(&segment, offset, data, checksums, stamp, arrived).await?;
             return settled(reply).await;

@@ -121,12 +121,14 @@ impl<B: Backend> Server<B> {
         let arrived = self.handle.now();
         let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len));
         let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
+        tracing::trace!(target: "levee::stage", segment = %target.segment, "session");
         let slot = match self.slots.try_take(1) {
             Some(slot) => slot,
             None => self.slots.take(1).await,
         };
         let since = self.handle.now();
         self.statistics.borrow_mut().queue_ns.record(since.nanos_since(arrived));
+        tracing::trace!(target: "levee::stage", segment = %target.segment, "slot");
         Ok(Admitted { in_flight, _slot: slot, since })
     }
 

@@ -203,6 +203,7 @@ impl Connection {
     /// Runs a request and queues its reply.
     async fn run(&self, mut request: Request) {
         let handle = &self.shared.handle;
+        tracing::trace!(target: "levee::stage", connection = self.peer.id, cookie = request.header.cookie, "received");
         let wait = handle.now().nanos_since(request.received_at);
         self.volume.statistics.borrow_mut().receive_wait_ns.record(wait);
         let (header, command) = (request.header, request.command);
@@ -233,6 +234,7 @@ impl Connection {
         let error = outcome.as_ref().err().map(|error| error.kind);
         let bytes = u64::from(header.len);
         volume.statistics.borrow_mut().on_outcome(command.operation(), latency_ns, bytes, error);
+        tracing::trace!(target: "levee::stage", connection = self.peer.id, cookie = header.cookie, "reply queued");
         self.outbox.put(now, request.permits, |out| match outcome {
             Ok(answer) => answer.put(out, self.export.structured, &header),
             Err(error) => {

@@ -76,6 +76,7 @@ impl Outbox {
                 ready.await;
                 continue;
             }
+            tracing::trace!(target: "levee::stage", connection = peer.id, bytes = len, "replies sent");
             peer.sends_since.set(Some(handle.now()));
             let result = peer.stream.send(parts).await;
             peer.sends_since.set(None);

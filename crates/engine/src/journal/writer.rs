@@ -240,6 +240,7 @@ impl JournalWriter {
         };
         let bytes = unconfirmed.batch.encode(&place);
         let len = bytes.len() as u64;
+        tracing::trace!(target: "levee::stage", file = %place.file, sequence = %place.sequence, len, "append");
         let appended = current.writer.append(bytes);
         sequence.0 += 1;
         state.unmarked = !unconfirmed.batch.is_marker();
@@ -299,6 +300,7 @@ impl JournalWriter {
         let Flight { file, sequence, len, unconfirmed, .. } = state.flights.pop_front()?;
         let batch = unconfirmed.batch;
         state.durable_through = sequence;
+        tracing::trace!(target: "levee::stage", %file, %sequence, "durable");
         let known = state.ledger.file(file).expect("a file with flights is in the ledger");
         known.on_append(sequence, len, batch.sequences());
         state.statistics.appends += 1;
