@@ -100,6 +100,12 @@ fn options(copies: u8) -> CreateOptions {
     }
 }
 
+/// The same, or those of a journal, which is made of written space.
+fn maybe_prepared(prepared: bool, copies: u8) -> CreateOptions {
+    let kind = if prepared { FileKind::Journal } else { FileKind::Data };
+    CreateOptions { kind, prepared, ..options(copies) }
+}
+
 fn blocks(byte: u8, count: usize) -> Bytes {
     let mut buffer = AlignedBuf::zeroed(count * BLOCK);
     buffer.fill(byte);
@@ -494,7 +500,7 @@ fn a_full_disk_says_so_and_room_comes_back() {
         bench.run(async move {
             let mut ids = Vec::new();
             loop {
-                match store.create(CreateOptions { prepared, ..options(1) }).await {
+                match store.create(maybe_prepared(prepared, 1)).await {
                     Ok(writer) => ids.push(writer.id()),
                     Err(error) => {
                         assert!(error.kind == ErrorKind::Full && error.message.contains("delete"), "{error}");
@@ -578,6 +584,33 @@ fn prepared_space_is_ready_ahead_of_need_and_used_again() {
 }
 
 #[test]
+fn a_prepared_data_file_takes_what_another_left_and_is_never_zero_written() {
+    let bench = Bench::new(18, 1);
+    let store = bench.open();
+    let prepared = CreateOptions { prepared: true, capacity: MIB, ..options(1) };
+    let vacant = |bench: &Bench| {
+        let files = bench.disk(0).files();
+        files.into_iter().filter(|(path, _)| path.to_string_lossy().contains("vacant-")).count()
+    };
+    let written = |bench: &Bench| bench.disk(0).counters().written_bytes;
+    let create = |store: &Store| {
+        let store = store.clone();
+        bench.run(async move { store.create(prepared).await.unwrap().id() })
+    };
+    let before = written(&bench);
+    let id = create(&store);
+    assert!(written(&bench) - before < 64 * KIB && vacant(&bench) == 0, "set aside, not written");
+    bench.run({
+        let store = store.clone();
+        async move { store.delete(id).await.unwrap() }
+    });
+    assert_eq!(vacant(&bench), 1);
+    let used = bench.disk(0).used();
+    create(&store);
+    assert_eq!((vacant(&bench), bench.disk(0).used()), (0, used), "the same space");
+}
+
+#[test]
 fn an_idle_store_does_nothing() {
     let bench = Bench::new(17, 2);
     let store = bench.open();
@@ -651,7 +684,7 @@ fn power_is_lost_at_every_step_of_a_seal() {
             2,
             move |store| {
                 Box::pin(async move {
-                    let mut writer = store.create(CreateOptions { prepared, ..options(2) }).await.unwrap();
+                    let mut writer = store.create(maybe_prepared(prepared, 2)).await.unwrap();
                     writer.append(blocks(1, 4)).await.unwrap();
                     writer.id()
                 })

@@ -5,7 +5,6 @@
 //! process (see [`super::open`]); `files` holds the files under the names of [`super::names`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,8 +13,8 @@ use std::time::Duration;
 use base::{AlignedBuf, Bytes, DirectoryId};
 use runtime::{File, Handle, OpenOptions};
 
-use super::header::HEADER;
 use super::names::Name;
+use super::spares::Spares;
 use super::superblock::{SLOT, SLOTS, StoreRecord, Superblock};
 
 /// Opens for reading past the page cache.
@@ -55,8 +54,7 @@ pub(crate) struct Directory {
     pub(crate) id: Cell<DirectoryId>,
     pub(crate) state: Cell<State>,
     pub(crate) space: SpaceCount,
-    /// Prepared space without a file, by capacity: the numbers in the names.
-    pub(crate) spares: RefCell<BTreeMap<u64, Vec<u64>>>,
+    pub(crate) spares: RefCell<Spares>,
     /// Bytes that a resynchronization still has to look at.
     pub(crate) behind_bytes: Cell<u64>,
     /// A write to it failed, but it holds files that are nowhere else: it gets no new ones.
@@ -202,7 +200,7 @@ impl Directory {
 
     /// What its spares take up.
     pub(crate) fn spare_bytes(&self) -> u64 {
-        self.spares.borrow().iter().map(|(capacity, numbers)| (HEADER + capacity) * numbers.len() as u64).sum()
+        self.spares.borrow().bytes()
     }
 
     /// Asks the file system for its room.

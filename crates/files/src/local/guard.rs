@@ -191,7 +191,7 @@ async fn check_empty(handle: &Handle, path: &Path, entries: &[DirectoryEntry], o
         )));
     }
     let Some(files) = list(handle, &path.join("files")).await? else { return Ok(()) };
-    match files.iter().find(|entry| !matches!(Name::parse(&entry.name), Some(Name::Making(_) | Name::Spare(_)))) {
+    match files.iter().find(|entry| !matches!(Name::parse(&entry.name), Some(Name::Making(_) | Name::Spare(..)))) {
         None => Ok(()),
         Some(file) => Err(Error::corrupt(format!(
             "{} has lost its superblock but contains files/{}: restore the superblock, or give an empty directory",

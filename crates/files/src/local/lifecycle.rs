@@ -13,6 +13,7 @@ use super::header::{Birth, COPIES_MAX, HEADER, Header};
 use super::names::Name;
 use super::pool::Vacancy;
 use super::space::plan_placement;
+use super::spares::SpareKind;
 use super::wait::all;
 use crate::{CreateOptions, Redundancy};
 
@@ -64,7 +65,7 @@ impl Local {
         let file = entry.id;
         self.catalogue.insert(entry);
         self.settle().await?;
-        if options.prepared {
+        if options.prepared && SpareKind::of(options.kind) == SpareKind::Written {
             self.prepare_ahead(options.kind, options.capacity);
         }
         self.touch_space();
@@ -267,7 +268,10 @@ impl Local {
     async fn remove_copy(&self, copy: &Copy, sealed: Option<u64>) -> io::Result<()> {
         let name = Name::File(copy.birth.kind, copy.birth.file);
         let removed = match copy.birth.prepared && copy.is_live() {
-            true => self.keep(&copy.directory, name, copy.birth.capacity).await,
+            true => {
+                let kind = SpareKind::of(copy.birth.kind);
+                self.keep(&copy.directory, name, kind, copy.birth.capacity).await
+            }
             false => {
                 let removed = self.handle.remove(&copy.directory.path_of(name)).await;
                 if removed.is_ok() {

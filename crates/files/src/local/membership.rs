@@ -132,7 +132,7 @@ impl Local {
         }
         directory.state.set(State::Failed);
         directory.failures.set(directory.failures.get() + 1);
-        directory.spares.borrow_mut().clear();
+        drop(directory.spares.take());
         directory.unguard();
         self.readers.forget_directory(directory.id.get());
         self.catalogue.detach_all(directory);

@@ -39,6 +39,7 @@ mod plan;
 mod pool;
 mod resync;
 mod space;
+mod spares;
 mod superblock;
 mod wait;
 

@@ -7,6 +7,8 @@
 //!     \-------------------------header durable-------------------^
 //! ```
 //!
+//! A data file that is deleted becomes `vacant-M` in the same way, and is taken for the next data file of its size.
+//!
 //! So a crash between any two steps leaves the old or the new state. What is still `making` when a store is opened
 //! is removed; a `spare` is one whatever its header says; everything else is a file, and never removed because its
 //! header is damaged.
@@ -15,6 +17,7 @@ use std::fmt;
 
 use base::FileId;
 
+use super::spares::SpareKind;
 use crate::FileKind;
 
 /// The meaning of a name.
@@ -22,8 +25,8 @@ use crate::FileKind;
 pub(crate) enum Name {
     /// A file of the store.
     File(FileKind, FileId),
-    /// Prepared space without a file: zero-written, or used before.
-    Spare(u64),
+    /// Space without a file, for the next one of its size.
+    Spare(SpareKind, u64),
     /// Not ready yet, without meaning after a crash.
     Making(u64),
 }
@@ -35,7 +38,8 @@ impl Name {
         let plain = number.len() == 16 && number.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let number = u64::from_str_radix(number, 16).ok().filter(|_| plain)?;
         match prefix {
-            "spare" => Some(Name::Spare(number)),
+            "spare" => Some(Name::Spare(SpareKind::Written, number)),
+            "vacant" => Some(Name::Spare(SpareKind::Allocated, number)),
             "making" => Some(Name::Making(number)),
             _ => {
                 let kind = FileKind::ALL.into_iter().find(|kind| kind.name() == prefix)?;
@@ -49,7 +53,8 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Name::File(kind, id) => write!(f, "{}-{id}", kind.name()),
-            Name::Spare(number) => write!(f, "spare-{number:016x}"),
+            Name::Spare(SpareKind::Written, number) => write!(f, "spare-{number:016x}"),
+            Name::Spare(SpareKind::Allocated, number) => write!(f, "vacant-{number:016x}"),
             Name::Making(number) => write!(f, "making-{number:016x}"),
         }
     }
@@ -67,7 +72,8 @@ mod tests {
             (Name::File(FileKind::Data, FileId(u64::MAX)), "data-ffffffffffffffff"),
             (Name::File(FileKind::Table, FileId(2)), "table-0000000000000002"),
             (Name::File(FileKind::Log, FileId(3)), "log-0000000000000003"),
-            (Name::Spare(4), "spare-0000000000000004"),
+            (Name::Spare(SpareKind::Written, 4), "spare-0000000000000004"),
+            (Name::Spare(SpareKind::Allocated, 6), "vacant-0000000000000006"),
             (Name::Making(5), "making-0000000000000005"),
         ];
         for (name, text) in names {

@@ -22,7 +22,6 @@ use super::header::{HEADER, Header};
 use super::layout::Unreadable;
 use super::names::Name;
 use super::plan::{Found, Plan, Role, plan_open};
-use super::pool::add_spare;
 use super::superblock::StoreRecord;
 use super::wait::bounded;
 use super::{Damaged, Local, LocalOptions, OpenReport};
@@ -255,7 +254,9 @@ impl Local {
                     self.catalogue.on_damaged(&directory, kind, id, damaged.to_string());
                     report.damaged.push(damaged);
                 }
-                (Some(Name::Spare(number)), Content::Spare(capacity)) => add_spare(&directory, number, capacity),
+                (Some(Name::Spare(kind, number)), Content::Spare(capacity)) => {
+                    directory.spares.borrow_mut().add(kind, capacity, number);
+                }
                 (Some(name), _) => scan.rubbish.push((directory, name)),
                 (None, _) => report.notes.push(format!("{}/{text} is not ours", directory.files().display())),
             }
@@ -297,7 +298,7 @@ impl Local {
                 directory.on_number(number);
                 Ok(Content::Rubbish)
             }
-            Name::Spare(number) => {
+            Name::Spare(_, number) => {
                 directory.on_number(number);
                 let file = self.handle.open(&path, READ).await.map_err(fail)?;
                 let length = file.length().await.map_err(fail)?;

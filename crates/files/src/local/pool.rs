@@ -1,9 +1,10 @@
 //! Space for new files: fallocated, or prepared so that a durable append touches no file-system metadata.
 //!
-//! **Prepared** space was written once: with zeros, or by a file that was deleted. It waits as a *spare* in the pool
-//! of its directory. The pool is bounded; it gives way when other files need the room. A capacity is *hot* while
-//! files of it are being created: then spares of it are zero-written in the background, ahead of need, as many as
-//! there are such files, but not more than [`READY_BYTES_MAX`] unless one is more.
+//! **Prepared** space was written once: with zeros, or by a file that was deleted. It waits among the [`super::spares`]
+//! of its directory, which are bounded and give way when other files need the room. While journal files of a capacity
+//! are being created, spares of it are zero-written in the background, ahead of need, as many as there are such
+//! files, but not more than [`READY_BYTES_MAX`] unless one is more. A prepared data file gets what another one left,
+//! or else space that is only allocated.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,13 +18,10 @@ use super::Local;
 use super::directory::{Directory, MAKE, MAKE_UNSYNCED, WRITE, lock_within};
 use super::header::HEADER;
 use super::names::Name;
+use super::spares::{SPARES_PER_CAPACITY_MAX, SpareKind};
 use super::wait::Pace;
 use crate::FileKind;
 
-/// Spares that a directory keeps of one capacity.
-const SPARES_PER_CAPACITY_MAX: usize = 8;
-/// Spares that a directory keeps in all.
-const SPARES_MAX: usize = 32;
 /// Bytes of one capacity that are zero-written ahead of need.
 const READY_BYTES_MAX: u64 = 256 * MIB;
 /// One write of zeros while somebody waits for them.
@@ -59,8 +57,10 @@ impl Local {
             self.make_room(directory, HEADER + capacity).await?;
             return self.make_allocated(directory, capacity).await;
         }
-        while let Some(number) = take_spare(directory, capacity) {
-            let name = Name::Spare(number);
+        let spare = SpareKind::of(kind);
+        loop {
+            let taken = directory.spares.borrow_mut().take(spare, capacity);
+            let Some(name) = taken else { break };
             let file = self.handle.open(&directory.path_of(name), WRITE).await?;
             if lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
                 return Ok(Vacancy { name, file });
@@ -70,6 +70,9 @@ impl Local {
             directory.space.on_released(HEADER + capacity);
         }
         self.make_room(directory, HEADER + capacity).await?;
+        if spare == SpareKind::Allocated {
+            return self.make_allocated(directory, capacity).await;
+        }
         let name = self.make_zeroed(directory, kind, capacity, None).await?;
         let file = self.handle.open(&directory.path_of(name), WRITE).await?;
         match lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
@@ -148,12 +151,13 @@ impl Local {
                 capacity.saturating_mul(copies).saturating_sub(self.allocated_bytes() + self.spare_bytes())
             });
             let fits = directory.room() - directory.spare_bytes() >= bytes && limit.is_none_or(|free| free >= bytes);
-            let largest = directory.spares.borrow().keys().next_back().copied();
-            let (false, Some(capacity)) = (fits, largest) else { return Ok(()) };
-            if let Some(number) = take_spare(directory, capacity) {
-                self.handle.remove(&directory.path_of(Name::Spare(number))).await?;
-                directory.space.on_released(HEADER + capacity);
+            if fits {
+                return Ok(());
             }
+            let largest = directory.spares.borrow_mut().take_largest();
+            let Some((name, capacity)) = largest else { return Ok(()) };
+            self.handle.remove(&directory.path_of(name)).await?;
+            directory.space.on_released(HEADER + capacity);
         }
     }
 
@@ -161,11 +165,11 @@ impl Local {
     pub(crate) fn prepare_ahead(self: &Rc<Self>, kind: FileKind, capacity: u64) {
         for directory in self.members() {
             let key = (directory.id.get().0, capacity);
-            if count(&directory, capacity) < self.spares_wanted(capacity) && self.preparing.0.borrow_mut().insert(key) {
+            if ready(&directory, capacity) < self.spares_wanted(capacity) && self.preparing.0.borrow_mut().insert(key) {
                 let weak = self.this.clone();
                 let task = async move {
                     while let Some(local) = weak.upgrade()
-                        && count(&directory, capacity) < local.spares_wanted(capacity)
+                        && ready(&directory, capacity) < local.spares_wanted(capacity)
                         && local.prepare_one(&directory, kind, capacity).await
                     {}
                     if let Some(local) = weak.upgrade() {
@@ -179,7 +183,9 @@ impl Local {
 
     /// How many spares of a capacity are to be ready: as many as there are files of it.
     fn spares_wanted(&self, capacity: u64) -> usize {
-        let is_alike = |entry: &&Rc<super::catalogue::Entry>| entry.prepared && entry.capacity == capacity;
+        let is_alike = |entry: &&Rc<super::catalogue::Entry>| {
+            entry.prepared && entry.capacity == capacity && SpareKind::of(entry.kind) == SpareKind::Written
+        };
         let in_use = self.catalogue.all().iter().filter(is_alike).count();
         let most = (READY_BYTES_MAX / capacity).clamp(1, SPARES_PER_CAPACITY_MAX as u64);
         in_use.clamp(1, most as usize)
@@ -196,7 +202,7 @@ impl Local {
         let made = match self.make_zeroed(directory, kind, capacity, Some(pace)).await {
             // What was made before a failure is gone, or will be.
             Ok(_) if directory.failures.get() != failures => return false,
-            Ok(name) => self.keep(directory, name, capacity).await,
+            Ok(name) => self.keep(directory, name, SpareKind::of(kind), capacity).await,
             Err(error) => Err(error),
         };
         match made {
@@ -209,47 +215,42 @@ impl Local {
         }
     }
 
-    /// Turns a file or finished space into a spare, or removes it where the pool is full. The name it had is gone,
-    /// but not durably yet. False if it was removed.
-    pub(crate) async fn keep(&self, directory: &Rc<Directory>, name: Name, capacity: u64) -> io::Result<bool> {
-        let full = count(directory, capacity) >= SPARES_PER_CAPACITY_MAX
-            || directory.spares.borrow().values().map(Vec::len).sum::<usize>() >= SPARES_MAX;
+    /// Turns a file or finished space into a spare, or removes it where there are enough. The name it had is gone, but
+    /// not durably yet. False if it was removed.
+    pub(crate) async fn keep(
+        &self,
+        directory: &Rc<Directory>,
+        name: Name,
+        kind: SpareKind,
+        capacity: u64,
+    ) -> io::Result<bool> {
         let path = directory.path_of(name);
-        if full {
+        if directory.spares.borrow().count(kind, capacity) >= SPARES_PER_CAPACITY_MAX {
             self.handle.remove(&path).await?;
             directory.space.on_released(HEADER + capacity);
             return Ok(false);
         }
         let (number, failures) = (directory.take_number(), directory.failures.get());
-        self.handle.rename(&path, &directory.path_of(Name::Spare(number))).await?;
+        self.handle.rename(&path, &directory.path_of(Name::Spare(kind, number))).await?;
         // A name that is not durable must not be given away: a crash would bring the file of before back under its
         // old name, with the header of the next one.
         directory.sync_names().await?;
-        if directory.failures.get() == failures {
-            add_spare(directory, number, capacity);
+        if directory.failures.get() != failures {
+            return Ok(true);
+        }
+        directory.spares.borrow_mut().add(kind, capacity, number);
+        let surplus = directory.spares.borrow_mut().take_surplus(kind);
+        if let Some((name, capacity)) = surplus {
+            self.handle.remove(&directory.path_of(name)).await?;
+            directory.space.on_released(HEADER + capacity);
         }
         Ok(true)
     }
 }
 
-/// Puts a spare into the pool of its directory.
-pub(crate) fn add_spare(directory: &Directory, number: u64, capacity: u64) {
-    directory.on_number(number);
-    directory.spares.borrow_mut().entry(capacity).or_default().push(number);
-}
-
-fn take_spare(directory: &Directory, capacity: u64) -> Option<u64> {
-    let mut spares = directory.spares.borrow_mut();
-    let numbers = spares.get_mut(&capacity)?;
-    let number = numbers.pop();
-    if numbers.is_empty() {
-        spares.remove(&capacity);
-    }
-    number
-}
-
-fn count(directory: &Directory, capacity: u64) -> usize {
-    directory.spares.borrow().get(&capacity).map_or(0, Vec::len)
+/// Spares of `capacity` that a journal could use at once.
+fn ready(directory: &Directory, capacity: u64) -> usize {
+    directory.spares.borrow().count(SpareKind::Written, capacity)
 }
 
 /// Reserves the blocks of a file; where the file system cannot, gives it its length only.

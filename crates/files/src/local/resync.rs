@@ -329,7 +329,7 @@ impl Local {
         for (text, name) in self.names_in(directory).await? {
             let id = match name {
                 Name::File(_, id) => Some(id),
-                Name::Spare(_) | Name::Making(_) => None,
+                Name::Spare(..) | Name::Making(_) => None,
             };
             let attached = id.and_then(|id| self.catalogue.get_any(id)).is_some_and(|entry| entry.is_in(directory));
             if !attached {
