@@ -80,6 +80,21 @@ impl AlignedBuf {
         self.len = len;
     }
 
+    /// Where somebody else may write up to [`AlignedBuf::capacity`] bytes; see [`AlignedBuf::set_written`].
+    pub fn as_target(&mut self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    /// Makes the first `len` bytes visible, without zeroing them first.
+    ///
+    /// # Safety
+    /// They were written through [`AlignedBuf::as_target`], or visible before.
+    pub unsafe fn set_written(&mut self, len: usize) {
+        assert!(len <= self.capacity, "a buffer does not grow");
+        self.initialized = self.initialized.max(len);
+        self.len = len;
+    }
+
     /// Appends `bytes`; the capacity must suffice.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let (start, end) = (self.len, self.len + bytes.len());

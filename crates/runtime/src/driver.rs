@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,8 +69,9 @@ pub enum Op {
     Open { path: PathBuf, options: OpenOptions },
     /// Closes a file, listener or stream. Operations in flight on it end with an error.
     Close { id: ResourceId },
-    /// Reads at `offset` into the whole length of `buffer`; `value` is the count of bytes read, short only at the end.
-    Read { id: ResourceId, offset: u64, buffer: AlignedBuf },
+    /// Reads `len` bytes at `offset` into `buffer`, an empty one that has room for them; `value` is the count of bytes
+    /// read, short only at the end, and the buffer comes back with so many.
+    Read { id: ResourceId, offset: u64, buffer: AlignedBuf, len: usize },
     /// Writes `data` at `offset`; `value` is the count of bytes written, which may be short.
     Write { id: ResourceId, offset: u64, data: Bytes },
     /// Makes all completed writes of the file durable (fdatasync).
@@ -100,8 +102,9 @@ pub enum Op {
     Accept { id: ResourceId },
     /// Connects: `value` is the stream's [`ResourceId`].
     Connect { address: Address },
-    /// Receives into `buffer[from..]`; `value` is the count of bytes, 0 at the end of the stream.
-    Receive { id: ResourceId, buffer: AlignedBuf, from: usize },
+    /// Receives into a range of `buffer`'s memory that begins within its length and may end behind it; `value` is the
+    /// count of bytes, 0 at the end of the stream. The buffer comes back long enough to show them.
+    Receive { id: ResourceId, buffer: AlignedBuf, range: Range<usize> },
     /// Sends `data` (gathered); `value` is the count of bytes sent, which may be short.
     Send { id: ResourceId, data: Vec<Bytes> },
     /// Ends both directions of a stream; operations in flight on it end.

@@ -42,13 +42,11 @@ impl File {
     /// # Errors
     /// The disk's.
     pub async fn read_up_to(&self, offset: u64, len: usize) -> io::Result<AlignedBuf> {
-        let outcome = self.0.handle.operate(Op::Read { id: self.0.id, offset, buffer: AlignedBuf::zeroed(len) }).await;
-        let count = outcome.value?;
+        let buffer = AlignedBuf::with_capacity(len);
+        let outcome = self.0.handle.operate(Op::Read { id: self.0.id, offset, buffer, len }).await;
+        outcome.value?;
         match outcome.payload {
-            Payload::Buffer(mut buffer) => {
-                buffer.set_len(count as usize);
-                Ok(buffer)
-            }
+            Payload::Buffer(buffer) => Ok(buffer),
             _ => Err(io::Error::other("the driver kept a read's buffer")),
         }
     }

@@ -1,6 +1,7 @@
 //! Listeners and streams.
 
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes};
@@ -48,7 +49,19 @@ impl Listener {
 impl Stream {
     /// Receives into `buffer[from..]` and gives the buffer back with the count of new bytes, 0 at the stream's end.
     pub async fn receive(&self, buffer: AlignedBuf, from: usize) -> (io::Result<usize>, AlignedBuf) {
-        let outcome = self.0.handle.operate(Op::Receive { id: self.0.id, buffer, from }).await;
+        let range = from..buffer.len();
+        self.receive_into(buffer, range).await
+    }
+
+    /// Receives up to `room` bytes behind those of `buffer`, which has the capacity, and gives it back with them and
+    /// with their count, 0 at the stream's end.
+    pub async fn receive_more(&self, buffer: AlignedBuf, room: usize) -> (io::Result<usize>, AlignedBuf) {
+        let range = buffer.len()..buffer.len() + room;
+        self.receive_into(buffer, range).await
+    }
+
+    async fn receive_into(&self, buffer: AlignedBuf, range: Range<usize>) -> (io::Result<usize>, AlignedBuf) {
+        let outcome = self.0.handle.operate(Op::Receive { id: self.0.id, buffer, range }).await;
         match outcome.payload {
             Payload::Buffer(buffer) => (outcome.value.map(|n| n as usize), buffer),
             _ => (Err(io::Error::other("the driver kept a buffer")), AlignedBuf::zeroed(0)),

@@ -232,10 +232,10 @@ impl State {
         match op {
             // Calls on open files and streams that go through the ring.
             Op::Close { id: resource } => self.close(id, resource),
-            Op::Read { id: resource, offset, buffer } => match self.resources.find(resource) {
+            Op::Read { id: resource, offset, buffer, len } => match self.resources.find(resource) {
                 Ok((key, resource)) => {
                     let direct = resource.is_direct();
-                    self.start(id, Some(key), Work::Read { buffer, done: 0, offset, direct });
+                    self.start(id, Some(key), Work::Read { buffer, len, done: 0, offset, direct });
                 }
                 Err(error) => self.finish(id, Err(error), Payload::Buffer(buffer)),
             },
@@ -248,10 +248,10 @@ impl State {
             }
             Op::SetLen { id: resource, len } if self.truncates => self.start_on(id, resource, |_| Work::SetLen { len }),
             Op::Accept { id: resource } => self.start_on(id, resource, |_| Work::Accept),
-            Op::Receive { id: resource, buffer, from } => {
-                assert!(from < buffer.len(), "a receive needs room");
+            Op::Receive { id: resource, buffer, range } => {
+                assert!(!range.is_empty() && range.start <= buffer.len(), "a receive needs room");
                 match self.resources.find(resource) {
-                    Ok((key, _)) => self.start(id, Some(key), Work::Receive { buffer, from }),
+                    Ok((key, _)) => self.start(id, Some(key), Work::Receive { buffer, range }),
                     Err(error) => self.finish(id, Err(error), Payload::Buffer(buffer)),
                 }
             }

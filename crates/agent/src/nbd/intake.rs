@@ -21,10 +21,9 @@ const QUIET_FILLS_MAX: u32 = 64;
 pub(crate) struct Intake {
     handle: Handle,
     stream: Stream,
+    /// What was received; from `start` on it is not yet consumed.
     buffer: AlignedBuf,
-    /// What was received and not yet consumed.
     start: usize,
-    end: usize,
     large_buffers: Budget,
     large: Option<Permit>,
     /// Whether the last fill left no room, and no payload was received directly since.
@@ -38,9 +37,8 @@ impl Intake {
         Intake {
             handle: handle.clone(),
             stream,
-            buffer: AlignedBuf::zeroed(SMALL),
+            buffer: AlignedBuf::with_capacity(SMALL),
             start: 0,
-            end: 0,
             large_buffers,
             large: None,
             filled: false,
@@ -51,13 +49,13 @@ impl Intake {
 
     /// What is there.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        &self.buffer[self.start..]
     }
 
     /// The next `count` bytes were understood.
     pub(crate) fn consume(&mut self, count: usize) {
         self.start += count;
-        assert!(self.start <= self.end, "only what is there is consumed");
+        assert!(self.start <= self.buffer.len(), "only what is there is consumed");
     }
 
     /// When the last bytes arrived.
@@ -71,13 +69,13 @@ impl Intake {
     /// The world's; the end of the stream is `UnexpectedEof`.
     pub(crate) async fn fill(&mut self) -> io::Result<()> {
         self.make_room();
-        let buffer = std::mem::replace(&mut self.buffer, AlignedBuf::zeroed(0));
-        let (count, buffer) = self.stream.receive(buffer, self.end).await;
+        let buffer = std::mem::replace(&mut self.buffer, AlignedBuf::with_capacity(0));
+        let room = buffer.capacity() - buffer.len();
+        let (count, buffer) = self.stream.receive_more(buffer, room).await;
         self.buffer = buffer;
-        let count = self.arrived(count?)?;
-        self.end += count;
-        self.filled = self.end == self.buffer.len();
-        self.quiet_fills = if self.end > SMALL { 0 } else { self.quiet_fills + 1 };
+        self.arrived(count?)?;
+        self.filled = self.buffer.len() == self.buffer.capacity();
+        self.quiet_fills = if self.buffer.len() > SMALL { 0 } else { self.quiet_fills + 1 };
         Ok(())
     }
 
@@ -100,10 +98,9 @@ impl Intake {
                 continue;
             }
             self.filled = false;
-            payload.set_len(len);
-            let (count, buffer) = self.stream.receive(payload, done).await;
+            let (count, buffer) = self.stream.receive_more(payload, len - done).await;
             payload = buffer;
-            payload.set_len(done + self.arrived(count?)?);
+            self.arrived(count?)?;
         }
     }
 
@@ -123,17 +120,17 @@ impl Intake {
         }
     }
 
-    fn arrived(&mut self, count: usize) -> io::Result<usize> {
+    fn arrived(&mut self, count: usize) -> io::Result<()> {
         self.received_at = self.handle.now();
         match count {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            count => Ok(count),
+            _ => Ok(()),
         }
     }
 
     /// Moves what is left to the front, into a buffer of the right size.
     fn make_room(&mut self) {
-        let left = self.start..self.end;
+        let left = self.start..self.buffer.len();
         if self.large.is_none() && self.filled {
             self.large = self.large_buffers.try_take(1);
             if self.large.is_some() {
@@ -143,20 +140,21 @@ impl Intake {
             self.large = None;
             self.replace(SMALL);
         } else if left.is_empty() {
-            (self.start, self.end) = (0, 0);
+            self.start = 0;
+            self.buffer.set_len(0);
         } else if left.start > 0 {
             self.buffer.copy_within(left.clone(), 0);
-            (self.start, self.end) = (0, left.len());
+            self.start = 0;
+            self.buffer.set_len(left.len());
         }
         self.quiet_fills = if self.large.is_some() { self.quiet_fills } else { 0 };
-        assert!(self.end < self.buffer.len(), "what is left always leaves room");
+        assert!(self.buffer.len() < self.buffer.capacity(), "what is left always leaves room");
     }
 
     fn replace(&mut self, size: usize) {
-        let mut buffer = AlignedBuf::zeroed(size);
-        let len = self.end - self.start;
-        buffer[..len].copy_from_slice(&self.buffer[self.start..self.end]);
+        let mut buffer = AlignedBuf::with_capacity(size);
+        buffer.extend_from_slice(self.bytes());
         self.buffer = buffer;
-        (self.start, self.end) = (0, len);
+        self.start = 0;
     }
 }

@@ -132,7 +132,7 @@ fn figure_9(settings: LoopSettings) -> Vec<(String, u64)> {
     let (world, handle) = start(settings);
     let trace = Trace::default();
     // D5 is a request that has arrived already: receiving it takes 5 us, and it makes E3, F3, d3 and e3.
-    let receive = handle.operate(Op::Receive { id: ResourceId(1), buffer: base::AlignedBuf::zeroed(0), from: 0 });
+    let receive = handle.operate(Op::Receive { id: ResourceId(1), buffer: base::AlignedBuf::zeroed(0), range: 0..0 });
     world.arrives(world.submitted.borrow()[0].0, 0);
     world.receive_takes.set(Duration::from_micros(5));
     let receiver = {

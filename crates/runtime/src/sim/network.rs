@@ -115,10 +115,10 @@ impl Network {
             Op::Receive { id, buffer, .. } if !self.streams.knows(id.0) => {
                 step.effects.outcome(caller, fail(EBADF), Payload::Buffer(buffer));
             }
-            Op::Receive { id, buffer, from } => {
+            Op::Receive { id, buffer, range } => {
                 self.waiting.insert(caller, id.0);
                 self.on_streams(step, |streams, now_ns, wires| {
-                    streams.receive(now_ns, id.0, caller, buffer, from, wires)
+                    streams.receive(now_ns, id.0, caller, buffer, range, wires)
                 });
             }
             Op::Send { id, .. } | Op::Shutdown { id } if !self.streams.knows(id.0) => {

@@ -279,10 +279,10 @@ fn fingerprint(op: &Op) -> u64 {
         ends.fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
     };
     match op {
-        Op::Read { offset, buffer, .. } => 1 ^ offset.rotate_left(8) ^ (buffer.len() as u64),
+        Op::Read { offset, len, .. } => 1 ^ offset.rotate_left(8) ^ (*len as u64),
         Op::Write { offset, data, .. } => 2 ^ offset.rotate_left(8) ^ sample(data).rotate_left(32),
         Op::Send { data, .. } => data.iter().fold(3, |sum, part| sum ^ sample(part).rotate_left(32)),
-        Op::Receive { buffer, from, .. } => 4 ^ ((buffer.len() - from) as u64).rotate_left(8),
+        Op::Receive { range, .. } => 4 ^ (range.len() as u64).rotate_left(8),
         Op::Sync { .. } => 5,
         Op::Allocate { offset, len, .. } => 6 ^ offset.rotate_left(8) ^ len.rotate_left(16),
         Op::SetLen { len, .. } => 7 ^ len.rotate_left(8),

@@ -6,6 +6,7 @@
 //! without room waits. Sends may be short and receives may return any prefix of what has arrived, at random.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use base::{AlignedBuf, Bytes, Prng};
 
@@ -54,7 +55,7 @@ struct End {
 struct Receiving {
     caller: Caller,
     buffer: AlignedBuf,
-    from: usize,
+    range: Range<usize>,
 }
 
 enum Packet {
@@ -115,12 +116,12 @@ impl Streams {
         id: u64,
         caller: Caller,
         buffer: AlignedBuf,
-        from: usize,
+        range: Range<usize>,
         wires: &mut Wires<'_>,
     ) {
         let end = self.ends.get_mut(&id).expect("the caller checked");
-        assert!(from <= buffer.len(), "a receive starts within its buffer");
-        end.receiving.push_back(Receiving { caller, buffer, from });
+        assert!(range.start <= buffer.len() && range.end <= buffer.capacity(), "a receive lies in its buffer");
+        end.receiving.push_back(Receiving { caller, buffer, range });
         self.serve_receivers(now_ns, id, wires);
     }
 
@@ -269,8 +270,8 @@ impl Streams {
     fn serve_receivers(&mut self, now_ns: u64, id: u64, wires: &mut Wires<'_>) {
         let Some(end) = self.ends.get_mut(&id) else { return };
         let mut received = 0;
-        while let Some(Receiving { buffer, from, .. }) = end.receiving.front() {
-            let room = buffer.len() - from;
+        while let Some(Receiving { range, .. }) = end.receiving.front() {
+            let room = range.len();
             let value = match (room, end.arrived_len) {
                 (0, _) => Ok(0),
                 (_, 0) if !end.ended => break,
@@ -280,9 +281,13 @@ impl Streams {
                 },
                 (room, arrived) => Ok(wires.portion(room.min(arrived))),
             };
-            let Receiving { caller, mut buffer, from } = end.receiving.pop_front().expect("just seen");
+            let Receiving { caller, mut buffer, range } = end.receiving.pop_front().expect("just seen");
             let count = *value.as_ref().unwrap_or(&0);
-            end.take_arrived(&mut buffer[from..from + count]);
+            let shown = range.start..range.start + count;
+            if buffer.len() < shown.end {
+                buffer.set_len(shown.end);
+            }
+            end.take_arrived(&mut buffer[shown]);
             received += count;
             wires.effects.outcome(caller, value.map(|count| count as u64), Payload::Buffer(buffer));
         }

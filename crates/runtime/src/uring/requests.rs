@@ -4,6 +4,7 @@
 
 use std::ffi::{CString, c_void};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -32,10 +33,11 @@ pub(super) struct Request {
     pub work: Work,
 }
 
+/// What a request asks for. A read has `done` of its `len` bytes.
 pub(super) enum Work {
     Open { path: CString, options: OpenOptions, direct: bool },
     Close { fd: RawFd, is_file: bool },
-    Read { buffer: AlignedBuf, done: usize, offset: u64, direct: bool },
+    Read { buffer: AlignedBuf, len: usize, done: usize, offset: u64, direct: bool },
     Write { data: Bytes, bounce: Option<AlignedBuf>, offset: u64 },
     Sync,
     SyncDirectory { directory: OwnedFd },
@@ -45,7 +47,7 @@ pub(super) enum Work {
     Remove { path: CString },
     Accept,
     Connect { socket: OwnedFd, address: RawAddress },
-    Receive { buffer: AlignedBuf, from: usize },
+    Receive { buffer: AlignedBuf, range: Range<usize> },
     Send { data: Vec<Bytes>, message: Option<Box<Message>> },
     Shutdown,
 }
@@ -93,10 +95,12 @@ impl Work {
                 let flags = if *is_file { Flags::ASYNC } else { Flags::empty() };
                 opcode::Close::new(Fd(*fd)).build().flags(flags)
             }
-            Work::Read { buffer, done, offset, .. } => {
-                let rest = &mut buffer[*done..];
-                let len = rest.len().min(TRANSFER_MAX) as u32;
-                opcode::Read::new(file, rest.as_mut_ptr(), len).offset(*offset + *done as u64).build()
+            Work::Read { buffer, len, done, offset, .. } => {
+                assert!(done <= len && *len <= buffer.capacity(), "a read has room");
+                let rest = (*len - *done).min(TRANSFER_MAX) as u32;
+                // SAFETY: within the buffer's memory.
+                let target = unsafe { buffer.as_target().add(*done) };
+                opcode::Read::new(file, target.as_ptr(), rest).offset(*offset + *done as u64).build()
             }
             Work::Write { data, bounce, offset } => {
                 let bytes: &[u8] = bounce.as_deref().unwrap_or(data);
@@ -115,9 +119,11 @@ impl Work {
             Work::Connect { socket, address } => {
                 opcode::Connect::new(Fd(socket.as_raw_fd()), address.as_ptr(), address.len()).build()
             }
-            Work::Receive { buffer, from } => {
-                let room = &mut buffer[*from..];
-                opcode::Recv::new(file, room.as_mut_ptr(), room.len().min(TRANSFER_MAX) as u32).build()
+            Work::Receive { buffer, range } => {
+                assert!(range.end <= buffer.capacity(), "a receive stays in its buffer");
+                // SAFETY: within the buffer's memory.
+                let target = unsafe { buffer.as_target().add(range.start) };
+                opcode::Recv::new(file, target.as_ptr(), range.len().min(TRANSFER_MAX) as u32).build()
             }
             Work::Send { data, message } => match message {
                 Some(message) => opcode::SendMsg::new(file, &message.header).flags(libc::MSG_NOSIGNAL as u32).build(),
@@ -146,11 +152,11 @@ impl Request {
             Err(_) if self.is_repeated(-result) => return Next::Again,
             Err(_) => Err(io::Error::from_raw_os_error(-result)),
         };
-        if let (Work::Read { buffer, done, direct, .. }, Ok(count)) = (&mut self.work, &value) {
+        if let (Work::Read { len, done, direct, .. }, Ok(count)) = (&mut self.work, &value) {
             *done += *count as usize;
             // A direct read that ends within a block has met the end of the file, and could not go on from there.
             let goes_on = *count > 0 && (!*direct || done.is_multiple_of(ALIGNMENT));
-            if goes_on && *done < buffer.len() && !self.cancelled {
+            if goes_on && *done < *len && !self.cancelled {
                 return Next::Again;
             }
         }
@@ -159,10 +165,19 @@ impl Request {
             (Work::Open { direct, .. }, Ok(fd)) => Next::Opened(own(fd), Kind::File { direct }),
             (Work::Accept, Ok(fd)) => Next::Opened(own(fd), Kind::Stream),
             (Work::Connect { socket, .. }, Ok(_)) => Next::Opened(socket, Kind::Stream),
-            (Work::Read { buffer, done, .. }, value) => {
+            (Work::Read { mut buffer, done, .. }, value) => {
+                // SAFETY: the kernel wrote so many bytes.
+                unsafe { buffer.set_written(done) };
                 Next::Done(Outcome { value: value.map(|_| done as u64), payload: Payload::Buffer(buffer) })
             }
-            (Work::Receive { buffer, .. }, value) => Next::Done(Outcome { value, payload: Payload::Buffer(buffer) }),
+            (Work::Receive { mut buffer, range }, value) => {
+                let end = range.start + value.as_ref().map_or(0, |count| *count as usize);
+                if end > buffer.len() {
+                    // SAFETY: what lies before the range was visible, and the kernel wrote the rest.
+                    unsafe { buffer.set_written(end) };
+                }
+                Next::Done(Outcome { value, payload: Payload::Buffer(buffer) })
+            }
             (_, value) => Next::Done(Outcome { value, payload: Payload::None }),
         }
     }

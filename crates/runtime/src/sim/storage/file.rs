@@ -43,7 +43,7 @@ impl Storage {
         };
         match op {
             _ if !alive => now_ns + 1_000,
-            Op::Read { buffer, .. } => serve(buffer.len() as u64, false),
+            Op::Read { len, .. } => serve(*len as u64, false),
             Op::Write { data, .. } if options.direct || options.dsync => serve(data.len() as u64, options.dsync),
             Op::Write { data, .. } => disk.serve_cached(now_ns, data.len() as u64, prng),
             Op::Sync { .. } => {
@@ -122,8 +122,10 @@ impl Storage {
                 *payload = buffer_of(op);
                 fail(EIO)
             }
-            Op::Read { offset, mut buffer, .. } => {
+            Op::Read { offset, mut buffer, len, .. } => {
+                buffer.set_len(len);
                 let value = read(disk, description, offset, &mut buffer, prng);
+                buffer.set_len(value.as_ref().map_or(0, |count| *count as usize));
                 *payload = Payload::Buffer(buffer);
                 value
             }
