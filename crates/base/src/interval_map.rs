@@ -74,6 +74,12 @@ impl<V> IntervalMap<V> {
         (address < *end).then_some((start..*end, value))
     }
 
+    /// Whether no range overlaps `range`, which is not empty.
+    pub fn is_free(&self, range: &Range<u64>) -> bool {
+        // If any does, then the last one that begins before its end does.
+        self.ranges.range(..range.end).next_back().is_none_or(|(_, (end, _))| *end <= range.start)
+    }
+
     /// The parts of `range` that no range covers, by address.
     pub fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
@@ -102,7 +108,7 @@ impl<V: Split> IntervalMap<V> {
 
     /// Cuts `range` out of the map and returns what was there, clipped to `range`, by address.
     pub fn remove(&mut self, range: Range<u64>) -> Vec<(Range<u64>, V)> {
-        if range.is_empty() {
+        if range.is_empty() || self.is_free(&range) {
             return Vec::new();
         }
         self.cut(range.start);
@@ -184,6 +190,7 @@ mod tests {
                 let (a, b) = (a.min(b), a.max(b));
                 let gap: u64 = map.gaps(a..b).iter().map(|g| g.end - g.start).sum();
                 assert_eq!(gap, (a..b).filter(|&i| model[i as usize].is_none()).count() as u64);
+                assert!(a == b || map.is_free(&(a..b)) == (gap == b - a));
                 assert!(map.overlapping(a..b).all(|(r, _)| r.start < b && r.end > a));
             }
         }

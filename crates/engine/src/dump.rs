@@ -136,12 +136,11 @@ impl Core {
                     entries.push(Entry::zeros(block.block(), 1, block.sequence()));
                     continue;
                 }
-                let at = buffer.len();
-                match &base {
-                    Base::Data(bytes) => buffer.extend_from_slice(bytes),
-                    Base::Zeros | Base::Lost => buffer.set_len(at + BLOCK as usize),
-                }
-                let mut checksum = block.fill(segment.id(), &mut buffer[at..])?;
+                let below = match &base {
+                    Base::Data(bytes) => Some(&bytes[..]),
+                    Base::Zeros | Base::Lost => None,
+                };
+                let mut checksum = block.append_to(&mut buffer, segment.id(), below)?;
                 if matches!(base, Base::Lost) {
                     checksum = !checksum;
                 }

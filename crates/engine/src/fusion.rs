@@ -106,7 +106,7 @@ impl FusionWriteEngine {
         let plan = inner.gathering.borrow_mut().on_record(inner.handle.now(), bytes);
         match plan {
             FusionPlan::Close => inner.pump(),
-            FusionPlan::AtTurnEnd | FusionPlan::WaitUntil(_) => inner.look_at_turn_end(),
+            _ => inner.look_at_turn_end(),
         }
     }
 
@@ -186,9 +186,10 @@ impl Inner {
 
     /// Closes what is gathered, or arranges to look again.
     fn look(&self) {
-        let plan = self.gathering.borrow().plan_close(self.handle.now());
+        let plan = self.gathering.borrow().plan_close(self.handle.now(), self.journal.in_flight());
         match plan {
-            None => {}
+            // The journal tells of every append that lands.
+            None | Some(FusionPlan::WhenLanded) => {}
             Some(FusionPlan::Close | FusionPlan::AtTurnEnd) => self.pump(),
             Some(FusionPlan::WaitUntil(deadline)) => self.look_at(deadline),
         }

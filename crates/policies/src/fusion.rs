@@ -5,7 +5,12 @@
 //! interval between polls of the network). Here the loop's turn is the poll: what one turn received is there at its
 //! end, so the default is not to wait beyond it, and a wait is a setting.
 //!
-//! Names: *gathered*, records that are in no append yet; *block*, the amount from which waiting is pointless.
+//! While the disk is busy with appends, another small one gains nothing: it would land with the next one, and each
+//! costs the processor as much as a large one. So with [`FusionSettings::busy_appends`] in flight what comes gathers
+//! until one of them lands, or until there is enough for an append that is large in itself.
+//!
+//! Names: *gathered*, records that are in no append yet; *block*, the amount from which waiting is pointless; *busy*,
+//! said of a disk that has appends in flight.
 //!
 //! Invariants: a decision to wait has a deadline, `wait` after the oldest gathered record; nothing gathered, nothing
 //! to decide.
@@ -21,13 +26,23 @@ pub struct FusionSettings {
     pub block_bytes: u64,
     /// How long the oldest record waits for others; zero: until the end of the turn.
     pub wait: Duration,
+    /// From so many appends in flight on, less than `busy_bytes` waits until one of them lands.
+    pub busy_appends: usize,
+    /// Bytes that are appended however busy the disk is.
+    pub busy_bytes: u64,
     /// Bytes that are closed at once, before the turn's end: one append cannot hold more.
     pub append_bytes_max: u64,
 }
 
 impl Default for FusionSettings {
     fn default() -> Self {
-        FusionSettings { block_bytes: 16 * KIB, wait: Duration::ZERO, append_bytes_max: 1024 * KIB }
+        FusionSettings {
+            block_bytes: 16 * KIB,
+            wait: Duration::ZERO,
+            busy_appends: 2,
+            busy_bytes: 64 * KIB,
+            append_bytes_max: 1024 * KIB,
+        }
     }
 }
 
@@ -40,6 +55,8 @@ pub enum FusionPlan {
     AtTurnEnd,
     /// Look again at this point, or when more has come.
     WaitUntil(Instant),
+    /// Look again when an append has landed, or when more has come.
+    WhenLanded,
 }
 
 /// What is gathered, and since when.
@@ -72,9 +89,12 @@ impl FusionGathering {
         }
     }
 
-    /// The turn ends, a wait is over, or an append became possible. `None`: nothing is gathered.
-    pub fn plan_close(&self, now: Instant) -> Option<FusionPlan> {
+    /// The turn ends, a wait is over, or an append landed; `in_flight` appends have not. `None`: nothing is gathered.
+    pub fn plan_close(&self, now: Instant, in_flight: usize) -> Option<FusionPlan> {
         let deadline = self.oldest? + self.settings.wait;
+        if in_flight >= self.settings.busy_appends && self.bytes < self.settings.busy_bytes {
+            return Some(FusionPlan::WhenLanded);
+        }
         Some(match self.bytes >= self.settings.block_bytes || deadline <= now {
             true => FusionPlan::Close,
             false => FusionPlan::WaitUntil(deadline),
@@ -105,11 +125,11 @@ mod tests {
     #[test]
     fn without_a_wait_the_turn_decides() {
         let mut gathering = gathering(0);
-        assert_eq!(gathering.plan_close(Instant(5 * US)), None);
+        assert_eq!(gathering.plan_close(Instant(5 * US), 0), None);
         assert_eq!(gathering.on_record(Instant(5 * US), 4096), FusionPlan::AtTurnEnd);
-        assert_eq!(gathering.plan_close(Instant(5 * US)), Some(FusionPlan::Close));
+        assert_eq!(gathering.plan_close(Instant(5 * US), 0), Some(FusionPlan::Close));
         gathering.on_appended(4096);
-        assert_eq!(gathering.plan_close(Instant(6 * US)), None);
+        assert_eq!(gathering.plan_close(Instant(6 * US), 0), None);
     }
 
     #[test]
@@ -117,12 +137,12 @@ mod tests {
         let mut gathering = gathering(8);
         gathering.on_record(Instant(100 * US), 4096);
         let wait = FusionPlan::WaitUntil(Instant(108 * US));
-        assert_eq!(gathering.plan_close(Instant(101 * US)), Some(wait));
+        assert_eq!(gathering.plan_close(Instant(101 * US), 0), Some(wait));
         gathering.on_record(Instant(103 * US), 4096);
-        assert_eq!(gathering.plan_close(Instant(103 * US)), Some(wait), "the oldest record counts");
-        assert_eq!(gathering.plan_close(Instant(108 * US)), Some(FusionPlan::Close));
+        assert_eq!(gathering.plan_close(Instant(103 * US), 0), Some(wait), "the oldest record counts");
+        assert_eq!(gathering.plan_close(Instant(108 * US), 0), Some(FusionPlan::Close));
         gathering.on_record(Instant(104 * US), 8192);
-        assert_eq!(gathering.plan_close(Instant(104 * US)), Some(FusionPlan::Close), "16 KiB");
+        assert_eq!(gathering.plan_close(Instant(104 * US), 0), Some(FusionPlan::Close), "16 KiB");
     }
 
     #[test]
@@ -131,6 +151,18 @@ mod tests {
         assert_eq!(gathering.on_record(Instant(0), 1024 * KIB - 1), FusionPlan::AtTurnEnd);
         assert_eq!(gathering.on_record(Instant(0), 1), FusionPlan::Close);
         gathering.on_appended(1024 * KIB - 1);
-        assert_eq!((gathering.bytes(), gathering.plan_close(Instant(0))), (1, Some(FusionPlan::Close)));
+        assert_eq!((gathering.bytes(), gathering.plan_close(Instant(0), 0)), (1, Some(FusionPlan::Close)));
+    }
+
+    #[test]
+    fn a_busy_disk_gathers_until_an_append_lands_or_a_large_one_is_there() {
+        let mut gathering = gathering(0);
+        gathering.on_record(Instant(0), 4096);
+        assert_eq!(gathering.plan_close(Instant(0), 1), Some(FusionPlan::Close));
+        assert_eq!(gathering.plan_close(Instant(90 * US), 2), Some(FusionPlan::WhenLanded));
+        gathering.on_record(Instant(0), 60 * KIB - 1);
+        assert_eq!(gathering.plan_close(Instant(90 * US), 8), Some(FusionPlan::WhenLanded));
+        gathering.on_record(Instant(0), 1);
+        assert_eq!(gathering.plan_close(Instant(90 * US), 8), Some(FusionPlan::Close));
     }
 }

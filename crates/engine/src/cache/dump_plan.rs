@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use base::checksum::block_checksum;
-use base::{BLOCK, Result, SECTOR, SegmentId, SegmentSequence};
+use base::{AlignedBuf, BLOCK, Result, SECTOR, SegmentId, SegmentSequence};
 
 use super::extent::{CacheExtent, Piece};
 
@@ -117,14 +117,22 @@ impl DumpBlock {
         }
     }
 
-    /// Writes the block's content into `target` (4 KiB), which holds the verified base (or zeros where the index has
-    /// nothing) if [`DumpBlock::needs_base`], and returns the checksum of the result.
+    /// Appends the block's content to `buffer` and returns its checksum. `base` is the verified block in the index;
+    /// without one, sectors that nobody wrote are zeros.
     ///
     /// # Errors
     /// `Corrupt` if cached bytes changed since they were written.
-    pub fn fill(&self, segment: SegmentId, target: &mut [u8]) -> Result<u32> {
+    pub fn append_to(&self, buffer: &mut AlignedBuf, segment: SegmentId, base: Option<&[u8]>) -> Result<u32> {
+        let start = buffer.len();
+        match (self.whole_piece(), base) {
+            (Some(piece), _) => buffer.extend_from_slice(&piece.bytes()),
+            (None, Some(base)) => buffer.extend_from_slice(base),
+            (None, None) => buffer.set_len(start + BLOCK as usize),
+        }
+        let target = &mut buffer[start..];
         assert_eq!(target.len() as u64, BLOCK, "a block is filled as a whole");
-        for part in &self.parts {
+        let parts = if self.whole_piece().is_some() { &[] } else { &self.parts[..] };
+        for part in parts {
             let target = &mut target[(part.sectors.start * SECTOR) as usize..(part.sectors.end * SECTOR) as usize];
             match &part.piece {
                 Some(piece) => target.copy_from_slice(&piece.bytes()),
@@ -138,5 +146,13 @@ impl DumpBlock {
             self.parts.iter().filter_map(|part| part.piece.as_ref()).try_for_each(Piece::verify)?;
         }
         Ok(checksum)
+    }
+
+    /// The one piece that covers the block, if there is one.
+    fn whole_piece(&self) -> Option<&Piece> {
+        match &self.parts[..] {
+            [Part { sectors, piece: Some(piece) }] if sectors.end - sectors.start == SECTORS_PER_BLOCK => Some(piece),
+            _ => None,
+        }
     }
 }

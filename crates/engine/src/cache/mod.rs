@@ -52,6 +52,10 @@ impl SegmentCache {
         );
         let before = self.bytes();
         self.highest = self.highest.max(extent.sequence());
+        if self.extents.is_free(&sectors) {
+            self.put(sectors, extent);
+            return self.bytes().cast_signed() - before.cast_signed();
+        }
         let newer: Vec<Range<u64>> = self
             .extents
             .overlapping(sectors.clone())

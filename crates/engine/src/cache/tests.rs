@@ -1,6 +1,6 @@
 use base::checksum::block_checksum;
 use base::io::fragment_checksums;
-use base::{BLOCK, Bytes, ErrorKind, Prng, SECTOR, SegmentId, VolumeId};
+use base::{AlignedBuf, BLOCK, Bytes, ErrorKind, Prng, SECTOR, SegmentId, VolumeId};
 
 use super::extent::WriteIn;
 use super::*;
@@ -176,11 +176,11 @@ impl Pair {
             match item {
                 DumpItem::Zeros { .. } => target.fill(0),
                 DumpItem::Block(block) => {
-                    if !block.needs_base() {
-                        assert!(!block.only_zeros());
-                        target.fill(0xaa);
-                    }
-                    let checksum = block.fill(SEGMENT, target).unwrap();
+                    assert!(block.needs_base() || !block.only_zeros());
+                    let mut buffer = AlignedBuf::with_capacity(4096);
+                    let base = block.needs_base().then_some(&*target);
+                    let checksum = block.append_to(&mut buffer, SEGMENT, base).unwrap();
+                    target.copy_from_slice(&buffer);
                     let place = u64::from(SEGMENT.index) << 32 | u64::from(block.block());
                     assert_eq!(checksum, block_checksum(SEGMENT.volume, place, target));
                 }
@@ -263,9 +263,9 @@ fn a_sparse_buffer_is_freed_when_its_live_rest_is_copied_out() {
     drop(sparse);
     assert!(memory.next_sparse().is_none());
     assert_eq!(memory.bytes(), 6 * 1024 + 3 * EXTENT_OVERHEAD);
-    let mut block = vec![0; 4096];
+    let mut block = AlignedBuf::with_capacity(4096);
     let DumpItem::Block(first) = &cache.plan_dump()[0] else { panic!("a block of data") };
-    first.fill(SEGMENT, &mut block).unwrap();
+    first.append_to(&mut block, SEGMENT, None).unwrap();
     assert!(block[..512].iter().chain(&block[1536..]).all(|b| *b == 1) && block[512..1536].iter().all(|b| *b == 2));
 }
 
@@ -320,7 +320,7 @@ fn bytes_that_changed_in_memory_do_not_reach_a_data_file() {
             cache.insert(sectors, extent);
         }
         let DumpItem::Block(block) = &cache.plan_dump()[0] else { panic!("a block of data") };
-        let error = block.fill(SEGMENT, &mut [0; 4096]).unwrap_err();
+        let error = block.append_to(&mut AlignedBuf::with_capacity(4096), SEGMENT, None).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt);
         assert!(error.message.contains("v7/3"), "{error}");
     }

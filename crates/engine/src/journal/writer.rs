@@ -207,6 +207,12 @@ impl JournalWriter {
         self.current_room().filter(|_| free)
     }
 
+    /// Appends that have not landed, and batches that must be written again.
+    pub(crate) fn in_flight(&self) -> usize {
+        let state = self.0.state.borrow();
+        state.flights.len() + state.again.len()
+    }
+
     fn current_room(&self) -> Option<u64> {
         self.0.state.borrow().current.as_ref().map(|current| current.writer.room().min(JOURNAL_APPEND_MAX))
     }
