@@ -58,6 +58,11 @@ impl Readers {
         self.forget_where(|(of, _)| *of == file);
     }
 
+    /// Closes one copy of a file: what is under its name is to be another one.
+    pub(crate) fn forget_copy(&self, key: (FileId, DirectoryId)) {
+        self.forget_where(|of| *of == key);
+    }
+
     /// Closes the files of a directory that failed.
     pub(crate) fn forget_directory(&self, directory: DirectoryId) {
         self.forget_where(|(_, of)| *of == directory);
@@ -170,6 +175,8 @@ impl Local {
         // Ranges of a file go to its copies in turn, the same range always to the same copy.
         let first = ((file.0 + offset / MIB) % copies.len() as u64) as usize;
         copies.rotate_left(first);
+        // One that differs from another goes last: whoever can tell which is right asks for it by its number.
+        copies.sort_by_key(|copy| copy.is_doubtful());
         let mut failure = None;
         for copy in &copies {
             match self.read_copy_of(&entry, copy, offset, len).await {
@@ -189,7 +196,13 @@ impl Local {
         Err(Error::io(failure.message))
     }
 
-    async fn read_copy_of(&self, entry: &Entry, copy: &Copy, offset: u64, len: usize) -> io::Result<AlignedBuf> {
+    pub(crate) async fn read_copy_of(
+        &self,
+        entry: &Entry,
+        copy: &Copy,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<AlignedBuf> {
         let file = match &copy.writer {
             Some(writer) => writer.clone(),
             None => self.reader(entry, copy).await?,

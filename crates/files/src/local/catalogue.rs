@@ -1,6 +1,6 @@
 //! The files of a store, in memory: which copies each has, whether it is sealed, who may write.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -12,6 +12,10 @@ use super::directory::{Directory, State};
 use super::header::{Birth, HEADER, Header};
 use super::names::Name;
 use crate::{FileInfo, FileKind};
+
+/// In the place of a copy's number: callers ask for the numbers below the copies wanted only, so each of those goes to
+/// a copy that is to stay, and what is too many has none.
+const SURPLUS: u8 = u8::MAX;
 
 /// Every file, by id.
 #[derive(Default)]
@@ -59,7 +63,7 @@ pub(crate) struct EntryState {
 /// One copy of a file.
 #[derive(Clone)]
 pub(crate) struct Copy {
-    /// Which.
+    /// Which, below the copies wanted; or [`SURPLUS`].
     pub(crate) number: u8,
     /// Where.
     pub(crate) directory: Rc<Directory>,
@@ -67,6 +71,8 @@ pub(crate) struct Copy {
     pub(crate) birth: Rc<Birth>,
     /// Open and locked for writing, until it is sealed; only for files of this life.
     pub(crate) writer: Option<File>,
+    /// It was found to differ from a copy in a member directory while its own was none: see [`super::resync`].
+    doubtful: Rc<Cell<bool>>,
     /// How often the directory had failed when the copy was made or found. Once it fails again, the copy is worth
     /// nothing, even if the directory comes back.
     failures: u32,
@@ -76,7 +82,14 @@ impl Copy {
     /// A copy of what the birth record says, in this directory.
     pub(crate) fn new(directory: &Rc<Directory>, birth: Birth, writer: Option<File>) -> Copy {
         let failures = directory.failures.get();
-        Copy { number: birth.copy, directory: directory.clone(), birth: Rc::new(birth), writer, failures }
+        Copy {
+            number: birth.copy,
+            directory: directory.clone(),
+            birth: Rc::new(birth),
+            writer,
+            failures,
+            doubtful: Rc::default(),
+        }
     }
 
     /// Whether it is read and written.
@@ -84,10 +97,30 @@ impl Copy {
         self.directory.is_member() && self.failures == self.directory.failures.get()
     }
 
+    /// Whether somebody should decide between it and the others.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful.get()
+    }
+
+    /// Notes that it differs from another one.
+    pub(crate) fn doubt(&self) {
+        self.doubtful.set(true);
+    }
+
+    /// Whether it is one more than are wanted, about to be removed.
+    pub(crate) fn is_surplus(&self) -> bool {
+        self.number == SURPLUS
+    }
+
     /// Whether it is live, or will be when its directory is a member again.
     pub(crate) fn is_good(&self) -> bool {
         let away = matches!(self.directory.state.get(), State::Failed | State::Missing);
         !away && self.failures == self.directory.failures.get()
+    }
+
+    /// Which file, and where.
+    pub(crate) fn key(&self) -> (FileId, DirectoryId) {
+        (self.birth.file, self.directory.id.get())
     }
 
     /// Its path.
@@ -105,6 +138,11 @@ impl Copy {
 }
 
 impl EntryState {
+    /// The copies that are read and written.
+    pub(crate) fn numbered_live(&self) -> impl Iterator<Item = &Copy> {
+        self.copies.iter().filter(|copy| copy.is_live() && !copy.is_surplus())
+    }
+
     /// Whether a copy is in `directory`, whatever the state of that is.
     pub(crate) fn is_in(&self, directory: &Directory) -> bool {
         self.copies.iter().any(|copy| copy.directory.id.get() == directory.id.get())
@@ -133,13 +171,19 @@ impl Entry {
         }
     }
 
-    /// Adds a copy, under its own number if that is free, and counts its space.
+    /// Adds a copy, and counts its space. It gets its own number, another one if that is taken, or that of a copy that
+    /// it takes the place of, because that one's directory is suspect. Where no number is left, it is a surplus.
     pub(crate) fn attach(&self, mut copy: Copy) {
         assert!(copy.is_good(), "the copy of {} in {} is out of date", self.id, copy.directory.path.display());
         let mut state = self.state.borrow_mut();
-        let taken = |number: u8| state.copies.iter().any(|copy| copy.number == number);
-        if taken(copy.number) {
-            copy.number = (0..u8::MAX).find(|number| !taken(*number)).unwrap_or(u8::MAX);
+        let holder = |number: u8| state.copies.iter().position(|copy| copy.number == number);
+        if let Some(before) = holder(copy.number) {
+            let is_better = state.copies[before].directory.suspect.get() && !copy.directory.suspect.get();
+            match (0..self.copies_wanted).find(|number| holder(*number).is_none()) {
+                Some(free) => copy.number = free,
+                None if is_better => state.copies[before].number = SURPLUS,
+                None => copy.number = SURPLUS,
+            }
         }
         let count = &copy.directory.space.allocated;
         count.set(count.get() + copy.allocated(state.sealed));
@@ -147,13 +191,16 @@ impl Entry {
         state.copies.sort_by_key(|copy| copy.number);
     }
 
-    /// Forgets the copy in `directory`, and its space.
+    /// Forgets the copy in `directory`, and its space. A surplus takes its number.
     pub(crate) fn detach(&self, directory: DirectoryId) -> Option<Copy> {
         let mut state = self.state.borrow_mut();
         let index = state.copies.iter().position(|copy| copy.directory.id.get() == directory)?;
         let copy = state.copies.remove(index);
         let count = &copy.directory.space.allocated;
         count.set(count.get().saturating_sub(copy.allocated(state.sealed)));
+        if let Some(surplus) = state.copies.iter_mut().find(|other| other.is_surplus() && !copy.is_surplus()) {
+            surplus.number = copy.number;
+        }
         Some(copy)
     }
 
@@ -174,7 +221,7 @@ impl Entry {
 
     /// The copies that are read and written.
     pub(crate) fn live_copies(&self) -> Vec<Copy> {
-        self.state.borrow().copies.iter().filter(|copy| copy.is_live()).cloned().collect()
+        self.state.borrow().numbered_live().cloned().collect()
     }
 
     /// Whether a copy of it is in `directory`, whatever the state of that is.
@@ -205,7 +252,7 @@ impl Entry {
             epoch: self.epoch,
             capacity: state.sealed.filter(|_| !self.prepared).unwrap_or(self.capacity),
             sealed: state.sealed,
-            copies: state.copies.iter().filter(|copy| copy.is_live()).count() as u8,
+            copies: state.numbered_live().count() as u8,
             copies_wanted: self.copies_wanted,
         }
     }

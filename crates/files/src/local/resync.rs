@@ -1,10 +1,15 @@
 //! Work on copies that nobody waits for: directories that come back, copies that are missing.
 //!
 //! **A directory that was away** is never read before it has been resynchronized: each of its sealed files that the
-//! members have, too, is compared block by block and corrected, and attached to the file, so that from then on a
-//! deletion reaches it; everything else in it is removed. Only then does it become a member, in a new generation. If
-//! it was left behind by a start without missing directories and holds files that were born nowhere else, a person
-//! has to decide: it stays out.
+//! members have, too, is compared with theirs and attached to the file, so that from then on a deletion reaches it;
+//! everything else in it is removed. Only then does it become a member, in a new generation. If it was left behind
+//! by a start without missing directories and holds files that were born nowhere else, a person has to decide: it
+//! stays out.
+//!
+//! A sealed file does not change. So where the copies differ, one of them rotted, and nothing here can tell which:
+//! both stay as they are, and the caller, who verifies what it reads, finds the good one and repairs the other. To
+//! overwrite one with the other could destroy the last good copy. What cannot be read at all is written again. The
+//! members' copy, which was there all the time, is read first.
 //!
 //! **A missing copy** of a sealed file is written to another directory, under a temporary name until it is complete.
 //! Files that are still written to get their missing copies after they are sealed.
@@ -16,8 +21,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AlignedBuf, MIB};
-use runtime::Class;
+use base::{AlignedBuf, BLOCK, MIB};
+use runtime::{Class, File};
 
 use super::Local;
 use super::catalogue::{Copy, Entry};
@@ -92,8 +97,9 @@ impl Local {
 
     /// Writes the copies that a file lacks.
     async fn repair_entry(self: &Rc<Self>, entry: &Rc<Entry>) {
+        self.drop_surplus(entry).await;
         while let Some((target, number)) = self.plan_repair(entry) {
-            let _gate = entry.gate.take(1).await;
+            let gate = entry.gate.take(1).await;
             // Whatever happened while waiting for the gate is taken into account.
             if self.plan_repair(entry).is_none_or(|(again, _)| again.id.get() != target.id.get()) {
                 continue;
@@ -101,6 +107,7 @@ impl Local {
             match self.write_copy(entry, &target, number).await {
                 Ok(true) => {
                     tracing::info!("copied file {} to {}", entry.id, target.path.display());
+                    drop(gate);
                     self.drop_surplus(entry).await;
                 }
                 Ok(false) => return,
@@ -116,9 +123,9 @@ impl Local {
     fn plan_repair(&self, entry: &Entry) -> Option<(Rc<Directory>, u8)> {
         let state = entry.state.borrow();
         let length = state.sealed.filter(|_| !state.deleted)?;
-        let trusted = state.copies.iter().filter(|copy| copy.is_live() && !copy.directory.suspect.get());
+        let trusted = state.numbered_live().filter(|copy| !copy.directory.suspect.get());
         let members = self.members().into_iter().filter(|member| !member.suspect.get()).collect::<Vec<_>>();
-        let readable = state.copies.iter().any(|copy| copy.is_live());
+        let readable = state.numbered_live().next().is_some();
         if !readable || trusted.count() >= (entry.copies_wanted as usize).min(members.len()) {
             return None;
         }
@@ -161,6 +168,7 @@ impl Local {
                     return Ok(false);
                 }
                 let bytes = self.read_from(entry.id, None, offset, len as usize).await?;
+                self.check_same_as_suspects(entry, offset, &bytes).await?;
                 file.write_at(HEADER + offset, bytes.freeze()).await.map_err(here)?;
                 self.counters.on_written(entry.kind as usize, len);
                 target.space.on_allocated(len);
@@ -177,6 +185,7 @@ impl Local {
                 return Ok(false);
             }
             self.catalogue.on_repaired(target, entry.id);
+            self.readers.forget_copy(copy.key());
             entry.attach(copy);
             Ok(true)
         };
@@ -188,19 +197,41 @@ impl Local {
         outcome
     }
 
-    /// A file that was copied away from a suspect directory has one copy too many: that one goes, if it can.
-    async fn drop_surplus(&self, entry: &Rc<Entry>) {
-        let surplus = {
-            let state = entry.state.borrow();
-            let live = state.copies.iter().filter(|copy| copy.is_live()).count();
-            let suspect = state.copies.iter().find(|copy| copy.is_live() && copy.directory.suspect.get());
-            suspect.filter(|_| live > entry.copies_wanted as usize).cloned()
-        };
-        if let Some(copy) = surplus {
-            let removed = self.handle.remove(&copy.path()).await;
-            if removed.is_ok() && copy.directory.sync_names().await.is_ok() {
-                entry.detach(copy.directory.id.get());
+    /// A new copy takes the place of one in a suspect directory: it must hold the same, or the good one of two may go.
+    async fn check_same_as_suspects(&self, entry: &Entry, offset: u64, bytes: &[u8]) -> Result<(), base::Error> {
+        for copy in entry.live_copies().into_iter().filter(|copy| copy.directory.suspect.get()) {
+            if let Ok(theirs) = self.read_copy_of(entry, &copy, offset, bytes.len()).await
+                && theirs[..] != *bytes
+            {
+                self.counters.copy_errors.set(self.counters.copy_errors.get() + 1);
+                let place = copy.path();
+                return Err(base::Error::corrupt(format!(
+                    "{} differs from its other copy at {offset}",
+                    place.display()
+                )));
             }
+        }
+        Ok(())
+    }
+
+    /// Removes the copies of a file that are more than are wanted: it was copied away from a suspect directory.
+    async fn drop_surplus(&self, entry: &Rc<Entry>) {
+        let surplus = || {
+            let state = entry.state.borrow();
+            let whole = state.numbered_live().count() >= entry.copies_wanted as usize && !state.deleted;
+            state.copies.iter().find(|copy| copy.is_surplus() && copy.is_live()).filter(|_| whole).cloned()
+        };
+        while surplus().is_some() {
+            let _gate = entry.gate.take(1).await;
+            let Some(copy) = surplus() else { return };
+            let removed = self.handle.remove(&copy.path()).await;
+            if removed.is_err() || copy.directory.sync_names().await.is_err() {
+                // The next look tries again.
+                return;
+            }
+            self.readers.forget_copy(copy.key());
+            copy.directory.space.on_released(copy.allocated(entry.state.borrow().sealed));
+            entry.detach(copy.directory.id.get());
         }
     }
 }
@@ -376,7 +407,7 @@ impl Local {
         Ok(!header.birth.directories.iter().any(|id| here(*id)))
     }
 
-    /// Makes a copy the same as the members' and attaches it, if the file lacks one and this one fits it.
+    /// Compares a copy with the members' and attaches it, if the file lacks one and this one fits it.
     async fn compare(self: &Rc<Self>, directory: &Rc<Directory>, name: Name, pace: &mut Pace) -> io::Result<()> {
         let Some((entry, length)) = self.comparable(name) else { return Ok(()) };
         let _gate = entry.gate.take(1).await;
@@ -402,25 +433,44 @@ impl Local {
             if entry.state.borrow().deleted {
                 return Ok(());
             }
-            let good = self.read_from(entry.id, None, offset, len as usize).await;
-            let good = good.map_err(|error| io::Error::other(error.message))?;
-            let is_same = match file.read_up_to(HEADER + offset, len as usize).await {
-                Ok(found) => found[..] == good[..],
-                // A sector that cannot be read is written again.
-                Err(_) => false,
-            };
-            if !is_same {
-                let bytes = AlignedBuf::copy_of(&good);
-                file.write_at(HEADER + offset, bytes.freeze()).await?;
-                self.counters.on_written(entry.kind as usize, len);
+            // Where the members' cannot be read, this may be the copy that is left.
+            if let Ok(theirs) = self.read_from(entry.id, None, offset, len as usize).await {
+                self.compare_range(&file, &copy, offset, &theirs).await?;
             }
             directory.behind_bytes.set(directory.behind_bytes.get().saturating_sub(len));
             offset += len;
         }
-        // The header, too, may lie in a sector that will not be read again.
-        file.write_at(0, aligned(&header.encode())).await?;
         if copy.is_good() {
             entry.attach(copy);
+        }
+        Ok(())
+    }
+
+    /// Compares a range of a copy with `theirs`, and writes the blocks of it that cannot be read.
+    async fn compare_range(&self, file: &File, copy: &Copy, offset: u64, theirs: &[u8]) -> io::Result<()> {
+        if let Ok(ours) = file.read_up_to(HEADER + offset, theirs.len()).await
+            && ours[..] == theirs[..]
+        {
+            return Ok(());
+        }
+        for (index, block) in theirs.chunks(BLOCK as usize).enumerate() {
+            let at = offset + index as u64 * BLOCK;
+            match file.read_at(HEADER + at, block.len()).await {
+                Ok(ours) if ours[..] == *block => {}
+                Ok(_) => {
+                    copy.doubt();
+                    tracing::error!(
+                        "{} differs from its other copy at {at}: one of them is damaged. Both are kept, and the other \
+                         one is read first; a read that finds it damaged repairs it from this one",
+                        copy.path().display()
+                    );
+                    self.counters.copy_errors.set(self.counters.copy_errors.get() + 1);
+                }
+                Err(_) => {
+                    file.write_at(HEADER + at, aligned(block)).await?;
+                    self.counters.on_written(copy.birth.kind as usize, BLOCK);
+                }
+            }
         }
         Ok(())
     }
