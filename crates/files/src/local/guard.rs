@@ -21,6 +21,7 @@ use base::{Error, ErrorKind, Result};
 use runtime::{DirectoryEntry, File, Handle, OpenOptions};
 
 use super::LocalOptions;
+use super::access::is_full;
 use super::directory::{Guards, READ, WRITE, aligned, lock_within};
 use super::layout::Unreadable;
 use super::names::Name;
@@ -128,8 +129,14 @@ async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open:
         )));
     }
     let named = async {
-        lock.set_len(0).await?;
-        lock.write_at(0, format!("{}\n", options.holder).into_bytes().into()).await
+        let name = format!("{}\n", options.holder).into_bytes();
+        let len = name.len() as u64;
+        match lock.write_at(0, name.into()).await {
+            Ok(()) => lock.set_len(len).await,
+            // A store on a full disk must start, so that something can be deleted. Who has it remains unsaid.
+            Err(error) if is_full(&error) => lock.set_len(0).await,
+            Err(error) => Err(error),
+        }
     };
     named.await.map_err(|error| access(path, &error))?;
     let superblock = handle.open(&path.join("superblock"), open).await.map_err(|error| access(path, &error))?;
