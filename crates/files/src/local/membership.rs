@@ -4,12 +4,17 @@
 //! at that time is **published**: durable in every member. A directory that fails stops being a member at once in
 //! memory; from then on nothing is confirmed until a generation without it is published, because otherwise a start
 //! with only that directory could take its older content for all there is.
+//!
+//! Publications are numbered, and each says which one before it every member knows (*agreed*). So a directory that was
+//! put back to an older state gives itself away at the next start, provided that its state is older than what was
+//! agreed: a life publishes twice before it confirms anything, and again while files come and go.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
-use base::{Error, FileId, Result};
+use base::{Error, FileId, Instant, Result};
 use runtime::Class;
 use runtime::sync::Event;
 
@@ -20,6 +25,9 @@ use super::wait::all;
 
 /// Ids that one write of the superblocks reserves.
 const ID_BATCH: u64 = 1024;
+/// How often at most superblocks are written only because files come and go. A directory that is put back to a state
+/// from longer ago than two of these is found out, even within one life.
+const PUBLICATION_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The state of the agreement.
 pub(crate) struct Membership {
@@ -31,8 +39,12 @@ pub(crate) struct Membership {
     failed: RefCell<Option<(u64, Error)>>,
     running: Cell<bool>,
     changed: Event,
+    /// The last publication of this life that every one of its members knows.
+    agreed: RefCell<Option<StoreRecord>>,
     /// The generation that every one of its members knows; 0 until this life has published one.
     agreed_generation: Cell<u64>,
+    /// When something was published last.
+    published_at: Cell<Instant>,
     /// The ticket that must be published before anything is confirmed.
     confirm_after: Cell<u64>,
     next_file: Cell<u64>,
@@ -42,7 +54,7 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// The agreement as a plan found it, not published yet.
-    pub(crate) fn new(record: StoreRecord) -> Self {
+    pub(crate) fn new(record: StoreRecord, now: Instant) -> Self {
         Membership {
             next_file: Cell::new(record.next_file),
             reserved: Cell::new(record.next_file),
@@ -52,7 +64,9 @@ impl Membership {
             failed: RefCell::new(None),
             running: Cell::new(false),
             changed: Event::new(),
+            agreed: RefCell::new(None),
             agreed_generation: Cell::new(0),
+            published_at: Cell::new(now),
             confirm_after: Cell::new(0),
         }
     }
@@ -154,6 +168,14 @@ impl Local {
         membership.wanted.get()
     }
 
+    /// Files came or went: publishes in the background, if the last time is a while ago.
+    pub(crate) fn touch_membership(&self) {
+        if self.handle.now() - self.membership.published_at.get() >= PUBLICATION_INTERVAL {
+            self.membership.published_at.set(self.handle.now());
+            self.request_publication();
+        }
+    }
+
     async fn published(&self, ticket: u64) -> Result<()> {
         let membership = &self.membership;
         loop {
@@ -184,13 +206,34 @@ impl Local {
         }
     }
 
+    /// Writes what was agreed on to those who are about to join, before anybody names them as members: if this life
+    /// ends in between, they must not look older than they are.
+    async fn introduce_joining(&self) -> Vec<Rc<Directory>> {
+        let joining = self.directories.iter().filter(|directory| directory.state.get() == State::Joining);
+        let joining = joining.cloned().collect::<Vec<_>>();
+        // In the first publication of a life, whoever joins was formed with what was agreed on before.
+        let agreed = self.membership.agreed.borrow().clone();
+        if let Some(agreed) = agreed {
+            for directory in &joining {
+                if let Err(error) = directory.publish(&agreed).await {
+                    self.on_directory_failure(directory, "writing the superblock", &error);
+                }
+            }
+        }
+        joining
+    }
+
     /// Writes the present state to every member, going on without those that fail. Gives the last ticket that was
     /// taken before that state was looked at.
     async fn publish_once(&self) -> (u64, Result<()>) {
         let membership = &self.membership;
         loop {
             let ticket = membership.wanted.get();
-            let to = self.directories.iter().filter(|d| matches!(d.state.get(), State::Member | State::Joining));
+            let joining = self.introduce_joining().await;
+            let joins = |directory: &Rc<Directory>| {
+                directory.state.get() == State::Joining && joining.iter().any(|other| Rc::ptr_eq(other, directory))
+            };
+            let to = self.directories.iter().filter(|directory| directory.is_member() || joins(directory));
             let to = to.cloned().collect::<Vec<_>>();
             let record = {
                 let mut record = membership.record.borrow_mut();
@@ -205,11 +248,14 @@ impl Local {
                 record.generation += u64::from(!same);
                 record.members = members;
                 record.next_file = record.next_file.max(membership.next_file.get() + ID_BATCH);
+                record.publication += 1;
                 record.clone()
             };
+            membership.published_at.set(self.handle.now());
             let written = all(to.iter().map(|directory| directory.publish(&record))).await;
-            let agreed = record.generation == membership.agreed_generation.get();
+            let same = record.generation == membership.agreed_generation.get();
             let reached = written.iter().any(Result::is_ok);
+            let complete = written.iter().all(Result::is_ok);
             let mut again = false;
             for (directory, result) in to.iter().zip(written) {
                 let Err(error) = result else {
@@ -219,7 +265,7 @@ impl Local {
                 self.on_directory_failure(directory, "writing the superblock", &error);
                 if !directory.is_member() {
                     again = true;
-                } else if !agreed || !reached {
+                } else if !same || !reached {
                     // It stays a member, although it failed, and does not know.
                     let what = format!("writing the superblock of {}", directory.path.display());
                     return (ticket, Err(Error::from_io(what, &error)));
@@ -233,6 +279,10 @@ impl Local {
             let joining = to.iter().filter(|directory| directory.state.get() == State::Joining);
             joining.for_each(|directory| directory.state.set(State::Member));
             membership.agreed_generation.set(record.generation);
+            if complete {
+                membership.record.borrow_mut().agreed_publication = record.publication;
+                *membership.agreed.borrow_mut() = Some(record.clone());
+            }
             membership.reserved.set(record.next_file);
             return (ticket, Ok(()));
         }

@@ -191,7 +191,7 @@ impl Local {
             incarnation: Cell::new(record.incarnation),
             directories,
             catalogue: Catalogue::default(),
-            membership: Membership::new(record),
+            membership: Membership::new(record, handle.now()),
             readers: access::Readers::default(),
             preparing: pool::Preparing::default(),
             resync: resync::Resync::default(),
@@ -270,8 +270,10 @@ impl Local {
         StoreSpace { capacity, used, free: free.min(capacity.saturating_sub(used)) }
     }
 
-    /// Files came or went: asks the file systems for their room again, in the background, if that is a while ago.
+    /// Files came or went: asks the file systems for their room again, in the background, if that is a while ago, and
+    /// publishes, if that is a longer while ago.
     fn touch_space(&self) {
+        self.touch_membership();
         let age = self.handle.now() - self.refreshed.get();
         if age < SPACE_AGE_MAX || self.refreshing.replace(true) {
             return;

@@ -4,15 +4,16 @@
 //! 2. Decide which of them are members, join or return ([`super::plan`]).
 //! 3. Read the header of every file; one that an earlier life may have been writing to is locked first, so that
 //!    nothing lands in it any more, synced, and read again. Put the copies together.
-//! 4. Publish the next incarnation, with the members as they are now.
-//! 5. Make a seal that reached one copy durable in all; remove what never became a file.
-//! 6. Start the work in the background.
+//! 4. Where some copies of a file are sealed and others are not, set aside those that differ.
+//! 5. Publish the next incarnation, with the members as they are now, and that all of them know.
+//! 6. Make a seal that reached one copy durable in all; remove what never became a file.
+//! 7. Start the work in the background.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use base::{DirectoryId, Error, FileId, Incarnation, Result, StoreId, units};
+use base::{DirectoryId, Error, FileId, Incarnation, MIB, Result, Set, StoreId, units};
 use runtime::Handle;
 
 use super::catalogue::{Copy, Entry};
@@ -22,13 +23,15 @@ use super::header::{HEADER, Header};
 use super::layout::Unreadable;
 use super::names::Name;
 use super::plan::{Found, Plan, Role, plan_open};
-use super::superblock::StoreRecord;
+use super::superblock::{Member, StoreRecord};
 use super::wait::bounded;
 use super::{Damaged, Local, LocalOptions, OpenReport};
 use crate::Store;
 
 /// Headers that are read at once.
 const SCANS_AT_ONCE: usize = 32;
+/// Bytes of two copies that are compared in one step.
+const COMPARE_STEP: u64 = MIB;
 
 /// Opens the store in `options.directories`; makes it, if all of them are empty.
 ///
@@ -104,8 +107,11 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     let mut record = plan.record;
     record.incarnation.0 += u64::from(!options.read_only);
     let local = Local::new(handle, options, directories, record);
-    let scan = local.scan(&mut report).await?;
+    let mut scan = local.scan(&mut report).await?;
+    local.set_aside_stale(&mut scan, &mut report).await;
     if !local.options.read_only {
+        // The first makes this life known to every member, the second says so: see `plan`.
+        local.publish().await?;
         local.publish().await?;
         local.finish(scan, &mut report).await?;
     }
@@ -147,9 +153,12 @@ fn check_options(options: &LocalOptions) -> Result<()> {
 }
 
 fn note_missing(plan: &Plan, options: &LocalOptions, report: &mut OpenReport) {
-    let consequence = if options.read_only { "what is only there is not seen" } else { "its content given up" };
-    for member in &plan.missing {
-        report.notes.push(format!("{} (id {}) is missing, and {consequence}", member.path, member.id));
+    let consequence = match options.read_only {
+        true => "what only it holds is not shown",
+        false => "what only it held is given up",
+    };
+    for Member { path, id } in &plan.missing {
+        report.notes.push(format!("{path} (id {id}) is missing, or was put back to an older state: {consequence}"));
     }
 }
 
@@ -203,11 +212,16 @@ enum Content {
     Rubbish,
 }
 
+/// Copies, by file and directory.
+type Sealed = Set<(FileId, DirectoryId)>;
+
 /// What a scan leaves to be done once this life may write.
 #[derive(Default)]
 struct Scan {
     /// Copies that lack the seal that another copy of the file has.
     unsealed: Vec<(Copy, u64)>,
+    /// Copies of such files that have it.
+    sealed: Sealed,
     /// Names that mean nothing any more.
     rubbish: Vec<(Rc<Directory>, Name)>,
 }
@@ -266,6 +280,49 @@ impl Local {
             self.adopt(id, copies, &mut scan)?;
         }
         Ok(scan)
+    }
+
+    /// Whoever sealed a file had made its copies the same up to its end. So a copy without the seal that differs is
+    /// not what it was then: its directory was put back to an older state perhaps. The sealed one counts; the other is
+    /// treated as damaged.
+    async fn set_aside_stale(&self, scan: &mut Scan, report: &mut OpenReport) {
+        let mut same = Vec::new();
+        for (copy, length) in std::mem::take(&mut scan.unsealed) {
+            let Ok(entry) = self.catalogue.get(copy.birth.file) else { continue };
+            let Some(offset) = self.first_difference(&entry, &copy, length, &scan.sealed).await else {
+                same.push((copy, length));
+                continue;
+            };
+            let why = format!("at {offset} it is not the same as the copy that was sealed; it is older perhaps");
+            let damaged = Damaged { path: copy.path(), offset: HEADER + offset, why };
+            entry.detach(copy.directory.id.get());
+            self.readers.forget_copy(copy.key());
+            self.catalogue.on_damaged(&copy.directory, entry.kind, entry.id, damaged.to_string());
+            report.damaged.push(damaged);
+        }
+        scan.unsealed = same;
+    }
+
+    /// Where a copy without a seal differs from those with one. What cannot be read in any of these is no difference.
+    async fn first_difference(&self, entry: &Entry, copy: &Copy, length: u64, sealed: &Sealed) -> Option<u64> {
+        let others = entry.live_copies().into_iter().filter(|other| sealed.contains(&other.key())).collect::<Vec<_>>();
+        let mut offset = 0;
+        while offset < length {
+            let len = COMPARE_STEP.min(length - offset) as usize;
+            for other in &others {
+                let Ok(theirs) = self.read_copy_of(entry, other, offset, len).await else { continue };
+                match self.read_copy_of(entry, copy, offset, len).await {
+                    Ok(ours) if ours[..] == theirs[..] => break,
+                    Ok(ours) => {
+                        let same = ours.iter().zip(theirs.iter()).take_while(|(ours, theirs)| ours == theirs);
+                        return Some(offset + same.count() as u64);
+                    }
+                    Err(_) => return Some(offset),
+                }
+            }
+            offset += len as u64;
+        }
+        None
     }
 
     /// Does what the scan found to be done.
@@ -346,13 +403,19 @@ impl Local {
         };
         let birth = &header.birth;
         let born_here = birth.directories.get(birth.copy as usize).is_none_or(|id| *id == directory.id.get());
-        match name == Name::File(birth.kind, birth.file) && birth.store == self.store && born_here {
-            true => Ok(Content::File(header)),
-            false => Ok(Content::Damaged(format!(
+        if name != Name::File(birth.kind, birth.file) || birth.store != self.store || !born_here {
+            return Ok(Content::Damaged(format!(
                 "it is a copy of {} of store {}",
                 Name::File(birth.kind, birth.file),
                 birth.store
-            ))),
+            )));
+        }
+        // Its length was durable before its seal.
+        match (header.sealed, file.length().await) {
+            (Some(sealed), Ok(length)) if length < HEADER + sealed => {
+                Ok(Content::Damaged(format!("it was cut off: {length} bytes are left of {}", HEADER + sealed)))
+            }
+            _ => Ok(Content::File(header)),
         }
     }
 
@@ -382,10 +445,13 @@ impl Local {
             }
         };
         let entry = Rc::new(Entry::new(&Header { birth: (*copies[0].0.birth).clone(), sealed }));
+        let is_partly_sealed = copies.iter().any(|(_, own)| own.is_none());
         for (copy, own) in copies {
             // Whoever sealed the others found the same content in all of them; only the record is missing.
-            if let (Some(length), None) = (sealed, own) {
-                scan.unsealed.push((copy.clone(), length));
+            match (sealed, own) {
+                (Some(length), None) => scan.unsealed.push((copy.clone(), length)),
+                (Some(_), Some(_)) if is_partly_sealed => drop(scan.sealed.insert(copy.key())),
+                _ => {}
             }
             entry.attach(copy);
         }

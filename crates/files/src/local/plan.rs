@@ -9,10 +9,15 @@
 //!
 //! Being a member is what counts, not the generation in a directory's own superblock: a crash in the middle of a
 //! change leaves members whose superblock is one change behind, and they hold all that was confirmed, too.
+//!
+//! **A member that was put back to an older state** (a backup, a snapshot of the disk) is found out by the number of
+//! its last publication: each one says which earlier one all members know. A member that does not know that one is
+//! none; it counts as missing. Each life publishes twice before it confirms anything, and again from time to time
+//! while files come and go ([`super::membership`]), so every older state is found but one of the last moments.
 
 use std::path::PathBuf;
 
-use base::{DirectoryId, Error, Incarnation, Result, StoreId};
+use base::{Error, Incarnation, Result, StoreId};
 
 use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblock};
 
@@ -47,7 +52,7 @@ pub(crate) struct Plan {
     /// Of each directory found, in order.
     pub(crate) roles: Vec<Role>,
     /// What the store's directories agreed on last; `members` without those that are missing, and a new lineage if
-    /// there are any. The highest incarnation and file id of all directories.
+    /// there are any. The highest incarnation, file id and publication of all directories.
     pub(crate) record: StoreRecord,
     /// Members that were not found, and are given up.
     pub(crate) missing: Vec<Member>,
@@ -66,6 +71,8 @@ pub(crate) fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, 
             generation: 0,
             incarnation: Incarnation(0),
             next_file: 1,
+            publication: 0,
+            agreed_publication: 0,
             lineages: vec![fresh.1],
             members: Vec::new(),
         };
@@ -73,12 +80,15 @@ pub(crate) fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, 
         return Ok(Plan { roles: vec![Role::Joins; found.len()], record, missing: Vec::new(), created: true });
     };
     let mut record = newest.clone();
-    let is_here = |id: DirectoryId| belonging(found).any(|(_, superblock)| superblock.directory == id);
-    let (present, missing) = record.members.into_iter().partition::<Vec<_>, _>(|member| is_here(member.id));
+    let is_current = |member: &Member| {
+        let mut all = belonging(found).filter(|(_, superblock)| superblock.directory == member.id);
+        all.any(|(_, superblock)| superblock.record.publication >= newest.agreed_publication)
+    };
+    let (present, missing) = record.members.into_iter().partition::<Vec<_>, _>(is_current);
     record.members = present;
     if !missing.is_empty() {
         if !accept_missing {
-            return Err(refusal(&missing));
+            return Err(refusal(found, &missing));
         }
         if record.members.is_empty() {
             return Err(Error::corrupt("no directory that was given holds data of the store: give those that do"));
@@ -98,6 +108,7 @@ pub(crate) fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, 
     for (_, superblock) in belonging(found) {
         record.incarnation = record.incarnation.max(superblock.record.incarnation);
         record.next_file = record.next_file.max(superblock.record.next_file);
+        record.publication = record.publication.max(superblock.record.publication);
     }
     Ok(Plan { roles, record, missing, created: false })
 }
@@ -134,7 +145,7 @@ fn newest_record(found: &[Found]) -> Result<Option<&StoreRecord>> {
     };
     let records = all.iter().map(|(_, superblock)| &superblock.record);
     let descendants = records.clone().filter(|record| records.clone().all(|other| knows(record, other)));
-    match descendants.max_by_key(|record| record.generation) {
+    match descendants.max_by_key(|record| (record.generation, record.publication)) {
         Some(newest) => Ok(Some(newest)),
         None => {
             let paths = all.iter().map(|(found, _)| found.path.display().to_string()).collect::<Vec<_>>();
@@ -154,19 +165,25 @@ fn check_count(count: usize) -> Result<()> {
     }
 }
 
-fn refusal(missing: &[Member]) -> Error {
-    let names = missing.iter().map(|member| format!("{} (id {})", member.path, member.id)).collect::<Vec<_>>();
+fn refusal(found: &[Found], missing: &[Member]) -> Error {
+    let describe = |member: &Member| {
+        let older = belonging(found).find(|(_, superblock)| superblock.directory == member.id);
+        match older {
+            Some((found, _)) => format!("{} holds an older state of itself, as from a backup", found.path.display()),
+            None => format!("{} (id {}) is missing", member.path, member.id),
+        }
+    };
     Error::invalid(format!(
-        "of the directories of this store {} missing: {}. Bring back what is missing and give its directory, too; or \
-         start with --accept-missing-directories, which gives up whatever only the missing ones hold",
-        if missing.len() == 1 { "one is" } else { "several are" },
-        names.join(", ")
+        "the directories of this store are not complete: {}. Bring back what is missing and give its directory, too; \
+         or start with --accept-missing-directories, which brings an older one up to date from the others, and gives \
+         up whatever the others do not hold",
+        missing.iter().map(describe).collect::<Vec<_>>().join(", ")
     ))
 }
 
 #[cfg(test)]
 mod tests {
-    use base::ErrorKind;
+    use base::{DirectoryId, ErrorKind};
 
     use super::*;
 
@@ -181,6 +198,8 @@ mod tests {
                 generation,
                 incarnation: Incarnation(generation * 10),
                 next_file: generation * 100,
+                publication: generation * 10,
+                agreed_publication: generation.saturating_sub(1) * 10,
                 lineages: lineages.to_vec(),
                 members: members.iter().map(|id| Member { id: DirectoryId(*id), path: format!("/srv/{id}") }).collect(),
             },
@@ -252,6 +271,24 @@ mod tests {
         let alone = Some(superblock(2, 9, &[1, 800], &[2]));
         let refused = plan_open(&found(vec![alone, ahead]), true, FRESH).unwrap_err();
         assert!(refused.kind == ErrorKind::Conflict && refused.message.contains("without each other"));
+    }
+
+    #[test]
+    fn a_member_that_was_put_back_to_an_older_state_is_none() {
+        let with = |id, publication, agreed_publication| {
+            let mut superblock = superblock(id, 1, &[1], &[1, 2]);
+            superblock.record = StoreRecord { publication, agreed_publication, ..superblock.record };
+            Some(superblock)
+        };
+        // Two publications in a row that reached only one of them: both are current.
+        let plan = plan_open(&found(vec![with(1, 9, 7), with(2, 7, 6)]), false, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Member, Role::Member]);
+        assert_eq!((plan.record.publication, plan.record.agreed_publication), (9, 7));
+        let given = found(vec![with(1, 9, 7), with(2, 6, 5)]);
+        let refused = plan_open(&given, false, FRESH).unwrap_err();
+        assert!(refused.message.contains("/given/1 holds an older state of itself"), "{refused}");
+        let plan = plan_open(&given, true, FRESH).unwrap();
+        assert_eq!((plan.roles, plan.missing.len()), (vec![Role::Member, Role::Returns], 1));
     }
 
     #[test]

@@ -18,8 +18,9 @@ pub(crate) const SLOT: u64 = BLOCK;
 pub(crate) const SLOTS: u64 = 2;
 
 const MAGIC: [u8; 8] = *b"LEVEEDIR";
-const LINEAGES_AT: usize = 112;
-const MEMBERS_AT: usize = 176;
+const COUNTS_AT: usize = 120;
+const LINEAGES_AT: usize = 128;
+const MEMBERS_AT: usize = 192;
 const MEMBER_SIZE: usize = 120;
 /// Bytes of a member's path that are kept: its end, which tells more than its beginning.
 const PATH_MAX: usize = MEMBER_SIZE - 17;
@@ -47,6 +48,11 @@ pub(crate) struct StoreRecord {
     pub(crate) incarnation: Incarnation,
     /// File ids from here on were never given out.
     pub(crate) next_file: u64,
+    /// Grows with each publication, from life to life.
+    pub(crate) publication: u64,
+    /// A publication that every member knew when this record was made. A member that does not know it was put back to
+    /// an older state.
+    pub(crate) agreed_publication: u64,
     /// A random number for the birth of the store and for each start that left members behind, the newest last. A
     /// directory whose newest is unknown elsewhere went a way of its own.
     pub(crate) lineages: Vec<u64>,
@@ -89,7 +95,9 @@ impl Superblock {
         put(&mut slot, 80, record.generation.to_le_bytes());
         put(&mut slot, 88, record.incarnation.0.to_le_bytes());
         put(&mut slot, 96, record.next_file.to_le_bytes());
-        put(&mut slot, 104, [record.lineages.len() as u8, record.members.len() as u8]);
+        put(&mut slot, 104, record.publication.to_le_bytes());
+        put(&mut slot, 112, record.agreed_publication.to_le_bytes());
+        put(&mut slot, COUNTS_AT, [record.lineages.len() as u8, record.members.len() as u8]);
         for (index, lineage) in record.lineages.iter().enumerate() {
             put(&mut slot, LINEAGES_AT + 8 * index, lineage.to_le_bytes());
         }
@@ -122,7 +130,7 @@ impl Superblock {
 }
 
 fn decode_fields(slot: &[u8]) -> Option<Superblock> {
-    let [lineages, members] = get::<2>(slot, 104);
+    let [lineages, members] = get::<2>(slot, COUNTS_AT);
     if lineages as usize > LINEAGES_MAX || members as usize > MEMBERS_MAX {
         return None;
     }
@@ -140,6 +148,8 @@ fn decode_fields(slot: &[u8]) -> Option<Superblock> {
             generation: get_u64(slot, 80),
             incarnation: Incarnation(get_u64(slot, 88)),
             next_file: get_u64(slot, 96),
+            publication: get_u64(slot, 104),
+            agreed_publication: get_u64(slot, 112),
             lineages: (0..lineages as usize).map(|index| get_u64(slot, LINEAGES_AT + 8 * index)).collect(),
             members: (0..members as usize).map(member).collect::<Option<_>>()?,
         },
@@ -166,6 +176,8 @@ mod tests {
                 generation: 3,
                 incarnation: Incarnation(42),
                 next_file: 1025,
+                publication: 0x305,
+                agreed_publication: 0x304,
                 lineages: vec![0xfeed, 0xbeef],
                 members: vec![
                     Member { id: DirectoryId(0x1111_2222_3333_4444_5555_6666_7777_8888), path: "/srv/a".into() },
@@ -179,14 +191,14 @@ mod tests {
     fn golden_bytes() {
         let slot = example().encode();
         assert_eq!(slot.len(), 4096);
-        let start = "4c45564545444952 0100 0000 04b9c58e 0000000000000000 0000000000000000 0000000000000000 \
+        let start = "4c45564545444952 0100 0000 c46622e2 0000000000000000 0000000000000000 0000000000000000 \
              0807060504030201 11110000ffffeeeeddddccccbbbbaaaa 88887777666655554444333322221111 \
-             0300000000000000 2a00000000000000 0104000000000000 0202 000000000000 \
+             0300000000000000 2a00000000000000 0104000000000000 0503000000000000 0403000000000000 0202 000000000000 \
              edfe000000000000 efbe000000000000";
-        assert_eq!(hex(&slot[..128]), start.replace(' ', ""));
-        assert!(slot[128..176].iter().all(|byte| *byte == 0));
-        assert_eq!(hex(&slot[176..199]), "88887777666655554444333322221111062f7372762f61");
-        assert_eq!((slot[296], slot[312] as usize), (9, 102), "51 two-byte characters are the end of the path");
+        assert_eq!(hex(&slot[..144]), start.replace(' ', ""));
+        assert!(slot[144..192].iter().all(|byte| *byte == 0));
+        assert_eq!(hex(&slot[192..215]), "88887777666655554444333322221111062f7372762f61");
+        assert_eq!((slot[312], slot[328] as usize), (9, 102), "51 two-byte characters are the end of the path");
     }
 
     #[test]
@@ -199,7 +211,7 @@ mod tests {
         edit(&mut reserved, 4095, 1);
         assert_eq!(Superblock::decode(&reserved), Err(Unreadable::Damaged));
         let mut crowded = slot;
-        edit(&mut crowded, 105, 33);
+        edit(&mut crowded, 121, 33);
         assert_eq!(Superblock::decode(&crowded), Err(Unreadable::Damaged));
     }
 
