@@ -141,6 +141,92 @@ fn a_second_process_is_told_who_has_the_directory() {
 }
 
 #[test]
+fn what_a_killed_process_had_in_flight_lands_before_its_file_is_read() {
+    let (mut landed_late, mut lost) = (0, 0);
+    for seed in 0..100 {
+        let mut bench = Bench::new(2000 + seed, 1);
+        let store = bench.open();
+        let prepared = seed % 2 == 0;
+        let mut writer = bench.run({
+            let store = store.clone();
+            async move { store.create(CreateOptions { prepared, ..options(1) }).await.unwrap() }
+        });
+        let (id, path) = (writer.id(), bench.file_path(&store, writer.id(), 0));
+        let append = bench.handle.spawn(runtime::Class::Io, "append", async move {
+            drop(writer.append(blocks(7, 1)).await);
+        });
+        append.detach();
+        bench.world.run_for(Duration::from_micros(40));
+        let has_landed = |bench: &Bench| bench.disk(0).content(&path).get(BLOCK..2 * BLOCK) == Some(&blocks(7, 1)[..]);
+        assert!(!has_landed(&bench), "seed {seed}: the append is in flight");
+        drop(store);
+        // Killed, and started again at once.
+        bench.restart();
+        let before = has_landed(&bench);
+        let store = bench.open();
+        let after = has_landed(&bench);
+        let read = |bench: &Bench| {
+            let store = store.clone();
+            bench.run(async move { store.read(id, 0, BLOCK).await.unwrap() })
+        };
+        assert_eq!(read(&bench)[..] == blocks(7, 1)[..], after, "seed {seed}");
+        bench.world.run_for(Duration::from_secs(1));
+        assert_eq!(has_landed(&bench), after, "seed {seed}: nothing lands once the store is open");
+        assert_eq!(read(&bench)[..] == blocks(7, 1)[..], after, "seed {seed}");
+        landed_late += u32::from(after && !before);
+        lost += u32::from(!after);
+        // What was read stays, power or not.
+        drop(store);
+        bench.power_loss();
+        drop(bench.open());
+        assert_eq!(has_landed(&bench), after, "seed {seed}");
+    }
+    assert!(landed_late > 10 && lost > 10, "{landed_late} {lost}");
+}
+
+#[test]
+fn what_was_in_flight_to_a_deleted_file_does_not_reach_the_next_one_in_its_place() {
+    let mut overlaps = 0;
+    for (seed, is_killed) in (0..60).map(|seed| (seed, seed % 2 == 0)) {
+        let mut bench = Bench::new(3000 + seed, 1);
+        let mut store = bench.open();
+        let prepared = CreateOptions { prepared: true, ..options(1) };
+        let mut writer = bench.run({
+            let store = store.clone();
+            async move { store.create(prepared).await.unwrap() }
+        });
+        let deleted = writer.id();
+        bench.disk(0).set_slowness(20);
+        let append = writer.append(blocks(7, 2));
+        let append = bench.handle.spawn(runtime::Class::Io, "append", async move { drop(append.await) });
+        bench.world.run_for(Duration::from_micros(10));
+        bench.disk(0).set_slowness(1);
+        bench.run({
+            let store = store.clone();
+            async move { store.delete(deleted).await.unwrap() }
+        });
+        overlaps += u32::from(!append.is_finished());
+        append.detach();
+        if is_killed {
+            drop(store);
+            bench.restart();
+            store = bench.open();
+        }
+        let next = bench.run({
+            let store = store.clone();
+            async move {
+                let mut writer = store.create(prepared).await.unwrap();
+                writer.append(blocks(8, 4)).await.unwrap();
+                writer.id()
+            }
+        });
+        bench.world.run_for(Duration::from_secs(1));
+        assert!(bench.run(read_all(store, next)) == blocks(8, 4), "seed {seed}");
+    }
+    assert!(overlaps > 50, "{overlaps}");
+}
+
+#[test]
 fn directories_that_cannot_be_used_are_refused_with_the_next_step() {
     let bench = Bench::new(2, 2);
     let handle = bench.handle.clone();
