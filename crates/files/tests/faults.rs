@@ -924,6 +924,166 @@ fn an_idle_store_does_nothing() {
     assert!(!bench.world.step(), "no timer waits");
 }
 
+#[test]
+fn a_disk_may_be_full_at_any_step() {
+    let (mut starts, mut births, mut deletions) = ([0, 0], [0, 0], 0);
+    let count = |counts: &mut [u32; 2], result: Result<()>| {
+        if let Err(error) = &result {
+            assert_eq!(error.kind, ErrorKind::Full, "{error}");
+            assert!(error.message.contains("free"), "{error}");
+        }
+        counts[usize::from(result.is_ok())] += 1;
+    };
+    for room in (0..400 * KIB).step_by(2 * KIB as usize) {
+        let mut bench = Bench::with(24, 1, DiskOptions { capacity: room, ..DiskOptions::default() });
+        let opened = bench.try_open(bench.options(&[0]));
+        count(&mut starts, opened.as_ref().map(drop).map_err(Error::clone));
+        let mut kept = None;
+        if let Ok((store, _)) = opened {
+            for prepared in [true, false, true] {
+                let created = bench.run({
+                    let store = store.clone();
+                    async move { store.create(CreateOptions { prepared, ..options(1) }).await }
+                });
+                let created = created.map(|mut writer| {
+                    // What was set aside is there, however full the disk is.
+                    let store = store.clone();
+                    bench.run(async move {
+                        writer.append(blocks(1, 4)).await.unwrap();
+                        store.seal(writer.id(), 4 * BLOCK as u64).await.unwrap();
+                        writer.id()
+                    })
+                });
+                kept = created.as_ref().ok().copied().or(kept);
+                count(&mut births, created.map(drop));
+            }
+            if let Some(id) = kept {
+                let deleted = store.clone();
+                assert_eq!(bench.run(read_all(store.clone(), id)), blocks(1, 4));
+                let first = store.list()[0].id;
+                bench.run(async move { deleted.delete(first).await.unwrap() });
+                kept = kept.filter(|id| *id != first);
+                deletions += 1;
+            }
+            assert_eq!(states(&store), ["healthy"]);
+        }
+        // As full as it is, and then with room again.
+        for _ in 0..2 {
+            bench.power_loss();
+            let opened = bench.try_open(bench.options(&[0]));
+            assert!(opened.is_ok() || starts[1] == 0, "room {room}: {:?}", opened.map(drop));
+            bench.disk(0).set_capacity(64 * MIB);
+        }
+        bench.restart();
+        let store = bench.open();
+        if let Some(id) = kept {
+            assert_eq!(bench.run(read_all(store.clone(), id)), blocks(1, 4));
+        }
+        bench.run(sealed_file(store, 1, 2));
+    }
+    assert!(starts[0] > 0 && births[0] > 0 && births[1] > 0 && deletions > 0, "{starts:?} {births:?} {deletions}");
+}
+
+#[test]
+fn a_full_disk_is_no_failed_one_when_copies_are_made() {
+    let mut complete = 0;
+    for step in 0..200 {
+        let mut bench = Bench::new(25, 2);
+        let store = bench.open();
+        bench.disk(0).vanish();
+        let files = (0..8).map(|byte| bench.run(sealed_file(store.clone(), 2, byte))).collect::<Vec<_>>();
+        drop(store);
+        bench.restart();
+        bench.disk(0).come_back();
+        let store = bench.open();
+        bench.world.run_for(Duration::from_micros(20 * step));
+        complete += u32::from(files.iter().all(|file| store.info(*file).unwrap().copies == 2));
+        // Somebody else fills it: up to the last block, or so that a file fits without its header.
+        bench.disk(0).set_capacity(bench.disk(0).used() + (step % 2) * 4 * BLOCK as u64);
+        bench.world.run_for(Duration::from_secs(20));
+        assert_eq!(states(&store), ["healthy", "healthy"], "step {step}");
+        bench.disk(0).set_capacity(64 * MIB);
+        bench.world.run_for(Duration::from_secs(20));
+        // What comes free is used for the copies that are missing.
+        for _ in 0..2 {
+            let id = bench.run(sealed_file(store.clone(), 1, 9));
+            let store = store.clone();
+            bench.run(async move { store.delete(id).await.unwrap() });
+            bench.world.run_for(Duration::from_secs(20));
+        }
+        assert!(files.iter().all(|file| store.info(*file).unwrap().copies == 2), "step {step}");
+    }
+    assert!((1..100).contains(&complete), "the steps reach to the end and not far beyond: {complete}");
+}
+
+#[test]
+fn a_sync_that_fails_is_never_taken_for_done() {
+    for disks in [1, 2] {
+        let mut syncs = 0;
+        for skipped in 0..8 {
+            let mut bench = Bench::new(26, disks);
+            let store = bench.open();
+            let copies = disks as u8;
+            let done = std::rc::Rc::new(std::cell::Cell::new(false));
+            let (flag, disk, inside) = (done.clone(), bench.disk(0), store.clone());
+            let before = disk.counters().syncs;
+            let task = bench.handle.spawn(runtime::Class::Io, "create", async move {
+                let created = inside.create(CreateOptions { prepared: true, ..options(copies) }).await;
+                flag.set(true);
+                created.map(|writer| writer.id())
+            });
+            bench.world.run_until(|| done.get() || disk.counters().syncs >= before + skipped);
+            bench.disk(0).inject(Fault::SyncError, 1);
+            bench.world.run_until(|| done.get());
+            let created = bench.run(task);
+            if let Err(error) = &created {
+                assert!(disks == 1 && error.kind == ErrorKind::Io && error.message.contains("/0/levee"), "{error}");
+                syncs += 1;
+            }
+            bench.disk(0).stop_injections();
+            bench.world.run_for(Duration::from_secs(60));
+            assert!(states(&store).iter().all(|state| *state == "healthy"));
+            bench.run(sealed_file(store.clone(), copies, 3));
+            let confirmed = store.list();
+            drop(store);
+            bench.power_loss();
+            let store = bench.open();
+            let found = store.list();
+            assert!(
+                confirmed.iter().all(|info| found.iter().any(|other| other.id == info.id)),
+                "{confirmed:?} {found:?}"
+            );
+            assert!(created.is_err() || store.info(*created.as_ref().unwrap()).is_some());
+        }
+        assert!(disks == 2 || syncs > 1, "{syncs}");
+    }
+}
+
+#[test]
+fn a_superblock_that_could_not_be_written_is_tried_again_in_the_same_slot() {
+    let mut bench = Bench::new(27, 1);
+    let store = bench.open();
+    let slots =
+        |bench: &Bench| bench.disk(0).content("levee/superblock").chunks(BLOCK).map(Vec::from).collect::<Vec<_>>();
+    let sequence = |slot: &Vec<u8>| u64::from_le_bytes(slot[40..48].try_into().unwrap());
+    let before = slots(&bench);
+    let good = usize::from(sequence(&before[1]) > sequence(&before[0]));
+    bench.disk(0).inject_on("levee/superblock", Fault::WriteError, 1);
+    bench.world.run_for(Duration::from_secs(31));
+    // The superblock is written because files came after a while: in vain, and once more when the directory is tried.
+    bench.run(sealed_file(store.clone(), 1, 1));
+    bench.world.run_until(|| states(&store) == ["failed"]);
+    bench.world.run_until(|| states(&store) == ["healthy"]);
+    bench.world.run_for(Duration::from_secs(1));
+    let after = slots(&bench);
+    assert!(after[good] == before[good], "the only good one was left alone");
+    assert_eq!(sequence(&after[1 - good]), sequence(&before[good]) + 1);
+    let incarnation = store.incarnation();
+    drop(store);
+    bench.power_loss();
+    assert!(bench.open().incarnation() > incarnation);
+}
+
 // Power lost at every step.
 
 /// Runs `work` on a store again and again, each time losing power one operation later, until it gets to its end;

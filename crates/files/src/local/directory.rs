@@ -187,9 +187,11 @@ impl Directory {
         let file = self.guards.borrow().as_ref().map(|guards| guards.superblock.clone());
         let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let sequence = self.sequence.get() + 1;
-        self.sequence.set(sequence);
         let superblock = Superblock { sequence, directory: self.id.get(), record: record.clone() };
-        file.write_at(Superblock::slot_offset(sequence), aligned(&superblock.encode())).await
+        file.write_at(Superblock::slot_offset(sequence), aligned(&superblock.encode())).await?;
+        // After an error this slot holds nobody knows what: the next try goes there again, not to the good one.
+        self.sequence.set(sequence);
+        Ok(())
     }
 
     /// What can be set aside for files: free in the file system, less a margin, and its spares.

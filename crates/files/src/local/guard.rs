@@ -70,7 +70,7 @@ async fn try_probe(handle: &Handle, path: &Path, options: &LocalOptions) -> Resu
     let guards = match options.read_only {
         false => take_guards(handle, path, options, WRITE).await?,
         true => {
-            let superblock = handle.open(&path.join("superblock"), READ).await.map_err(|e| access(path, &e))?;
+            let superblock = handle.open(&path.join("superblock"), READ).await.map_err(|e| explain(path, &e))?;
             Guards { _lock: superblock.clone(), superblock }
         }
     };
@@ -90,7 +90,7 @@ async fn try_probe(handle: &Handle, path: &Path, options: &LocalOptions) -> Resu
 /// As [`probe_directory`], and `Io`.
 pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Guards> {
     let files = path.join("files");
-    handle.create_directory(&files).await.map_err(|error| access(path, &error))?;
+    handle.create_directory(&files).await.map_err(|error| explain(path, &error))?;
     let guards = take_guards(handle, path, options, OpenOptions { create: true, ..WRITE }).await?;
     if read_superblock(path, &guards.superblock, options).await?.is_some_and(|(found, _)| found.record.generation > 0) {
         return Err(Error::conflict(format!("{} became part of a store just now: start again", path.display())));
@@ -111,16 +111,16 @@ pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &Local
         }
         Ok(())
     };
-    written.await.map_err(|error: io::Error| access(path, &error))?;
+    written.await.map_err(|error: io::Error| explain(path, &error))?;
     Ok(guards)
 }
 
 async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open: OpenOptions) -> Result<Guards> {
     let lock_path = path.join("lock");
     let create = OpenOptions { write: true, create: true, ..OpenOptions::default() };
-    let lock = handle.open(&lock_path, create).await.map_err(|error| access(path, &error))?;
-    if !lock_within(handle, &lock, options.lock_wait).await.map_err(|error| access(path, &error))? {
-        let holder = lock.read_up_to(0, 256).await.map_err(|error| access(path, &error))?;
+    let lock = handle.open(&lock_path, create).await.map_err(|error| explain(path, &error))?;
+    if !lock_within(handle, &lock, options.lock_wait).await.map_err(|error| explain(path, &error))? {
+        let holder = lock.read_up_to(0, 256).await.map_err(|error| explain(path, &error))?;
         let holder = String::from_utf8_lossy(&holder).trim().to_owned();
         let holder = if holder.is_empty() { "another process" } else { &holder };
         return Err(Error::conflict(format!(
@@ -138,15 +138,15 @@ async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open:
             Err(error) => Err(error),
         }
     };
-    named.await.map_err(|error| access(path, &error))?;
-    let superblock = handle.open(&path.join("superblock"), open).await.map_err(|error| access(path, &error))?;
+    named.await.map_err(|error| explain(path, &error))?;
+    let superblock = handle.open(&path.join("superblock"), open).await.map_err(|error| explain(path, &error))?;
     match lock_within(handle, &superblock, options.lock_wait).await {
         Ok(true) => Ok(Guards { _lock: lock, superblock }),
         Ok(false) => Err(Error::conflict(format!(
             "{} is still being written to by a process that has ended: try again in a moment",
             path.join("superblock").display()
         ))),
-        Err(error) => Err(access(path, &error)),
+        Err(error) => Err(explain(path, &error)),
     }
 }
 
@@ -156,7 +156,7 @@ async fn read_superblock(
     file: &File,
     options: &LocalOptions,
 ) -> Result<Option<(Superblock, Option<u64>)>> {
-    let bytes = file.read_up_to(0, (SLOT * SLOTS) as usize).await.map_err(|error| access(path, &error))?;
+    let bytes = file.read_up_to(0, (SLOT * SLOTS) as usize).await.map_err(|error| explain(path, &error))?;
     let path = path.display();
     match Superblock::choose(&bytes) {
         Ok(found) if found.writable || options.read_only => {
@@ -180,7 +180,7 @@ async fn list(handle: &Handle, path: &Path) -> Result<Option<Vec<DirectoryEntry>
     match handle.read_directory(path).await {
         Ok(entries) => Ok(Some(entries)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(access(path, &error)),
+        Err(error) => Err(explain(path, &error)),
     }
 }
 
@@ -209,7 +209,7 @@ async fn check_empty(handle: &Handle, path: &Path, entries: &[DirectoryEntry], o
 }
 
 /// What an error of the operating system means for a directory, and what to do.
-fn access(path: &Path, error: &io::Error) -> Error {
+pub(crate) fn explain(path: &Path, error: &io::Error) -> Error {
     use io::ErrorKind as K;
     let path = path.display();
     match error.kind() {
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn every_error_of_the_system_says_what_to_do() {
-        let says = |kind: io::ErrorKind| access(Path::new("/srv/levee"), &io::Error::from(kind));
+        let says = |kind: io::ErrorKind| explain(Path::new("/srv/levee"), &io::Error::from(kind));
         for (kind, expected, hint) in [
             (io::ErrorKind::NotADirectory, ErrorKind::Invalid, "give a directory"),
             (io::ErrorKind::PermissionDenied, ErrorKind::Invalid, "readable and writable for this user"),

@@ -9,6 +9,7 @@ use super::Local;
 use super::access::is_full;
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, aligned};
+use super::guard::explain;
 use super::header::{Birth, COPIES_MAX, HEADER, Header};
 use super::names::Name;
 use super::pool::Vacancy;
@@ -57,7 +58,7 @@ impl Local {
                             self.on_directory_failure(place, &what, &error);
                         }
                         avoided.push(place.clone());
-                        failure = Some(Error::from_io(format!("{what} in {}", place.path.display()), &error));
+                        failure = Some(explain(&place.files(), &error));
                     }
                 }
             }
@@ -104,16 +105,24 @@ impl Local {
         let mut copy = Copy::new(directory, birth, None);
         let birth = &copy.birth;
         let vacancy = self.vacancy(directory, birth.kind, birth.capacity, birth.prepared).await?;
-        let writer = vacancy.file.clone();
+        let (writer, before) = (vacancy.file.clone(), vacancy.name);
         let header = Header { birth: (**birth).clone(), sealed: None };
-        self.give_name(directory, vacancy, &header).await?;
+        if let Err(error) = self.give_name(directory, vacancy, &header).await {
+            // It has one of these names. If it cannot be removed, the next life finds it, empty or unfinished.
+            for name in [before, Name::File(birth.kind, birth.file)] {
+                drop(self.handle.remove(&directory.path_of(name)).await);
+            }
+            directory.space.on_released(copy.allocated(None));
+            return Err(error);
+        }
         copy.writer = Some(writer);
         // It works again, or it would not have been asked.
         directory.suspect.set(false);
         Ok(copy)
     }
 
-    /// Makes a file of a vacancy: its header is durable before it gets its name, and its name before this returns.
+    /// Makes a file of a vacancy: its header is durable before it gets its name, and its name before this returns. If
+    /// the disk is full, it does not have its name.
     pub(crate) async fn give_name(&self, directory: &Directory, vacancy: Vacancy, header: &Header) -> io::Result<()> {
         let _naming = directory.naming();
         vacancy.file.write_at(0, aligned(&header.encode())).await?;
@@ -122,7 +131,7 @@ impl Local {
         self.counters.on_written(header.birth.kind as usize, HEADER);
         let name = Name::File(header.birth.kind, header.birth.file);
         self.handle.rename(&directory.path_of(vacancy.name), &directory.path_of(name)).await?;
-        directory.sync_names().await
+        directory.sync_names().await.map_err(io::Error::other)
     }
 
     /// Undoes the birth of a copy. If that fails, the file is found by the next life, empty and unknown to anybody.
@@ -261,6 +270,10 @@ impl Local {
         }
         self.catalogue.remove(file);
         self.touch_space();
+        if !self.resync.is_complete() {
+            // There may be room for copies now.
+            self.request_repair();
+        }
         Ok(())
     }
 

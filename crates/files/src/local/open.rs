@@ -11,14 +11,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 
-use base::{DirectoryId, Error, FileId, Incarnation, MIB, Result, Set, StoreId, units};
+use base::{DirectoryId, Error, ErrorKind, FileId, Incarnation, MIB, Result, Set, StoreId, units};
 use runtime::Handle;
 
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, READ, State, WRITE, lock_within};
-use super::guard::{Guarded, Probe, form_directory, probe_directory};
+use super::guard::{Guarded, Probe, explain, form_directory, probe_directory};
 use super::header::{HEADER, Header};
 use super::layout::Unreadable;
 use super::names::Name;
@@ -117,7 +118,7 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     }
     for directory in local.members() {
         let refreshed = directory.refresh_space().await;
-        refreshed.map_err(|error| Error::from_io(directory.path.display(), &error))?;
+        refreshed.map_err(|error| unusable(&directory.path, &error))?;
     }
     if !local.options.read_only {
         returning.iter().for_each(|(directory, left_behind)| local.spawn_resynchronization(directory, *left_behind));
@@ -189,9 +190,20 @@ async fn join(
     directory.guard(guards, 0);
     let record = StoreRecord { generation: 0, members: Vec::new(), ..record.clone() };
     let written = directory.publish(&record).await;
-    written.map_err(|error| Error::from_io(format!("preparing {}", directory.path.display()), &error))?;
+    written.map_err(|error| explain(&directory.path, &error))?;
     directory.state.set(State::Joining);
     Ok(())
+}
+
+/// Something in a member directory cannot be used, and what to do.
+fn unusable(path: &Path, error: &io::Error) -> Error {
+    match explain(path, error) {
+        Error { kind: ErrorKind::Io | ErrorKind::NotFound, message } => Error::io(format!(
+            "{message}. Look after the disk and start again; or, if other directories hold copies of everything, leave \
+             this one out and start with --accept-missing-directories"
+        )),
+        explained => explained,
+    }
 }
 
 /// What was found under one name.
@@ -235,16 +247,10 @@ impl Local {
                 // A killed process may have changed names that a loss of power would change back. What this life
                 // sees must stay.
                 let synced = directory.sync_names().await;
-                synced.map_err(|error| Error::from_io(directory.files().display(), &error))?;
+                synced.map_err(|error| unusable(&directory.files(), &error))?;
             }
             let entries = self.handle.read_directory(&directory.files()).await;
-            let entries = entries.map_err(|error| {
-                Error::io(format!(
-                    "listing {} failed: {error}. If other directories hold copies of everything, leave this one out \
-                     and start with --accept-missing-directories",
-                    directory.files().display()
-                ))
-            })?;
+            let entries = entries.map_err(|error| unusable(&directory.files(), &error))?;
             names.extend(entries.into_iter().map(|entry| (directory.clone(), entry.name)));
         }
         let seen = bounded(names, SCANS_AT_ONCE, |(directory, text)| async move {
@@ -349,7 +355,7 @@ impl Local {
     async fn look_at(&self, directory: &Rc<Directory>, name: Option<Name>) -> Result<Content> {
         let Some(name) = name else { return Ok(Content::Rubbish) };
         let path = directory.path_of(name);
-        let fail = |error: io::Error| Error::from_io(path.display(), &error);
+        let fail = |error: io::Error| unusable(&path, &error);
         match name {
             Name::Making(number) => {
                 directory.on_number(number);

@@ -254,7 +254,7 @@ fn ready(directory: &Directory, capacity: u64) -> usize {
 }
 
 /// Reserves the blocks of a file; where the file system cannot, gives it its length only.
-async fn allocate(file: &File, capacity: u64) -> io::Result<()> {
+pub(crate) async fn allocate(file: &File, capacity: u64) -> io::Result<()> {
     match file.allocate(0, HEADER + capacity).await {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => file.set_len(HEADER + capacity).await,
         result => result,

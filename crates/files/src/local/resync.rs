@@ -25,12 +25,13 @@ use base::{AlignedBuf, BLOCK, MIB};
 use runtime::{Class, File};
 
 use super::Local;
+use super::access::is_full;
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, MAKE_UNSYNCED, READ, State, WRITE, aligned};
 use super::guard::{Guarded, Probe, probe_directory};
 use super::header::{Birth, HEADER, Header};
 use super::names::Name;
-use super::pool::Vacancy;
+use super::pool::{Vacancy, allocate};
 use super::space::plan_placement;
 use super::wait::Pace;
 
@@ -155,10 +156,14 @@ impl Local {
         };
         let name = Name::Making(target.take_number());
         let path = target.path_of(name);
+        let reserved = Cell::new(0);
         let written = async {
             let here = |error: io::Error| base::Error::from_io(path.display(), &error);
             let file = self.handle.open(&path, MAKE_UNSYNCED).await.map_err(here)?;
-            file.set_len(HEADER + length).await.map_err(here)?;
+            // All of it now: a disk that is full says so before anything is copied.
+            allocate(&file, length).await.map_err(here)?;
+            target.space.on_allocated(HEADER + length);
+            reserved.set(HEADER + length);
             let mut pace = Pace::new(&self.handle, self.options.resync_bytes_per_sec);
             let mut offset = 0;
             while offset < length {
@@ -171,11 +176,13 @@ impl Local {
                 self.check_same_as_suspects(entry, offset, &bytes).await?;
                 file.write_at(HEADER + offset, bytes.freeze()).await.map_err(here)?;
                 self.counters.on_written(entry.kind as usize, len);
-                target.space.on_allocated(len);
                 offset += len;
             }
             let header = Header { birth: (*copy.birth).clone(), sealed: Some(length) };
             if let Err(error) = self.give_name(target, Vacancy { name, file }, &header).await {
+                if is_full(&error) {
+                    return Err(here(error));
+                }
                 // It may have its name or not: if the directory stays, a deletion must look for it.
                 self.catalogue.on_damaged(target, entry.kind, entry.id, "its name may not be durable".into());
                 self.on_directory_failure(target, "naming a copy", &error);
@@ -192,6 +199,7 @@ impl Local {
         let outcome = written.await;
         if !matches!(outcome, Ok(true)) {
             drop(self.handle.remove(&path).await);
+            target.space.on_released(reserved.get());
             self.touch_space();
         }
         outcome
