@@ -180,7 +180,7 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
         let found = &mut self.found.recovery;
         found.transaction_records = replay.effects.len() as u64;
         found.torn_tails = u64::from(scanned.torn_tail);
-        restore_index(&self.index, &self.files, &mut replay, scanned.durable_through, found).await?;
+        restore_index(&self.index, &self.files, &mut replay, scanned.durable_through, false, found).await?;
         Ok(replay)
     }
 

@@ -79,7 +79,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         epoch: EPOCH,
     };
     let index = Index::new(&files, &garbage, index_options);
-    restore_index(&index, &files, &mut replay, scanned.durable_through, &mut found).await?;
+    restore_index(&index, &files, &mut replay, scanned.durable_through, options.accept_data_loss, &mut found).await?;
 
     for (id, segment) in &replay.segments {
         for (file, appended) in &segment.data_files {
@@ -186,6 +186,7 @@ async fn restore_index(
     files: &VerifiedFiles,
     replay: &mut Replay,
     durable_through: LogSequence,
+    accept_data_loss: bool,
     found: &mut RecoveryStatistics,
 ) -> Result<()> {
     for (id, segment) in &replay.segments {
@@ -194,7 +195,7 @@ async fn restore_index(
     for (sequence, record) in std::mem::take(&mut replay.effects) {
         let Some(id) = record.segment() else { continue };
         if matches!(record, Record::Large { .. }) && sequence > durable_through {
-            if !is_proven(files, &record).await? {
+            if !is_proven(files, &record, accept_data_loss).await? {
                 found.rejected_large_writes += 1;
                 replay.rejected.insert(sequence);
                 continue;
@@ -207,8 +208,9 @@ async fn restore_index(
 }
 
 /// Whether every block of a large write is there. What only some copies have is brought to all: it counts from now
-/// on, so it has to be as durable as anything that counts.
-async fn is_proven(files: &VerifiedFiles, record: &Record) -> Result<bool> {
+/// on, so it has to be as durable as anything that counts. Where no copy can be read, nothing can be said: it may have
+/// been acknowledged.
+async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss: bool) -> Result<bool> {
     let store = files.store();
     let Some(id) = record.segment() else { return Ok(false) };
     let entries = record.entries();
@@ -221,9 +223,15 @@ async fn is_proven(files: &VerifiedFiles, record: &Record) -> Result<bool> {
     };
     let mut good = AlignedBuf::zeroed(len);
     let mut proven = vec![false; entries.len()];
-    let mut copies = Vec::new();
+    let (mut copies, mut unread) = (Vec::new(), None);
     for copy in 0..info.copies_wanted {
-        let Ok(bytes) = store.read_copy(file, copy, offset, len).await else { continue };
+        let bytes = match store.read_copy(file, copy, offset, len).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                unread = Some(error);
+                continue;
+            }
+        };
         for (i, entry) in entries.iter().enumerate() {
             let block = &bytes[i * BLOCK as usize..(i + 1) * BLOCK as usize];
             if !proven[i] && is_intact(id, entry, block) {
@@ -234,7 +242,13 @@ async fn is_proven(files: &VerifiedFiles, record: &Record) -> Result<bool> {
         copies.push((copy, bytes));
     }
     if !proven.iter().all(|&proven| proven) {
-        return Ok(false);
+        return match unread.filter(|_| copies.is_empty() && !accept_data_loss) {
+            Some(error) => Err(error.context(format!(
+                "a large write to {id} may have been acknowledged, and cannot be read; bring the disk back, or start \
+                 once with accept_data_loss to go on without it"
+            ))),
+            None => Ok(false),
+        };
     }
     let good = good.freeze();
     for (copy, bytes) in copies {
@@ -402,3 +416,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! last file with records can have a **torn** tail: appends that were in flight when the process died. Every other
 //! record that cannot be read from any copy is **rotten**: acknowledged work depends on it, and the store does not
 //! start without an override. Within the last file, a bad record is rotten if a later one says that it was durable.
+//! Where the disk cannot say what is there, the log may go on: that is neither torn nor empty.
 //!
 //! Flow: read all files; walk their records; decide the end; bring every copy of the tail to the decided content and
 //! seal, so that the next recovery decides the same; find the newest checkpoint; hand out what a replay needs.
@@ -51,6 +52,27 @@ struct ReadFile {
     found: Vec<Found>,
     /// Where the records that follow each other from the start end.
     end: u64,
+    /// Offsets of blocks that no copy could be read of.
+    unreadable: Vec<u64>,
+}
+
+impl ReadFile {
+    /// Whether a record may stand where the records end, and cannot be read.
+    fn may_go_on(&self) -> bool {
+        let rest = &self.content[self.end as usize..];
+        let claimed = if rest.is_empty() { 0 } else { padded_len(claimed_body_len(rest)) };
+        let first = self.end..self.end + claimed.min(padded_len(BODY_BYTES_MAX));
+        self.unreadable.iter().any(|offset| first.contains(offset))
+    }
+
+    fn unreadable(&self, store: &Store) -> Error {
+        Error::io(format!(
+            "{}: byte {} cannot be read from any copy, and the transaction log may go on there; bring the disk back, \
+             or start once with accept_data_loss to go on with what came before it",
+            store.locate(self.info.id, 0),
+            self.end
+        ))
+    }
 }
 
 /// Reads the transaction files of `store`, decides where the log ends and makes that durable.
@@ -64,6 +86,9 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
     }
     // A file without a single valid record holds nothing that anything depends on.
     let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| !file.found.is_empty());
+    if let Some(file) = empty.iter().find(|file| file.may_go_on() && !accept_data_loss) {
+        return Err(file.unreadable(store));
+    }
     files.sort_by_key(|file| file.found[0].header.first());
     let mut scanned = ScannedLog { next: LogSequence(1), ..ScannedLog::default() };
     let end = decide_end(store, &mut files, accept_data_loss, &mut scanned)?;
@@ -101,10 +126,13 @@ fn decide_end(store: &Store, files: &mut [ReadFile], accept: bool, scanned: &mut
         let cut_short = file.info.sealed.is_some_and(|sealed| sealed != file.end);
         scanned.torn_tail |= good < file.found.len();
         file.found.truncate(good);
-        if !rotten && !cut_short {
+        if !rotten && !cut_short && !file.may_go_on() {
             continue;
         }
         if !accept {
+            if file.may_go_on() {
+                return Err(file.unreadable(store));
+            }
             return Err(Error::corrupt(format!(
                 "{}: transaction record {expected} at byte {} was durable and cannot be read from any copy; restore \
                  the file, or start once with accept_data_loss to go on with what came before it",
@@ -195,17 +223,26 @@ fn collect(files: Vec<ReadFile>, scanned: &mut ScannedLog) -> Result<()> {
 async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
     let len = info.sealed.unwrap_or(info.capacity);
     let mut content = AlignedBuf::zeroed(len as usize);
+    let mut unreadable = Vec::new();
     let mut at = 0;
     while at < len {
         let part = READ_BYTES.min(len - at);
         match store.read(info.id, at, part as usize).await {
             Ok(bytes) => content[at as usize..(at + part) as usize].copy_from_slice(&bytes),
-            // No copy gave all of it: the copies are asked record by record below.
-            Err(error) => tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read"),
+            // No copy gave all of it.
+            Err(error) => {
+                tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read");
+                for offset in (at..at + part).step_by(BLOCK as usize) {
+                    match store.read(info.id, offset, BLOCK as usize).await {
+                        Ok(bytes) => content[offset as usize..(offset + BLOCK) as usize].copy_from_slice(&bytes),
+                        Err(_) => unreadable.push(offset),
+                    }
+                }
+            }
         }
         at += part;
     }
-    let mut file = ReadFile { info, content, found: Vec::new(), end: 0 };
+    let mut file = ReadFile { info, content, found: Vec::new(), end: 0, unreadable };
     let mut offset = 0;
     while offset < len {
         let found = match decode(&file.content[offset as usize..], file.info.id)? {

@@ -17,7 +17,7 @@
 //! Flow: `survey` finds out what each file is; `Chain::read` walks the files of one journal and hands records out;
 //! `Chain::settle` repairs copies, seals, and deletes files without content.
 
-use base::{Error, FileId, LogSequence, Result};
+use base::{BLOCK, Error, FileId, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
 use runtime::Handle;
 
@@ -42,7 +42,7 @@ pub(super) async fn scan(
     mut visit: impl FnMut(JournalRecord),
 ) -> Result<ScanReport> {
     let mut report = ScanReport::default();
-    let mut survey = survey(handle, store, files).await?;
+    let mut survey = survey(handle, store, files, options, &mut report).await?;
     report.files = survey.take_dumped(options.start);
     let mut chains = Vec::new();
     for journal in survey.journals {
@@ -74,14 +74,31 @@ struct JournalFile {
     header: AppendHeader,
 }
 
-async fn survey(handle: &Handle, store: &Store, files: &[FileInfo]) -> Result<Survey> {
+async fn survey(
+    handle: &Handle,
+    store: &Store,
+    files: &[FileInfo],
+    options: &ScanOptions,
+    report: &mut ScanReport,
+) -> Result<Survey> {
     let (mut known, mut empty) = (Vec::new(), Vec::new());
     for info in files.iter().filter(|info| info.kind == FileKind::Journal) {
         assert!(info.incarnation < store.incarnation(), "only journals of earlier lives are recovered");
         let source = Source::new(handle, store, info.clone());
         match source.any_header().await? {
             Some(header) => known.push(JournalFile { source, header }),
-            None => empty.push(info.id),
+            None => {
+                // Its first append may be there, where the disk cannot read.
+                if source.end > 0 && store.read(info.id, 0, BLOCK as usize).await.is_err() {
+                    let place = source.place(0);
+                    let why = "the beginning cannot be read, and may hold acknowledged writes";
+                    if !options.accept_data_loss {
+                        return Err(rotten(&place, why));
+                    }
+                    report.lost.push(format!("{place}: {why}"));
+                }
+                empty.push(info.id);
+            }
         }
     }
     known.sort_by_key(|file| (file.header.incarnation, file.header.log, file.header.ordinal));

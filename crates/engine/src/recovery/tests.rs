@@ -1,0 +1,220 @@
+use std::time::Duration;
+
+use base::io::fragment_checksums;
+use base::{Bytes, Epoch, KIB, Prng, ReadPart, SegmentId, SegmentSequence, VolumeId, WriteStamp};
+use files::memory::{Memory, MemoryOptions};
+use runtime::sim::{NodeOptions, World};
+
+use super::replay::Replay;
+use super::*;
+use crate::Engine;
+use crate::index::{Entry, TableInfo};
+use crate::transaction::{Checkpoint, ScannedLog, SegmentCheckpoint};
+
+const ID: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
+
+fn journal_record(offset: u64, data: &[u8]) -> JournalRecord {
+    JournalRecord {
+        segment: ID,
+        epoch: Epoch(1),
+        sequence: SegmentSequence(5),
+        stamp: WriteStamp::default(),
+        offset,
+        len: data.len() as u64,
+        operation: Operation::Write {
+            checksums: fragment_checksums(ID, offset, data),
+            data: Bytes::copy_from_slice(data),
+        },
+    }
+}
+
+/// What a newer write does not cover of an older record is the record's, with checksums that fit.
+#[test]
+fn uncovered_parts_are_the_rest() {
+    let mut prng = Prng::new(1);
+    for _ in 0..2_000 {
+        let (first, count) = (prng.below(40), prng.between(1, 60));
+        let mut data = vec![0; (count * SECTOR) as usize];
+        prng.fill(&mut data);
+        let record = journal_record(first * SECTOR, &data);
+        let shadow: Vec<bool> = (0..16).map(|_| prng.one_in(3)).collect();
+        let blocks = (0..16u32).filter(|block| shadow[*block as usize]);
+        let shadowed: Vec<Range<u64>> = blocks.map(|block| sectors_of(block..block + 1)).collect();
+        let mut seen = vec![false; count as usize];
+        for part in uncovered(&record, &shadowed) {
+            assert_eq!((part.sequence, part.segment), (record.sequence, record.segment));
+            let Operation::Write { checksums, data: bytes } = &part.operation else { panic!("a part of a write") };
+            assert_eq!(*checksums, fragment_checksums(ID, part.offset, bytes));
+            let at = (part.offset - record.offset) as usize;
+            assert_eq!(bytes[..], data[at..at + part.len as usize]);
+            for sector in part.offset / SECTOR..(part.offset + part.len) / SECTOR {
+                assert!(!std::mem::replace(&mut seen[(sector - first) as usize], true), "once");
+            }
+        }
+        for (i, seen) in seen.into_iter().enumerate() {
+            let block = (first + i as u64) / (BLOCK / SECTOR);
+            assert_eq!(seen, !shadow.get(block as usize).copied().unwrap_or(false));
+        }
+    }
+}
+
+fn table(file: u64) -> TableInfo {
+    TableInfo { file: FileId(file), leaves: 1, entries: 1, first_block: 0, end_block: 1, ..TableInfo::default() }
+}
+
+fn large(sequence: u64, file: u64, offset: u64) -> Record {
+    Record::Large {
+        segment: ID,
+        epoch: Epoch(1),
+        sequence: SegmentSequence(sequence),
+        stamp: WriteStamp::default(),
+        block: 0,
+        file: FileId(file),
+        offset,
+        checksums: vec![0, 0],
+    }
+}
+
+fn dump(through: u64, file: u64, offset: u64) -> Record {
+    let entries = vec![Entry::data(7, SegmentSequence(through), FileId(file), offset, 0)];
+    Record::Dump { segment: ID, epoch: Epoch(1), through: SegmentSequence(through), replay: None, entries }
+}
+
+fn replay(checkpoint: Checkpoint, records: Vec<(u64, Record)>) -> Replay {
+    let records = records.into_iter().map(|(sequence, record)| (LogSequence(sequence), record)).collect();
+    Replay::new(&mut ScannedLog { checkpoint: Some(checkpoint), records, ..ScannedLog::default() })
+}
+
+#[test]
+fn only_what_tables_do_not_cover_is_replayed_but_all_of_it_counts() {
+    let tables = SegmentTables { tables: vec![table(20)], covers: LogSequence(3) };
+    let segment = SegmentCheckpoint {
+        segment: ID,
+        next: SegmentSequence(4),
+        dumped_through: SegmentSequence(2),
+        tables,
+        data_files: vec![(FileId(10), 4096)],
+        ..SegmentCheckpoint::default()
+    };
+    let checkpoint = Checkpoint {
+        from: LogSequence(5),
+        rejected: vec![LogSequence(7)],
+        segments: vec![segment],
+        ..Checkpoint::default()
+    };
+    let covers = LogSequence(9);
+    let replayed = replay(
+        checkpoint,
+        vec![
+            // Before the checkpoint: its effect is needed, the rest is in the checkpoint.
+            (4, dump(3, 10, 0)),
+            (6, Record::DataFile { segment: ID, file: FileId(11) }),
+            (7, large(4, 11, 0)),
+            (8, large(5, 11, 8192)),
+            (9, dump(6, 10, 8192)),
+            (10, Record::TableSet { segment: ID, added: vec![table(21)], removed: vec![FileId(20)], covers }),
+            (11, large(7, 11, 16384)),
+            (12, Record::DropFile { segment: ID, file: FileId(10) }),
+        ],
+    );
+    let segment = &replayed.segments[&ID];
+    let start = &segment.start;
+    assert_eq!((start.next.0, start.dumped_through.0, start.last_large.0), (8, 6, 7));
+    assert_eq!(replayed.effects.iter().map(|(sequence, _)| sequence.0).collect::<Vec<_>>(), [9, 11]);
+    // The length counts also what tables cover and what was rejected.
+    assert_eq!(segment.data_files, BTreeMap::from([(FileId(11), 24576)]));
+    assert_eq!(replayed.referenced(), BTreeSet::from([FileId(11), FileId(21)]));
+}
+
+#[test]
+fn a_dropped_volume_stays_dropped() {
+    let other = SegmentId { volume: VolumeId(2), index: 0 };
+    let replayed = replay(
+        Checkpoint { from: LogSequence(1), ..Checkpoint::default() },
+        vec![
+            (1, Record::DataFile { segment: ID, file: FileId(10) }),
+            (2, Record::DataFile { segment: other, file: FileId(11) }),
+            (3, Record::DropVolume { volume: ID.volume }),
+            // A dump that was under way.
+            (4, dump(3, 10, 0)),
+        ],
+    );
+    assert_eq!(replayed.segments.keys().copied().collect::<Vec<_>>(), [other]);
+    assert!(replayed.effects.is_empty() && replayed.dropped.contains(&ID.volume));
+    assert_eq!(replayed.segments[&other].tables.covers, LogSequence(1));
+}
+
+async fn write(engine: &Engine, offset: u64, byte: u8, len: usize) {
+    let data = AlignedBuf::copy_of(&vec![byte; len]).freeze();
+    let checksums = fragment_checksums(ID, offset, &data);
+    engine.write(ID, offset, data, checksums, WriteStamp::default()).await.unwrap();
+}
+
+async fn first_byte(engine: &Engine, offset: u64) -> Option<u8> {
+    match &engine.read(ID, offset, BLOCK).await.unwrap()[..] {
+        [ReadPart::Data(data)] => Some(data[0]),
+        _ => None,
+    }
+}
+
+/// What the disk cannot read at a start is neither torn nor empty: with any block of any file unreadable for a while,
+/// the engine opens with everything that was acknowledged, or not at all; and never gives it up for later starts.
+#[test]
+fn what_cannot_be_read_at_a_start_is_not_taken_for_torn() {
+    let options = Options {
+        journal_file_bytes: 512 * KIB,
+        journal_files: 2,
+        transaction_file_bytes: 64 * KIB,
+        data_file_bytes: 64 * KIB,
+        large_write_bytes: 8 * KIB,
+        dump_age: Duration::from_millis(5),
+        ..Options::default()
+    };
+    let (mut opened, mut refused) = (0, 0);
+    // With a dump behind the first write, or a large write last, or a small one.
+    for story in 0..3 {
+        for bad in 0..24 {
+            let world = World::new(story);
+            let node = world.add_node(NodeOptions::default());
+            let memory = Memory::new(story, MemoryOptions { latency_ns: 1_000..2_000, ..MemoryOptions::default() });
+            let (handle, inside, disk, settings) =
+                (world.start_loop(node), memory.clone(), memory.clone(), options.clone());
+            let life = handle.clone();
+            let files = world.block_on(&handle, async move {
+                let store = inside.open(&life);
+                let engine = Engine::open(&life, &store, settings).await.unwrap();
+                write(&engine, 0, 1, 4096).await;
+                if story == 0 {
+                    life.sleep(Duration::from_millis(20)).await;
+                }
+                if story < 2 {
+                    write(&engine, 16 * BLOCK, 2, 8192).await;
+                }
+                store.list()
+            });
+            memory.kill();
+            world.kill(node);
+            // Files by turns, and their first three blocks.
+            let info = &files[bad % files.len()];
+            let at = (bad / files.len()) as u64 * BLOCK;
+            disk.fail_reads(info.id, None, at..at + BLOCK);
+            for fails in [true, false] {
+                let (handle, inside, settings) = (world.restart(node), memory.clone(), options.clone());
+                let life = handle.clone();
+                let is_open = world.block_on(&handle, async move {
+                    let Ok(engine) = Engine::open(&life, &inside.open(&life), settings).await else { return false };
+                    inside.clear_faults();
+                    assert_eq!(first_byte(&engine, 0).await, Some(1));
+                    assert_eq!(first_byte(&engine, 16 * BLOCK).await, (story < 2).then_some(2));
+                    true
+                });
+                assert!(is_open || fails, "without faults it opens");
+                (opened, refused) = (opened + u32::from(is_open && fails), refused + u32::from(!is_open));
+                memory.kill();
+                world.kill(node);
+                memory.clear_faults();
+            }
+        }
+    }
+    assert!(opened > 10 && refused > 3, "{opened} opened, {refused} refused");
+}
