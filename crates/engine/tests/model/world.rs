@@ -1,19 +1,19 @@
-//! One seed: lives of an engine over one store, and clients who check what they read.
+//! One seed: lives of an engine over one store, and clients who check what they are told.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::io::fragment_checksums;
-use base::{AlignedBuf, ErrorKind, Generation, Prng, ReadPart, SECTOR, SegmentId, VolumeId, WriteSequence, WriteStamp};
+use base::{Error, Prng, Result, SECTOR, SegmentId};
 use engine::Engine;
-use files::memory::{Memory, MemoryOptions};
-use runtime::sim::{NodeOptions, World};
+use files::{FileInfo, FileKind, Store};
+use runtime::sim::{NodeId, World};
 use runtime::{Class, Handle};
 
+use super::bed::Bed;
+use super::clients::{Share, Shared, check_all, client, discard, write};
 use super::coverage::Coverage;
 use super::scenario::{Scenario, Settings};
-use super::sectors::{Sectors, encode};
 
 /// How a life ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,29 +23,14 @@ enum End {
     PowerLoss,
 }
 
-/// What clients share, and what outlives them.
-struct Shared {
-    sectors: Sectors,
-    prng: Prng,
-    volumes: Vec<VolumeId>,
-    next_volume: u64,
-    next_write: u64,
-    operations_left: u64,
-    running: usize,
-    failure: Option<String>,
-    settings: Settings,
-    full_replies: u64,
-}
-
-type Share = Rc<RefCell<Shared>>;
-
-/// Names the seed of a panic that comes from deep inside.
+/// Names the seed of a panic, also of one that comes from deep inside.
 struct NameSeed(Scenario, u64);
 
 impl Drop for NameSeed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("the panic was in {:?} seed {}: run with ENGINE_MODEL_SEED={}", self.0, self.1, self.1);
+            let (name, seed) = (self.0.name(), self.1);
+            eprintln!("failed with LEVEE_SEED={seed} cargo test -p engine --test model {name}");
         }
     }
 }
@@ -61,298 +46,271 @@ impl Drop for Diagnose {
     }
 }
 
-/// Runs one seed; panics with the seed if the engine answered wrongly.
+/// One seed's world.
+struct Run<'a> {
+    scenario: Scenario,
+    settings: Settings,
+    world: World,
+    node: NodeId,
+    bed: Bed,
+    share: Share,
+    prng: Prng,
+    /// Files that there were when somebody looked last.
+    files: Vec<FileInfo>,
+    coverage: &'a mut Coverage,
+}
+
+/// A life that has begun.
+struct Life {
+    handle: Handle,
+    engine: Engine,
+    store: Store,
+    _diagnose: Diagnose,
+}
+
+type Opened = Result<(Engine, Store)>;
+
+/// Runs one seed; panics if the engine answered wrongly.
 pub fn run_seed(scenario: Scenario, seed: u64, coverage: &mut Coverage) {
     let _name = NameSeed(scenario, seed);
     let mut prng = Prng::new(seed);
     let settings = scenario.settings(&mut prng);
     let world = World::new(prng.next_u64());
-    let node = world.add_node(NodeOptions::default());
-    let memory_options = MemoryOptions {
-        capacity: settings.capacity,
-        directories: settings.directories,
-        latency_ns: settings.latency_ns.clone(),
-    };
-    let memory = Memory::new(prng.next_u64(), memory_options);
-    let share = Rc::new(RefCell::new(Shared {
-        sectors: Sectors::new(),
-        prng: prng.fork(),
-        volumes: (1..=settings.volumes as u64).map(VolumeId).collect(),
-        next_volume: settings.volumes as u64 + 1,
-        next_write: 1,
-        operations_left: 0,
-        running: 0,
-        failure: None,
-        settings: settings.clone(),
-        full_replies: 0,
-    }));
-    let fail = |what: String| -> ! { panic!("{scenario:?} seed {seed}: {what}\n{settings:#?}") };
-    for life in 0..settings.lives {
-        let handle = world.restart(node);
-        let store = memory.open(&handle);
-        let (inside, options) = (handle.clone(), settings.options.clone());
-        let engine = world.block_on(&handle, async move { Engine::open(&inside, &store, options).await });
-        let engine = match engine {
-            Ok(engine) => engine,
-            Err(error) => fail(format!("life {life} does not start: {error}")),
-        };
-        share.borrow_mut().sectors.on_recovered();
-        if life > 0 {
-            coverage.add("recoveries", 1);
-            check_all(&world, &handle, &engine, &share);
+    let (bed, node) = Bed::new(&world, &settings, &mut prng);
+    let share = Rc::new(RefCell::new(Shared::new(&settings, prng.fork())));
+    let mut run = Run { scenario, settings, world, node, bed, share, prng, files: Vec::new(), coverage };
+    for life in 0..run.settings.lives {
+        run.live(life);
+    }
+    if run.prng.one_in(4) {
+        run.empty_the_store();
+    }
+    let shared = run.share.borrow();
+    run.coverage.add("full_replies", shared.full_replies);
+    run.coverage.add("failed_replies", shared.failed_replies);
+    run.coverage.add("lost_replies", shared.lost_replies);
+}
+
+impl Run<'_> {
+    fn fail(&self, what: &str) -> ! {
+        panic!("{what}\n{:#?}", self.settings)
+    }
+
+    /// Does something with an engine, and fails with what is wrong.
+    fn within<F: Future<Output = std::result::Result<(), String>> + 'static>(&self, handle: &Handle, act: F) {
+        if let Err(failure) = self.world.block_on(handle, act) {
+            self.fail(&failure);
         }
-        let diagnose = Diagnose(engine.clone());
-        let end = match prng.below(5) {
+    }
+
+    fn live(&mut self, number: usize) {
+        self.share.borrow_mut().faulty = false;
+        if self.scenario == Scenario::Faults && number > 0 && self.prng.one_in(2) {
+            (0..self.prng.between(1, 4)).for_each(|_| self.inject());
+        }
+        // Now and then a life ends before it has begun.
+        let patience = (number > 0 && self.prng.one_in(5)).then(|| 1 << self.prng.between(10, 23));
+        let Some(life) = self.open(patience) else {
+            let end = if self.prng.one_in(2) { End::Kill } else { End::PowerLoss };
+            return self.end(end);
+        };
+        self.coverage.add("recoveries", u64::from(number > 0));
+        self.share.borrow_mut().sectors.on_recovered();
+        self.check(&life);
+        if self.settings.loses_content && self.prng.one_in(2) && self.bed.lose(&life.store, &mut self.prng) {
+            self.share.borrow_mut().lost = true;
+            self.coverage.add("lost_ranges", 1);
+        }
+        let end = match self.prng.below(5) {
             0 => End::Close,
             1 | 2 => End::Kill,
             _ => End::PowerLoss,
         };
-        live(&world, &handle, &engine, &share, &mut prng, end);
-        if let Some(failure) = share.borrow_mut().failure.take() {
-            fail(format!("life {life}: {failure}"));
-        }
+        self.work(&life, end);
         if end == End::Close {
-            check_all(&world, &handle, &engine, &share);
-            let closing = engine.clone();
-            if let Err(error) = world.block_on(&handle, async move { closing.close().await }) {
-                fail(format!("life {life} does not close: {error}"));
-            }
-            let dirty = engine.statistics().dirty_bytes;
-            if dirty != 0 {
-                fail(format!("life {life}: {dirty} dirty bytes after the close"));
-            }
+            self.end_faults();
+            self.check(&life);
+            self.close(&life);
         }
-        if let Some(failure) = share.borrow_mut().failure.take() {
-            fail(format!("life {life}: {failure}"));
+        self.share.borrow_mut().on_life(&life.engine);
+        let verify = life.engine.statistics().verify;
+        if self.scenario.is_sound() && (verify.lost > 0 || verify.mismatches > 0) {
+            self.fail(&format!("nothing is wrong with any file, but: {verify:?}"));
         }
-        coverage.add_life(&engine.statistics());
-        drop((engine, diagnose));
-        match end {
-            End::Close => coverage.add("closes", 1),
-            End::Kill => {
-                coverage.add("kills", 1);
-                memory.kill();
-                world.kill(node);
-            }
-            End::PowerLoss => {
-                coverage.add("power_losses", 1);
-                memory.power_loss();
-                world.power_loss(node);
-            }
-        }
+        self.coverage.add_life(&life.engine.statistics());
+        drop(life);
+        self.end(end);
     }
-    coverage.add("full_replies", share.borrow().full_replies);
-}
 
-/// Clients work until their operations are done, or until the life ends in the middle of them.
-fn live(world: &World, handle: &Handle, engine: &Engine, share: &Share, prng: &mut Prng, end: End) {
-    let (clients, operations) = {
-        let mut shared = share.borrow_mut();
-        shared.operations_left = prng.between(1, shared.settings.operations);
-        shared.running = shared.settings.clients;
-        (shared.settings.clients, shared.operations_left)
-    };
-    for _ in 0..clients {
-        let (engine, share, handle_inside) = (engine.clone(), share.clone(), handle.clone());
-        let work = async move { client(engine, share, handle_inside).await };
-        handle.spawn(Class::Io, "client", work).detach();
+    /// Starts a life; gives up after `patience` nanoseconds, or where something that was made to fail is in the way.
+    fn open(&mut self, patience: Option<u64>) -> Option<Life> {
+        let handle = self.world.restart(self.node);
+        let slot: Rc<RefCell<Option<Opened>>> = Rc::default();
+        let (inside, bed, options, opened) =
+            (handle.clone(), self.bed.clone(), self.settings.options.clone(), slot.clone());
+        let open = async move {
+            let result = async {
+                let store = bed.open(&inside, options.copies).await?;
+                Ok::<_, Error>((Engine::open(&inside, &store, options).await?, store))
+            };
+            let result = result.await;
+            *opened.borrow_mut() = Some(result);
+        };
+        handle.spawn(Class::Io, "open", open).detach();
+        match patience {
+            Some(nanos) => self.world.run_for(Duration::from_nanos(nanos)),
+            None => self.world.run_until(|| slot.borrow().is_some()),
+        }
+        let opened = slot.borrow_mut().take();
+        match opened {
+            None => self.coverage.add("ended_while_opening", 1),
+            Some(Ok((engine, store))) => {
+                let _diagnose = Diagnose(engine.clone());
+                return Some(Life { handle, engine, store, _diagnose });
+            }
+            Some(Err(_)) if self.share.borrow().faulty => self.coverage.add("failed_opens", 1),
+            Some(Err(error)) => self.fail(&format!("the engine does not open: {error}")),
+        }
+        None
     }
-    let stop_at = match end {
-        End::Close => 0,
-        _ => prng.below(operations),
-    };
-    let done = || {
-        let shared = share.borrow();
-        shared.running == 0 || shared.failure.is_some() || (end != End::Close && shared.operations_left <= stop_at)
-    };
-    world.run_until(done);
-    if end != End::Close && share.borrow().failure.is_none() {
-        world.run_for(Duration::from_nanos(prng.below(3_000_000)));
-    }
-}
 
-async fn client(engine: Engine, share: Share, handle: Handle) {
-    loop {
-        let pause = {
-            let mut shared = share.borrow_mut();
-            if shared.operations_left == 0 || shared.failure.is_some() {
+    /// Reads everything.
+    fn check(&self, life: &Life) {
+        let (engine, share) = (life.engine.clone(), self.share.clone());
+        self.within(&life.handle, async move { check_all(&engine, &share).await });
+    }
+
+    /// Clients work until their operations are done, or until the life ends in the middle of them.
+    fn work(&mut self, life: &Life, end: End) {
+        let (clients, operations) = {
+            let mut shared = self.share.borrow_mut();
+            shared.operations_left = self.prng.between(1, shared.settings.operations);
+            shared.running = shared.settings.clients;
+            (shared.settings.clients, shared.operations_left)
+        };
+        for _ in 0..clients {
+            let work = client(life.engine.clone(), self.share.clone(), life.handle.clone());
+            life.handle.spawn(Class::Io, "client", work).detach();
+        }
+        let stop_at = if end == End::Close { 0 } else { self.prng.below(operations) };
+        loop {
+            // In pieces, with something wrong between them.
+            let next = self.share.borrow().operations_left.saturating_sub(self.prng.between(1, 40)).max(stop_at);
+            let share = self.share.clone();
+            self.world.run_until(|| {
+                let shared = share.borrow();
+                shared.running == 0 || shared.failure.is_some() || (shared.operations_left <= next && next > 0)
+            });
+            self.check_failure();
+            self.files = life.store.list();
+            let journals = self.files.iter().filter(|file| file.kind == FileKind::Journal).count();
+            if journals > self.settings.options.journal_files {
+                self.fail(&format!("{journals} journal files"));
+            }
+            if share.borrow().running == 0 || (end != End::Close && share.borrow().operations_left <= stop_at) {
                 break;
             }
-            shared.operations_left -= 1;
-            shared.prng.one_in(8).then(|| shared.prng.below(5_000_000))
-        };
-        if let Some(pause) = pause {
-            handle.sleep(Duration::from_nanos(pause)).await;
-        }
-        if let Err(failure) = operate(&engine, &share).await {
-            share.borrow_mut().failure.get_or_insert(failure);
-        }
-    }
-    share.borrow_mut().running -= 1;
-}
-
-enum Operation {
-    Read,
-    Write { sectors: u64 },
-    Discard,
-    DropVolume,
-}
-
-impl Shared {
-    fn pick(&mut self) -> Operation {
-        let mix = self.settings.mix;
-        let weights = [mix.read * 8, mix.small_write * 8, mix.large_write * 8, mix.discard * 8, mix.drop_volume];
-        let mut at = self.prng.below(weights.iter().sum());
-        let index = weights.iter().position(|&weight| {
-            let here = at < weight;
-            at = at.saturating_sub(weight);
-            here
-        });
-        match index {
-            Some(0) => Operation::Read,
-            Some(1) => Operation::Write { sectors: self.prng.between(1, 24) },
-            Some(2) => Operation::Write { sectors: self.prng.between(16, 320) },
-            Some(3) => Operation::Discard,
-            _ => Operation::DropVolume,
-        }
-    }
-
-    fn segment(&mut self) -> SegmentId {
-        let volume = *self.prng.pick(&self.volumes);
-        SegmentId { volume, index: self.prng.below(u64::from(self.settings.segments)) as u32 }
-    }
-
-    /// A range of sectors, often of whole blocks.
-    fn range(&mut self, len: u64) -> std::ops::Range<u64> {
-        let all = self.settings.sectors;
-        let mut len = len.min(all);
-        let mut start = self.prng.below(all - len + 1);
-        if self.prng.one_in(2) {
-            start = start / 8 * 8;
-            len = len.next_multiple_of(8).min(all - start);
-        }
-        start..start + len
-    }
-
-    fn stamp(&mut self) -> WriteStamp {
-        self.next_write += 1;
-        WriteStamp { generation: Generation(1), sequence: WriteSequence(self.next_write), ..WriteStamp::default() }
-    }
-}
-
-async fn operate(engine: &Engine, share: &Share) -> Result<(), String> {
-    let operation = share.borrow_mut().pick();
-    match operation {
-        Operation::Read => {
-            let (segment, range) = {
-                let mut shared = share.borrow_mut();
-                let len = shared.prng.between(1, 128);
-                (shared.segment(), shared.range(len))
-            };
-            read(engine, share, segment, range).await
-        }
-        Operation::Write { sectors } => {
-            let (segment, range) = {
-                let mut shared = share.borrow_mut();
-                (shared.segment(), shared.range(sectors))
-            };
-            write(engine, share, segment, range).await
-        }
-        Operation::Discard => discard(engine, share).await,
-        Operation::DropVolume => drop_volume(engine, share).await,
-    }
-}
-
-async fn write(engine: &Engine, share: &Share, segment: SegmentId, range: std::ops::Range<u64>) -> Result<(), String> {
-    let (op, stamp) = {
-        let mut shared = share.borrow_mut();
-        (shared.sectors.begin_write(segment, range.clone(), false), shared.stamp())
-    };
-    let mut data = AlignedBuf::zeroed(((range.end - range.start) * SECTOR) as usize);
-    for (sector, out) in range.clone().zip(data.chunks_exact_mut(SECTOR as usize)) {
-        encode(op, segment, sector, out);
-    }
-    let checksums = fragment_checksums(segment, range.start * SECTOR, &data);
-    let outcome = engine.write(segment, range.start * SECTOR, data.freeze(), checksums, stamp).await;
-    on_outcome(share, op, segment, "write", outcome)
-}
-
-async fn discard(engine: &Engine, share: &Share) -> Result<(), String> {
-    let (op, segment, range, stamp) = {
-        let mut shared = share.borrow_mut();
-        let len = match shared.prng.one_in(4) {
-            true => shared.settings.sectors,
-            false => shared.prng.between(1, 128),
-        };
-        let (segment, range) = (shared.segment(), shared.range(len));
-        (shared.sectors.begin_write(segment, range.clone(), true), segment, range, shared.stamp())
-    };
-    let len = (range.end - range.start) * SECTOR;
-    let outcome = engine.discard(segment, range.start * SECTOR, len, stamp).await;
-    on_outcome(share, op, segment, "discard", outcome)
-}
-
-fn on_outcome(share: &Share, op: u64, segment: SegmentId, what: &str, outcome: base::Result<()>) -> Result<(), String> {
-    let mut shared = share.borrow_mut();
-    match outcome {
-        Ok(()) => shared.sectors.on_acknowledged(op),
-        Err(error) if error.kind == ErrorKind::Full && what == "write" => shared.full_replies += 1,
-        Err(error) if error.kind == ErrorKind::NotFound && !shared.volumes.contains(&segment.volume) => {}
-        Err(error) => return Err(format!("a {what} to {segment} failed: {error}")),
-    }
-    Ok(())
-}
-
-async fn read(engine: &Engine, share: &Share, segment: SegmentId, range: std::ops::Range<u64>) -> Result<(), String> {
-    let token = share.borrow_mut().sectors.begin_read(segment, range.clone());
-    let len = (range.end - range.start) * SECTOR;
-    let outcome = engine.read(segment, range.start * SECTOR, len).await;
-    let mut shared = share.borrow_mut();
-    if !shared.volumes.contains(&segment.volume) {
-        return Ok(());
-    }
-    let parts = outcome.map_err(|error| format!("a read of {segment} failed: {error}"))?;
-    let mut data = Vec::with_capacity(len as usize);
-    for part in parts {
-        match part {
-            ReadPart::Data(bytes) => data.extend_from_slice(&bytes),
-            ReadPart::Zeros(len) => data.resize(data.len() + len as usize, 0),
-        }
-    }
-    shared.sectors.end_read(&token, &data)
-}
-
-async fn drop_volume(engine: &Engine, share: &Share) -> Result<(), String> {
-    let volume = {
-        let mut shared = share.borrow_mut();
-        let count = shared.volumes.len() as u64;
-        let index = shared.prng.below(count) as usize;
-        let new = VolumeId(shared.next_volume);
-        shared.next_volume += 1;
-        std::mem::replace(&mut shared.volumes[index], new)
-    };
-    share.borrow_mut().sectors.forget_volume(volume);
-    engine.drop_volume(volume).await.map_err(|error| format!("volume {volume} was not dropped: {error}"))
-}
-
-/// Reads everything.
-fn check_all(world: &World, handle: &Handle, engine: &Engine, share: &Share) {
-    let (engine, share) = (engine.clone(), share.clone());
-    world.block_on(handle, async move {
-        let (volumes, settings) = {
-            let shared = share.borrow();
-            (shared.volumes.clone(), shared.settings.clone())
-        };
-        for volume in volumes {
-            for index in 0..settings.segments {
-                let segment = SegmentId { volume, index };
-                for start in (0..settings.sectors).step_by(128) {
-                    let end = (start + 128).min(settings.sectors);
-                    if let Err(failure) = read(&engine, &share, segment, start..end).await {
-                        share.borrow_mut().failure.get_or_insert(failure);
-                    }
+            match self.scenario {
+                Scenario::Faults if self.prng.one_in(2) => self.inject(),
+                Scenario::BadCopies => {
+                    let spoiled = self.bed.spoil(&life.store, &mut self.prng);
+                    self.coverage.add("spoiled", u64::from(spoiled));
                 }
+                _ => {}
             }
         }
-    });
+        if end != End::Close {
+            self.world.run_for(Duration::from_nanos(self.prng.below(3_000_000)));
+            self.files = life.store.list();
+            self.check_failure();
+        }
+    }
+
+    fn check_failure(&self) {
+        let failure = self.share.borrow_mut().failure.take();
+        if let Some(failure) = failure {
+            self.fail(&failure);
+        }
+    }
+
+    /// Something fails from now on.
+    fn inject(&mut self) {
+        self.share.borrow_mut().faulty = true;
+        let name = self.bed.fail(&self.files, &mut self.prng);
+        self.coverage.add(name, 1);
+    }
+
+    fn close(&self, life: &Life) {
+        let engine = life.engine.clone();
+        match self.world.block_on(&life.handle, async move { engine.close().await }) {
+            Ok(()) => {
+                // Dumps of volumes that are gone give up by themselves.
+                self.world.run_for(Duration::from_secs(10));
+                let dirty = life.engine.statistics().dirty_bytes;
+                if dirty != 0 {
+                    self.fail(&format!("{dirty} dirty bytes after the close"));
+                }
+            }
+            Err(_) if self.share.borrow().faulty => {}
+            Err(error) => self.fail(&format!("the engine does not close: {error}")),
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.check_failure();
+        match end {
+            End::Close => self.coverage.add("closes", 1),
+            End::Kill => {
+                self.coverage.add("kills", 1);
+                self.bed.kill(&self.world, self.node);
+            }
+            End::PowerLoss => {
+                self.coverage.add("power_losses", 1);
+                self.bed.power_loss(&self.world, self.node);
+            }
+        }
+        self.end_faults();
+    }
+
+    fn end_faults(&self) {
+        // What is bad in one copy stays bad.
+        if self.scenario == Scenario::Faults {
+            self.bed.end_faults();
+        }
+    }
+
+    /// Discards everything: then there is room to write again, whatever the store was filled with before.
+    fn empty_the_store(&mut self) {
+        self.share.borrow_mut().faulty = false;
+        let Some(life) = self.open(None) else { return };
+        self.share.borrow_mut().sectors.on_recovered();
+        let (engine, share) = (life.engine.clone(), self.share.clone());
+        self.within(&life.handle, async move {
+            let (segments, sectors) = (share.borrow().segments(), share.borrow().settings.sectors.clone());
+            for segment in &segments {
+                discard(&engine, &share, *segment, sectors.clone()).await?;
+            }
+            for segment in segments {
+                fill(&engine, &share, segment).await?;
+            }
+            Ok(())
+        });
+        self.check(&life);
+        self.coverage.add("emptied", 1);
+        self.coverage.add_life(&life.engine.statistics());
+    }
+}
+
+/// Writes to a segment, up to half of what certainly fits into the store.
+async fn fill(engine: &Engine, share: &Share, segment: SegmentId) -> std::result::Result<(), String> {
+    const STEP: u64 = 64;
+    let sectors = share.borrow().settings.sectors.clone();
+    for start in sectors.clone().step_by(STEP as usize) {
+        let (written, room) = (share.borrow().sectors.data_blocks() * base::BLOCK, share.borrow().settings.room);
+        if written + STEP * SECTOR > room / 2 {
+            return Ok(());
+        }
+        write(engine, share, segment, start..(start + STEP).min(sectors.end)).await?;
+    }
+    Ok(())
 }
