@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{FileId, Result, SegmentId};
+use base::{Error, FileId, Result, SegmentId};
 use runtime::sync::Event;
 
 use super::Index;
@@ -97,14 +97,12 @@ impl Index {
         if inputs.is_empty() || inputs.len() != files.len() {
             return Ok(false);
         }
-        // What a merge drops is subtracted from what was added before.
-        for table in &inputs {
-            while !table.count_references(&self.0.pages, &self.0.garbage).await? {
-                self.0.files.handle().sleep(WAIT_FOR_COUNT).await;
-            }
-        }
         let quiet = inputs[0].info().quiet;
-        let merged = self.write_merged(&segment, &inputs, quiet, inputs.len() == all.len() && quiet).await?;
+        let written = self.write_merged(&segment, &inputs, quiet, inputs.len() == all.len() && quiet).await;
+        let merged = match written {
+            Err(_) if segment.borrow_mut().is_dropped => return Ok(false),
+            written => written?,
+        };
         let removed: Vec<FileId> = inputs.iter().map(|table| table.info().file).collect();
         let added: Vec<TableInfo> = merged.table.into_iter().collect();
         let covers = segment.manifest().covers;
@@ -131,9 +129,16 @@ impl Index {
         quiet: bool,
         drop_tombstones: bool,
     ) -> Result<Merged> {
+        // What a merge drops is subtracted from what was added before.
+        for table in inputs {
+            while !self.while_it_exists(segment, table.count_references(&self.0.pages, &self.0.garbage)).await? {
+                self.0.files.handle().sleep(WAIT_FOR_COUNT).await;
+            }
+        }
         let mut cursors = Vec::with_capacity(inputs.len());
         for table in inputs {
-            cursors.push(TableCursor::seek(table.clone(), &self.0.pages, 0).await?);
+            let seek = TableCursor::seek(table.clone(), &self.0.pages, 0);
+            cursors.push(self.while_it_exists(segment, seek).await?);
         }
         let infos = || inputs.iter().map(|table| table.info());
         let entries: u64 = infos().map(|info| u64::from(info.entries)).sum();
@@ -164,8 +169,8 @@ impl Index {
     ) -> Result<()> {
         let (mut coalesce, mut pieces) = (Coalesce::default(), 0);
         loop {
-            for cursor in cursors.iter_mut() {
-                cursor.fill(&self.0.pages).await?;
+            for cursor in cursors.iter_mut().filter(|cursor| cursor.is_starved()) {
+                self.while_it_exists(segment, cursor.fill(&self.0.pages)).await?;
             }
             let losers = &mut merge.merged.losers;
             let piece = next_piece(cursors, |loser| {
@@ -196,6 +201,16 @@ impl Index {
                 self.0.files.handle().yield_now().await;
             }
         }
+    }
+
+    /// Reads tables of `segment`, which stay until that is done; not if it was dropped. A merge as a whole holds no
+    /// pin: nothing could be removed while it runs.
+    async fn while_it_exists<T>(&self, segment: &SegmentIndex, read: impl Future<Output = Result<T>>) -> Result<T> {
+        let _pin = self.0.files.pin();
+        if segment.borrow_mut().is_dropped {
+            return Err(Error::not_found(format!("segment {} was dropped", segment.id())));
+        }
+        read.await
     }
 
     async fn create_table(&self, segment: &SegmentIndex, entries_max: u64, data_files_max: u64) -> Result<TableWriter> {
