@@ -159,6 +159,13 @@ impl FusionWriteEngine {
         }
         self.0.journal.close(&dumped_through).await
     }
+
+    /// Forgets every record that is not durable; nobody is told.
+    pub(crate) fn forget_in_flight(&self) {
+        let forgotten = std::mem::take(&mut *self.0.gathered.borrow_mut());
+        drop(forgotten);
+        self.0.journal.forget_in_flight();
+    }
 }
 
 /// What every caller guarantees.

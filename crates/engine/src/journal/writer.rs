@@ -646,6 +646,15 @@ impl JournalWriter {
         }
     }
 
+    /// Forgets every batch that is not confirmed; nobody is told.
+    pub(crate) fn forget_in_flight(&self) {
+        let forgotten = {
+            let mut state = self.0.state.borrow_mut();
+            (std::mem::take(&mut state.flights), std::mem::take(&mut state.again))
+        };
+        drop(forgotten);
+    }
+
     fn is_settled(&self) -> bool {
         let state = self.0.state.borrow();
         !state.creating && !state.failing && state.flights.is_empty() && state.again.is_empty()

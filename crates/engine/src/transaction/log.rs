@@ -247,6 +247,12 @@ impl TransactionLog {
         self.0.state.borrow().latency.clone()
     }
 
+    /// Forgets every record that has not retired; nobody is told. What their effects hold goes with them.
+    pub(crate) fn forget_in_flight(&self) {
+        let forgotten = { std::mem::take(&mut self.0.state.borrow_mut().slots) };
+        drop(forgotten);
+    }
+
     /// Why the log takes no more records, if it does not.
     pub fn broken(&self) -> Option<Error> {
         self.0.state.borrow().broken.clone()
