@@ -2,7 +2,7 @@
 //!
 //! **Flow.** One read from whichever copy the file layer likes best; the caller's proof (a page's checksum, a block's)
 //! is applied to it. Only if that fails is every copy read by itself: the first that proves itself is the answer, the
-//! ones that did not are overwritten with it in the background. Wrong bytes never leave this module; when no copy is
+//! ones that did not, or could not be read, are overwritten with it in the background. Wrong bytes never leave this module; when no copy is
 //! good the error names the path and the offset of each.
 //!
 //! **Bound.** At most [`REPAIRS_MAX`] repairs at a time; beyond that a bad copy is left for the next read or scrub.
@@ -175,6 +175,11 @@ impl VerifiedFiles {
         };
         for copy in bad {
             tracing::warn!(path = store.locate(file, copy), offset, "{what}: wrong bytes in one copy");
+            self.repair(range, copy, AlignedBuf::copy_of(&good).freeze());
+        }
+        // Sectors that a disk cannot read are replaced when they are written.
+        for (copy, error) in unread.into_iter().filter(|(_, error)| error.kind == ErrorKind::Io) {
+            tracing::warn!(path = store.locate(file, copy), offset, "{what}: one copy cannot be read: {error}");
             self.repair(range, copy, AlignedBuf::copy_of(&good).freeze());
         }
         Ok(good)
