@@ -264,6 +264,26 @@ fn closing_a_stream_ends_what_waits_on_it() {
 }
 
 #[test]
+fn closing_a_stream_ends_a_send_that_nobody_receives() {
+    run_default(|handle| async move {
+        let (client, server) = loopback(&handle).await;
+        let sender = client.clone();
+        // Far more than the buffers of both sockets hold.
+        let send =
+            handle.spawn(Class::Io, "send", async move { sender.send(vec![base::buffer::zeros(64 << 20)]).await });
+        for _ in 0..10 {
+            handle.yield_now().await;
+        }
+        assert!(!send.is_finished());
+        drop((send, client));
+        while handle.statistics().operations_in_flight > 0 {
+            handle.yield_now().await;
+        }
+        drop(server);
+    });
+}
+
+#[test]
 fn a_dropped_write_still_happens_and_its_file_closes_after_it() {
     let (_directory, path) = scratch();
     run_default(|handle| async move {
