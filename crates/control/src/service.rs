@@ -10,6 +10,7 @@
 //! Invariants: an attachment's generation is durable before anybody hears of it; an answer follows durability.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -343,12 +344,17 @@ impl Manager {
     /// The state of everything.
     ///
     /// # Errors
-    /// `Retry` while the store starts.
+    /// `Retry` while the store starts; `Internal` where a part of it cannot be looked at.
     pub fn observe(&self) -> Result<Snapshot> {
         let observer = self.0.observer.borrow().clone();
         let observer = observer.ok_or_else(|| Error::retry("the store is starting or shutting down"))?;
         let volumes = self.0.table.borrow().rows().filter(|row| row.state == VolumeState::Active).count();
-        Ok(Snapshot { volumes, ..observer.observe() })
+        // It only looks, so nothing is left half done; and nobody's disk stops because a counter cannot be read.
+        let snapshot = catch_unwind(AssertUnwindSafe(|| observer.observe())).map_err(|_| {
+            tracing::error!("looking at the state of the store failed: this is a bug");
+            Error::internal("the state of the store could not be read, a bug that its log tells; its disks go on")
+        })?;
+        Ok(Snapshot { volumes, ..snapshot })
     }
 
     /// Takes no more changes, waits for the one in flight and lets go of everybody.

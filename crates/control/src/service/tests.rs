@@ -272,3 +272,29 @@ fn calls_from_another_thread_are_answered_in_bounded_numbers() {
         assert_eq!(manager.handle(Request::Observe).await.unwrap_err().kind, ErrorKind::Retry);
     });
 }
+
+struct Broken;
+
+impl Observer for Broken {
+    fn observe(&self) -> Snapshot {
+        panic!("a counter that makes no sense")
+    }
+}
+
+#[test]
+fn a_bug_in_what_is_only_looked_at_ends_one_call() {
+    in_a_world(9, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        manager.observe_with(Rc::new(Broken));
+        let (calls, mailbox) = async_channel::bounded(4);
+        manager.serve(mailbox).detach();
+        for _ in 0..2 {
+            let (reply, answer) = futures_channel::oneshot::channel();
+            calls.send(Call { request: Request::Observe, reply }).await.unwrap();
+            let error = answer.await.unwrap().expect_err("there is nothing to tell");
+            assert!(error.kind == ErrorKind::Internal && error.message.contains("its disks go on"), "{error}");
+        }
+        manager.create(CreateVolume::new("a", GIB)).await.unwrap();
+        assert!(matches!(manager.handle(Request::Health).await, Ok(Reply::Healthy)));
+    });
+}
