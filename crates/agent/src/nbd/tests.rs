@@ -1,6 +1,7 @@
 //! The NBD frontend as its clients see it, over the simulated network, which cuts the bytes where it likes.
 
 mod client;
+mod fuzz;
 mod handshake;
 mod hostile;
 mod lifecycle;

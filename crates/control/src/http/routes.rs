@@ -358,6 +358,37 @@ mod tests {
         }
     }
 
+    /// A fuzz target of bodies and queries: JSON with edits, and noise.
+    #[test]
+    fn a_request_is_read_or_refused() {
+        type Input = (u8, Vec<(u16, u8)>, Vec<u8>);
+        let examples = [
+            r#"{"name": "a", "size": "1.5G", "data_sector": 131072, "owner": "x", "allow_existing": true}"#,
+            r#"{"name": "vm-1", "size": 1073741824}"#,
+            r#"{"name": "\u00e9", "size": "9999999999999999999T"}"#,
+            r#"{"name": "a", "size": "1e308P", "data_sector": "0.1K"}"#,
+        ];
+        bolero::check!().with_iterations(20_000).with_type().for_each(|(example, edits, noise): &Input| {
+            let mut body = examples[usize::from(*example) % examples.len()].as_bytes().to_vec();
+            for (at, value) in edits.iter().take(3) {
+                let at = usize::from(*at) % body.len();
+                match value % 4 {
+                    0 => body[at] = *value,
+                    1 => body.insert(at, b"0123456789.eE-\"{}[],"[usize::from(*value) % 20]),
+                    2 => drop(body.remove(at)),
+                    _ => body[at] = b"0123456789.KMGTPi\" "[usize::from(*value) % 19],
+                }
+            }
+            for body in [&body, noise] {
+                match parse_create(body) {
+                    Ok(wanted) => drop(rules::check_size(wanted.size)),
+                    Err(error) => assert!(error.kind == ErrorKind::Invalid && !error.message.is_empty()),
+                }
+            }
+            drop(parse_force(&String::from_utf8_lossy(noise)));
+        });
+    }
+
     #[test]
     fn a_query_is_known_or_refused() {
         assert!(

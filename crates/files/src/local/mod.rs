@@ -28,6 +28,8 @@ mod access;
 mod catalogue;
 mod directory;
 mod engine;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod header;
 mod layout;
