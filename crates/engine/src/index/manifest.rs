@@ -95,7 +95,12 @@ impl TableInfo {
 
     fn is_valid(&self) -> bool {
         let blocks_fit = u64::from(self.end_block) <= base::limits::SEGMENT_BLOCKS;
-        let counts_fit = self.tombstones <= self.entries && self.leaves <= self.entries && self.leaves > 0;
+        // Entries do not overlap, so there are no more than blocks; what is computed from them fits its type.
+        let counts_fit = u64::from(self.entries) <= base::limits::SEGMENT_BLOCKS
+            && self.tombstones <= self.entries
+            && self.data_files <= self.entries
+            && self.leaves <= self.entries
+            && self.leaves > 0;
         self.file != FileId(0)
             && counts_fit
             && blocks_fit

@@ -168,7 +168,7 @@ impl AppendHeader {
     }
 }
 
-fn header_checksum(head: &[u8; HEADER_LEN]) -> u32 {
+pub(super) fn header_checksum(head: &[u8; HEADER_LEN]) -> u32 {
     crc32c_append(crc32c(&head[..CHECKSUM_AT]), &head[CHECKED_FROM..])
 }
 

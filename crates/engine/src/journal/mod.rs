@@ -23,6 +23,8 @@ use runtime::Handle;
 
 pub(crate) mod batch;
 pub mod format;
+#[cfg(test)]
+mod fuzz;
 mod inspect;
 mod ledger;
 mod scan;

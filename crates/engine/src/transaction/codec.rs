@@ -386,4 +386,6 @@ fn segment_checkpoint(f: &mut Fields<'_>) -> Option<SegmentCheckpoint> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

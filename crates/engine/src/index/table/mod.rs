@@ -264,4 +264,6 @@ pub fn pages_max(entries: u64, data_files: u64) -> u64 {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;
