@@ -87,8 +87,8 @@ fn a_request_that_runs_is_within_its_export() {
         let (kind, flags) = if wild & 1 != 0 { (*kind, *flags) } else { (kind % 9, flags & 0x1f) };
         let (offset, len) = match wild & 6 {
             0 => (*offset, *len),
-            2 => (offset % (1 << 31) & !511, len % (1 << 26) & !511),
-            _ => (offset % (1 << 30) & !511, len % (1 << 20) & !511),
+            2 => ((offset % (1 << 31)) & !511, (len % (1 << 26)) & !511),
+            _ => ((offset % (1 << 30)) & !511, (len % (1 << 20)) & !511),
         };
         let bytes = request_bytes(kind, flags, 7, offset, len);
         assert!((0..Header::SIZE).all(|end| Header::parse(&bytes[..end]).unwrap().is_none()));
