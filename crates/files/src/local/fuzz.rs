@@ -27,6 +27,8 @@ fn superblock(prng: &mut Prng) -> Superblock {
             generation: prng.below(10),
             incarnation: Incarnation(prng.below(100)),
             next_file: prng.next_u64(),
+            publication: prng.next_u64(),
+            agreed_publication: prng.below(50),
             lineages: (0..prng.below(9)).collect(),
             members: (0..prng.below(33)).map(|_| member(prng)).collect(),
         },
