@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use base::{AlignedBuf, Bytes};
 use node::settings::EngineSettings;
 use node::{Node, Settings};
-use runtime::sim::{DiskOptions, NodeOptions, World};
+use runtime::sim::{DiskOptions, NetworkOptions, NodeOptions, World};
 use runtime::{Address, Handle, Stream};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, span};
@@ -108,6 +108,8 @@ fn request(kind: u8, offset: u64, len: u32) -> Vec<u8> {
 /// A store with a volume of 1 GiB, and a client of it. What `act` leaves in `stages` was passed by it alone.
 fn in_a_store<F: Future<Output = ()> + 'static>(act: impl FnOnce(Client, Stages) -> F + 'static) {
     let world = World::new(1);
+    // What was sent together arrives together: in one turn.
+    world.set_network(NetworkOptions { split_one_in: 0, ..NetworkOptions::default() });
     let node = world.add_node(NodeOptions::with_disks(["/disk"], &DiskOptions::default()));
     let handle = world.start_loop(node);
     let address = world.address(node);

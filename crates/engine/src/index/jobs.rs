@@ -34,7 +34,7 @@ impl Index {
     pub async fn flush(&self, segment: SegmentId, sink: &dyn TransactionSink) -> Result<bool> {
         let Some(segment) = self.segment(segment) else { return Ok(false) };
         let at_work = AtWork::begin(&segment, &self.0.changed, |state| &mut state.is_flushing);
-        let Some(_at_work) = at_work else { return Ok(false) };
+        let Some(at_work) = at_work else { return Ok(false) };
         let Some(frozen) = segment.oldest_frozen() else { return Ok(false) };
         if frozen.memtable.is_empty() {
             self.install_flushed(&segment, &frozen, None);
@@ -43,7 +43,10 @@ impl Index {
         let info = self.write_frozen(&segment, &frozen).await?;
         let (this, installed) = (self.clone(), segment.clone());
         let covers = frozen.at.covers;
-        let apply = move || this.install_flushed(&installed, &frozen, Some(info));
+        let apply = move || {
+            this.install_flushed(&installed, &frozen, Some(info));
+            drop(at_work);
+        };
         let record = Record::TableSet { segment: segment.id(), added: vec![info], removed: Vec::new(), covers };
         self.log_table_set(&segment, record, info.file, Vec::new(), sink, Box::new(apply)).await?;
         bump(&self.0.counters.flushes, 1);
@@ -91,7 +94,7 @@ impl Index {
     pub async fn merge(&self, segment: SegmentId, files: &[FileId], sink: &dyn TransactionSink) -> Result<bool> {
         let Some(segment) = self.segment(segment) else { return Ok(false) };
         let at_work = AtWork::begin(&segment, &self.0.tables_changed, |state| &mut state.is_merging);
-        let Some(_at_work) = at_work else { return Ok(false) };
+        let Some(at_work) = at_work else { return Ok(false) };
         let all = segment.tables();
         let inputs: Vec<Rc<Table>> = all.iter().filter(|table| files.contains(&table.info().file)).cloned().collect();
         if inputs.is_empty() || inputs.len() != files.len() {
@@ -116,6 +119,7 @@ impl Index {
                 bump(&this.0.counters.tombstones_dropped, merged.tombstones_dropped);
                 this.on_tables_changed(installed.id());
             }
+            drop(at_work);
         };
         self.log_table_set(&segment, record, new_file, removed, sink, Box::new(apply)).await?;
         bump(&self.0.counters.merges, 1);
@@ -288,7 +292,9 @@ impl Merge {
     }
 }
 
-/// A job at work on a segment, until it is dropped; then those who wait for their turn are woken.
+/// A job at work on a segment, until it is dropped; then those who wait for their turn are woken. From the moment
+/// its record is on its way it belongs to what the record does when it is durable: a job that is cancelled meanwhile,
+/// because the engine closes, has not ended, and doing it again would install the same tables twice.
 struct AtWork {
     segment: Rc<SegmentIndex>,
     done: Event,
