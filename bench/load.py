@@ -27,7 +27,7 @@ class Workload:
 
 
 WORKLOADS = [
-    Workload("4 KiB random write, depth 1", "randwrite", "4k", 1, stretch=3),
+    Workload("4 KiB random write, depth 1", "randwrite", "4k", 1, stretch=5),
     Workload("4 KiB random write, depth 32", "randwrite", "4k", 32),
     Workload("128 KiB sequential write, depth 1", "write", "128k", 1),
     Workload("128 KiB sequential write, depth 8", "write", "128k", 8),
