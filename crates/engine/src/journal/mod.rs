@@ -8,7 +8,8 @@
 //! in it; a *journal* is the files of one loop and one incarnation, in the order of their *ordinal*.
 //!
 //! Map: [`format`] is the bytes (docs/formats/journal.md); `batch` the records of an append in memory; `writer` puts
-//! appends into files, in order, through failures; `ledger` knows which file is still needed; [`scan`] recovers.
+//! appends into files, in order, through failures; its `journal_files` opens and ends them; `ledger` knows which file
+//! is still needed; [`scan`] recovers.
 //! [`crate::fusion`] gathers what goes into an append.
 //!
 //! Invariants:

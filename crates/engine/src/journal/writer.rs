@@ -1,7 +1,7 @@
 //! Writes batches into journal files: several appends in flight, confirmed strictly in order.
 //!
-//! Names: a *flight* is an append that was given to the store and whose records were not told yet; the *current* file
-//! takes appends; the *next* one is prepared before it is needed; *finished* files only wait to be dumped.
+//! Names: a *flight* is an append that was given to the store and whose records were not told yet. Files are opened,
+//! sealed and deleted in [`journal_files`].
 //!
 //! Invariants:
 //! - A batch is told that it is durable only after every batch before it (SAFETY: acknowledgements follow journal
@@ -10,35 +10,31 @@
 //!   behind its last confirmed append, and the batches that were not confirmed are written again, under the same log
 //!   sequences, into a new file. Its `base` says that what may have landed in the old one is void, even if the seal
 //!   could not be written. A batch that fails [`APPEND_TRIES_MAX`] times is given up together with all that waits.
-//! - At most `files_max` files exist. When none can be created, batches wait until the oldest was dumped and trimmed.
 //!
 //! Flow: [`JournalWriter::append_limit`], [`JournalWriter::append`]; an outcome comes; `settle` confirms from the
 //! front; or `start_over` seals, opens a new file, and `relaunch` writes again.
+
+mod journal_files;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use base::limits::{JOURNAL_APPEND_MAX, JOURNAL_APPENDS_IN_FLIGHT};
-use base::{Error, ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use base::limits::JOURNAL_APPENDS_IN_FLIGHT;
+use base::{Error, ErrorKind, FileId, LogSequence, Result};
+use files::Store;
 use runtime::sync::Event;
 use runtime::{Class, Handle};
 
 use super::batch::{Batch, Place};
-use super::ledger::{Ledger, LedgerFile};
-use super::{JOURNAL_FILE_BYTES_MIN, JournalOptions, JournalPosition, JournalPressure, OldestUndumped};
+use super::ledger::LedgerFile;
+use super::{JOURNAL_FILE_BYTES_MIN, JournalOptions};
 use crate::cache::CacheMemory;
+use journal_files::JournalFiles;
 
 /// How often a batch is written before its records fail.
 const APPEND_TRIES_MAX: u32 = 3;
-/// How often creating, sealing or deleting a file is tried in a row, and the pause after the first failure; each
-/// further one is ten times longer.
-const FILE_TRIES_MAX: u32 = 3;
-const FILE_RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// How long the creation of a file that nobody waits for yet rests after it failed.
-const PREPARE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the journal is quiet before a marker says that its last append was durable.
 const MARKER_PAUSE: Duration = Duration::from_millis(20);
 
@@ -87,19 +83,9 @@ struct Inner {
 }
 
 struct State {
-    ledger: Ledger,
-    current: Option<Current>,
-    next: Option<FileWriter>,
-    /// A file is being created.
-    creating: bool,
-    /// When the creation of a file that nobody waits for may be tried again.
-    prepare_at: Instant,
-    /// Somebody waits for a file, and `files_max` forbids it.
-    starved: bool,
+    files: JournalFiles,
     /// An append failed: nothing is appended until a new file is open.
     failing: bool,
-    /// No file is opened any more.
-    closed: bool,
     flights: VecDeque<Flight>,
     next_flight: u64,
     /// Batches that have to be written again, before any other.
@@ -109,15 +95,7 @@ struct State {
     durable_through: LogSequence,
     /// Whether the last append had records: a marker is due when the journal falls quiet.
     unmarked: bool,
-    ordinal: u32,
-    pressure: JournalPressure,
     statistics: JournalStatistics,
-}
-
-struct Current {
-    writer: FileWriter,
-    ordinal: u32,
-    base: LogSequence,
 }
 
 struct Unconfirmed {
@@ -166,22 +144,14 @@ impl JournalWriter {
             changed: Event::new(),
             marker_armed: Cell::new(false),
             state: RefCell::new(State {
-                ledger: Ledger::new(recovered),
-                current: None,
-                next: None,
-                creating: false,
-                prepare_at: Instant::ZERO,
-                starved: false,
+                files: JournalFiles::new(recovered),
                 failing: false,
-                closed: false,
                 flights: VecDeque::new(),
                 next_flight: 0,
                 again: VecDeque::new(),
                 sequence: LogSequence(1),
                 durable_through: LogSequence(0),
                 unmarked: false,
-                ordinal: 0,
-                pressure: JournalPressure::Low,
                 statistics: JournalStatistics::default(),
             }),
         }));
@@ -198,30 +168,22 @@ impl JournalWriter {
     pub(crate) fn append_limit(&self) -> Option<u64> {
         let state = self.0.state.borrow();
         let free = !state.failing && state.again.is_empty() && state.flights.len() < JOURNAL_APPENDS_IN_FLIGHT;
-        if free && state.current.is_none() {
+        if free && state.files.current.is_none() {
             drop(state);
             self.ensure_file(true);
             return self.current_room();
         }
-        drop(state);
-        self.current_room().filter(|_| free)
+        state.files.room().filter(|_| free)
+    }
+
+    fn current_room(&self) -> Option<u64> {
+        self.0.state.borrow().files.room()
     }
 
     /// Appends that have not landed, and batches that must be written again.
     pub(crate) fn in_flight(&self) -> usize {
         let state = self.0.state.borrow();
         state.flights.len() + state.again.len()
-    }
-
-    fn current_room(&self) -> Option<u64> {
-        self.0.state.borrow().current.as_ref().map(|current| current.writer.room().min(JOURNAL_APPEND_MAX))
-    }
-
-    /// Ends the current file, because a record does not fit into its rest.
-    pub(crate) fn finish_file(&self) {
-        self.0.state.borrow_mut().current = None;
-        self.ensure_file(true);
-        self.end_files();
     }
 
     /// Appends a batch no longer than [`JournalWriter::append_limit`].
@@ -232,8 +194,8 @@ impl JournalWriter {
 
     fn launch(&self, mut unconfirmed: Unconfirmed) {
         let mut state = self.0.state.borrow_mut();
-        let State { current, sequence, durable_through, .. } = &mut *state;
-        let current = current.as_mut().expect("an append has a file");
+        let State { files, sequence, durable_through, .. } = &mut *state;
+        let current = files.current.as_mut().expect("an append has a file");
         let place = Place {
             file: current.writer.id(),
             incarnation: self.0.store.incarnation(),
@@ -269,7 +231,7 @@ impl JournalWriter {
             tracing::error!(%error, "an append to the journal failed");
             state.failing = true;
             state.statistics.failed_appends += 1;
-            if let Some(current) = &mut state.current {
+            if let Some(current) = &mut state.files.current {
                 current.writer.fail();
             }
         }
@@ -307,7 +269,7 @@ impl JournalWriter {
         let batch = unconfirmed.batch;
         state.durable_through = sequence;
         tracing::trace!(target: "levee::stage", %file, %sequence, "durable");
-        let known = state.ledger.file(file).expect("a file with flights is in the ledger");
+        let known = state.files.ledger.file(file).expect("a file with flights is in the ledger");
         known.on_append(sequence, len, batch.sequences());
         state.statistics.appends += 1;
         state.statistics.records += batch.sequences().count() as u64;
@@ -323,7 +285,7 @@ impl JournalWriter {
             if state.failing || state.flights.len() >= JOURNAL_APPENDS_IN_FLIGHT {
                 return;
             }
-            match state.current.as_ref().map(|current| current.writer.room() >= len) {
+            match state.files.current.as_ref().map(|current| current.writer.room() >= len) {
                 Some(true) => {}
                 Some(false) => {
                     drop(state);
@@ -356,7 +318,7 @@ impl JournalWriter {
         state.sequence = state.flights.front()?.sequence;
         let flights: Vec<Flight> = state.flights.drain(..).collect();
         let mut files: Vec<FileId> = flights.iter().map(|flight| flight.file).collect();
-        files.extend(state.current.take().map(|current| current.writer.id()));
+        files.extend(state.files.current.take().map(|current| current.writer.id()));
         files.dedup();
         let mut failure = Failure { files, error: Error::io("an append failed"), exhausted: false };
         for Flight { mut unconfirmed, outcome, .. } in flights.into_iter().rev() {
@@ -407,139 +369,6 @@ impl JournalWriter {
         }
     }
 
-    /// Seals finished files whose last flight has landed, in the background: their end is proven by the files after
-    /// them anyway, the seal spares a recovery the search.
-    fn end_files(&self) {
-        let ending: Vec<FileId> = {
-            let mut state = self.0.state.borrow_mut();
-            let State { ledger, flights, current, failing, .. } = &mut *state;
-            if *failing {
-                return;
-            }
-            let in_use = |file: FileId| {
-                flights.iter().any(|flight| flight.file == file)
-                    || current.as_ref().is_some_and(|current| current.writer.id() == file)
-            };
-            ledger.plan_end(in_use)
-        };
-        for file in ending {
-            let this = self.clone();
-            let sealing = async move { this.end_file(file).await };
-            self.0.handle.spawn(Class::Background, "journal seal", sealing).detach();
-        }
-    }
-
-    /// Seals a file behind its last confirmed append, or deletes it if there is none.
-    async fn end_file(&self, file: FileId) {
-        let end = self.0.state.borrow_mut().ledger.file(file).map(|known| known.end());
-        let Some(end) = end else { return };
-        for attempt in 1..=FILE_TRIES_MAX {
-            let ended = match end {
-                0 => self.0.store.delete(file).await,
-                end => self.0.store.seal(file, end).await,
-            };
-            match ended {
-                Ok(()) if end == 0 => {
-                    self.0.state.borrow_mut().ledger.remove(file);
-                    break;
-                }
-                Ok(()) => break,
-                Err(error) => tracing::warn!(%error, attempt, "a journal file could not be ended"),
-            }
-            self.pause(attempt).await;
-        }
-        if let Some(known) = self.0.state.borrow_mut().ledger.file(file) {
-            known.on_ended();
-        }
-        self.0.changed.notify();
-        self.note_pressure(true);
-    }
-
-    async fn pause(&self, attempt: u32) {
-        if attempt < FILE_TRIES_MAX {
-            self.0.handle.sleep(FILE_RETRY_PAUSE * 10u32.pow(attempt - 1)).await;
-        }
-    }
-
-    /// Takes the next file into use if there is no current one, and has another prepared when half of the current
-    /// one is used. `wanted`: somebody cannot append without.
-    fn ensure_file(&self, wanted: bool) {
-        let mut state = self.0.state.borrow_mut();
-        if state.failing || state.closed {
-            return;
-        }
-        if state.current.is_none()
-            && let Some(writer) = state.next.take()
-        {
-            self.install(&mut state, writer);
-        }
-        let (file_bytes, now) = (self.0.options.file_bytes, self.0.handle.now());
-        let due = match &state.current {
-            None => true,
-            Some(current) => current.writer.room() < file_bytes / 2 && now >= state.prepare_at,
-        };
-        if due && state.next.is_none() && !state.creating {
-            let allowed = state.ledger.len() < self.0.options.files_max;
-            if allowed {
-                state.creating = true;
-                let this = self.clone();
-                self.0.handle.spawn(Class::Io, "journal file", async move { this.create_file().await }).detach();
-            } else if wanted && state.current.is_none() && !state.starved {
-                state.starved = true;
-                state.statistics.file_waits += 1;
-            }
-        }
-        drop(state);
-        self.note_pressure(false);
-    }
-
-    fn install(&self, state: &mut State, writer: FileWriter) {
-        state.ordinal += 1;
-        state.starved = false;
-        state.statistics.files += 1;
-        state.ledger.push(LedgerFile::new(writer.id(), self.0.options.file_bytes, 0, state.sequence));
-        state.current = Some(Current { writer, ordinal: state.ordinal, base: state.sequence });
-    }
-
-    async fn create_file(&self) {
-        let options = CreateOptions {
-            kind: FileKind::Journal,
-            capacity: self.0.options.file_bytes,
-            redundancy: Redundancy::Copies(self.0.options.copies),
-            prepared: true,
-            epoch: base::Epoch(1),
-        };
-        let mut attempt = 0;
-        let created = loop {
-            attempt += 1;
-            match self.0.store.create(options).await {
-                Ok(writer) => break Ok(writer),
-                Err(error) if attempt == FILE_TRIES_MAX || error.kind == ErrorKind::Fenced => break Err(error),
-                Err(error) => tracing::warn!(%error, attempt, "a journal file could not be created"),
-            }
-            self.pause(attempt).await;
-        };
-        let mut state = self.0.state.borrow_mut();
-        state.creating = false;
-        match created {
-            Ok(writer) => state.next = Some(writer),
-            Err(error) => {
-                tracing::error!(%error, "no journal file can be created");
-                state.prepare_at = self.0.handle.now() + PREPARE_PAUSE;
-                let lost = state.current.is_none();
-                drop(state);
-                if lost {
-                    self.give_up(&error);
-                }
-                self.0.changed.notify();
-                return;
-            }
-        }
-        drop(state);
-        self.ensure_file(false);
-        self.settle();
-    }
-
     /// Lets a marker follow when the journal has been quiet for a while. Without it, the last append of a journal is
     /// proven durable by nothing: if it rotted, a recovery would have to take it for torn.
     fn arm_marker(&self) {
@@ -570,81 +399,6 @@ impl JournalWriter {
         };
         self.0.handle.spawn(Class::Background, "journal marker", marking).detach();
     }
-}
-
-/// Dumping makes room: what may go, what to dump, how urgent it is.
-impl JournalWriter {
-    /// See [`crate::fusion::FusionWriteEngine::trim`].
-    pub(crate) async fn trim(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) {
-        loop {
-            let planned = { self.0.state.borrow_mut().ledger.plan_trim(dumped_through) };
-            let Some(file) = planned else { return };
-            let deleted = self.0.store.delete(file).await;
-            {
-                let mut state = self.0.state.borrow_mut();
-                match &deleted {
-                    Ok(()) => state.ledger.remove(file),
-                    Err(_) => state.ledger.file(file).into_iter().for_each(LedgerFile::on_ended),
-                }
-            }
-            if let Err(error) = deleted {
-                tracing::warn!(%error, "a journal file could not be deleted; it is tried again after the next dump");
-                return;
-            }
-            self.ensure_file(false);
-            self.settle();
-        }
-    }
-
-    /// See [`crate::fusion::FusionWriteEngine::oldest_undumped`].
-    pub(crate) fn oldest_undumped(
-        &self,
-        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
-    ) -> Option<OldestUndumped> {
-        self.0.state.borrow().ledger.oldest_undumped(dumped_through)
-    }
-
-    /// See [`crate::fusion::FusionWriteEngine::replay_start`].
-    pub(crate) fn replay_start(
-        &self,
-        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
-    ) -> Option<JournalPosition> {
-        self.0.state.borrow().ledger.replay_start(dumped_through)
-    }
-
-    pub(crate) fn pressure(&self) -> JournalPressure {
-        self.0.state.borrow().pressure
-    }
-
-    /// Completes when a flight or a file changes its state.
-    pub(crate) fn changed(&self) -> impl Future<Output = ()> + use<> {
-        self.0.changed.wait()
-    }
-
-    pub(crate) fn pressure_event(&self) -> Event {
-        self.0.pressure_event.clone()
-    }
-
-    pub(crate) fn statistics(&self) -> JournalStatistics {
-        self.0.state.borrow().statistics
-    }
-
-    /// `freed`: a file may be trimmed now that could not before.
-    fn note_pressure(&self, freed: bool) {
-        let (before, now) = {
-            let mut state = self.0.state.borrow_mut();
-            let finished_max = self.0.options.files_max.saturating_sub(2).max(1);
-            let now = match state.starved {
-                true => JournalPressure::Full,
-                false if state.ledger.finished() >= finished_max => JournalPressure::High,
-                false => JournalPressure::Low,
-            };
-            (std::mem::replace(&mut state.pressure, now), now)
-        };
-        if now > before || (freed && now > JournalPressure::Low) {
-            self.0.pressure_event.notify();
-        }
-    }
 
     /// Forgets every batch that is not confirmed; nobody is told.
     pub(crate) fn forget_in_flight(&self) {
@@ -657,41 +411,15 @@ impl JournalWriter {
 
     fn is_settled(&self) -> bool {
         let state = self.0.state.borrow();
-        !state.creating && !state.failing && state.flights.is_empty() && state.again.is_empty()
+        !state.files.is_creating() && !state.failing && state.flights.is_empty() && state.again.is_empty()
     }
 
-    /// See [`crate::fusion::FusionWriteEngine::close`]. What is gathered upstream must have been appended.
-    pub(crate) async fn close(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Result<()> {
-        loop {
-            let changed = self.0.changed.wait();
-            self.trim(dumped_through).await;
-            if self.is_settled() {
-                break;
-            }
-            changed.await;
-        }
-        {
-            let mut state = self.0.state.borrow_mut();
-            state.closed = true;
-            state.current = None;
-        }
-        self.end_files();
-        loop {
-            let changed = self.0.changed.wait();
-            if self.0.state.borrow().ledger.is_quiet() {
-                break;
-            }
-            changed.await;
-        }
-        let next = { self.0.state.borrow_mut().next.take() };
-        if let Some(next) = next {
-            self.0.store.delete(next.id()).await?;
-        }
-        loop {
-            let planned = { self.0.state.borrow_mut().ledger.plan_trim(dumped_through) };
-            let Some(file) = planned else { return Ok(()) };
-            self.0.store.delete(file).await?;
-            self.0.state.borrow_mut().ledger.remove(file);
-        }
+    /// Completes when a flight or a file changes its state.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + use<> {
+        self.0.changed.wait()
+    }
+
+    pub(crate) fn statistics(&self) -> JournalStatistics {
+        self.0.state.borrow().statistics
     }
 }

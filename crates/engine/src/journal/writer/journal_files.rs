@@ -1,0 +1,335 @@
+//! The life of journal files: created ahead of need, filled, sealed, deleted when everything in them is dumped.
+//!
+//! Intuition: creating a file takes several disk operations, an append one. So a file is made while the one before it
+//! is still being filled, and it is sealed in the background. Appends wait for a file only if a disk is slow to give
+//! one, or if dumping lags behind by all the files that may exist: then the journal is *starved*.
+//!
+//! Names: the *current* file takes appends; the *next* one is prepared before it is needed; *finished* files only wait
+//! to be dumped.
+//!
+//! Invariants:
+//! - No file is created when `files_max` exist, the next one included: appends wait until the oldest was dumped and
+//!   trimmed. One is created at a time.
+//! - A file is sealed behind its last confirmed append, and only when it takes no more appends and all of its flights
+//!   have landed. One without a confirmed append is deleted instead.
+//! - A file that could not be sealed is finished all the same: its end is proven by the files after it, the seal only
+//!   spares a recovery the search.
+//! - Files are trimmed from the oldest on, so that the journal on disk has no gap.
+//!
+//! Flow: [`JournalWriter::ensure_file`] takes the next file into use and has another created;
+//! [`JournalWriter::end_files`] seals what takes no more appends; [`JournalWriter::trim`] deletes what is dumped, which
+//! lets `ensure_file` go on; [`JournalWriter::close`] ends everything.
+
+use std::time::Duration;
+
+use base::limits::JOURNAL_APPEND_MAX;
+use base::{ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
+use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use runtime::Class;
+use runtime::sync::Event;
+
+use super::{JournalWriter, State};
+use crate::journal::ledger::{Ledger, LedgerFile};
+use crate::journal::{JournalPosition, JournalPressure, OldestUndumped};
+
+/// How often creating, sealing or deleting a file is tried in a row, and the pause after the first failure; each
+/// further one is ten times longer.
+const FILE_TRIES_MAX: u32 = 3;
+const FILE_RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// How long the creation of a file that nobody waits for yet rests after it failed.
+const PREPARE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The files of one journal.
+pub(super) struct JournalFiles {
+    /// Those that were taken into use.
+    pub(super) ledger: Ledger,
+    pub(super) current: Option<CurrentFile>,
+    next: Option<FileWriter>,
+    /// A file is being created.
+    creating: bool,
+    /// When the creation of a file that nobody waits for may be tried again.
+    prepare_at: Instant,
+    /// Somebody waits for a file, and `files_max` forbids it.
+    starved: bool,
+    /// No file is opened any more.
+    closed: bool,
+    /// Of the file that was taken into use last.
+    ordinal: u32,
+    pressure: JournalPressure,
+}
+
+/// The file that takes appends.
+pub(super) struct CurrentFile {
+    pub(super) writer: FileWriter,
+    /// Its place among the files of the journal.
+    pub(super) ordinal: u32,
+    /// The log sequence of its first append.
+    pub(super) base: LogSequence,
+}
+
+impl JournalFiles {
+    /// No file is open yet; those of earlier incarnations wait to be dumped.
+    pub(super) fn new(recovered: Vec<LedgerFile>) -> Self {
+        JournalFiles {
+            ledger: Ledger::new(recovered),
+            current: None,
+            next: None,
+            creating: false,
+            prepare_at: Instant::ZERO,
+            starved: false,
+            closed: false,
+            ordinal: 0,
+            pressure: JournalPressure::Low,
+        }
+    }
+
+    /// The longest append that fits into the current file, if there is one.
+    pub(super) fn room(&self) -> Option<u64> {
+        self.current.as_ref().map(|current| current.writer.room().min(JOURNAL_APPEND_MAX))
+    }
+
+    pub(super) fn is_creating(&self) -> bool {
+        self.creating
+    }
+}
+
+impl JournalWriter {
+    /// Ends the current file, because a record does not fit into its rest.
+    pub(crate) fn finish_file(&self) {
+        self.0.state.borrow_mut().files.current = None;
+        self.ensure_file(true);
+        self.end_files();
+    }
+
+    /// Takes the next file into use if there is no current one, and has another prepared when half of the current
+    /// one is used. `wanted`: somebody cannot append without.
+    pub(super) fn ensure_file(&self, wanted: bool) {
+        let mut state = self.0.state.borrow_mut();
+        if state.failing || state.files.closed {
+            return;
+        }
+        if state.files.current.is_none()
+            && let Some(writer) = state.files.next.take()
+        {
+            self.install(&mut state, writer);
+        }
+        let (file_bytes, now) = (self.0.options.file_bytes, self.0.handle.now());
+        let due = match &state.files.current {
+            None => true,
+            Some(current) => current.writer.room() < file_bytes / 2 && now >= state.files.prepare_at,
+        };
+        if due && state.files.next.is_none() && !state.files.creating {
+            let allowed = state.files.ledger.len() < self.0.options.files_max;
+            if allowed {
+                state.files.creating = true;
+                let this = self.clone();
+                self.0.handle.spawn(Class::Io, "journal file", async move { this.create_file().await }).detach();
+            } else if wanted && state.files.current.is_none() && !state.files.starved {
+                state.files.starved = true;
+                state.statistics.file_waits += 1;
+            }
+        }
+        drop(state);
+        self.note_pressure(false);
+    }
+
+    fn install(&self, state: &mut State, writer: FileWriter) {
+        let State { files, sequence, statistics, .. } = state;
+        files.ordinal += 1;
+        files.starved = false;
+        statistics.files += 1;
+        files.ledger.push(LedgerFile::new(writer.id(), self.0.options.file_bytes, 0, *sequence));
+        files.current = Some(CurrentFile { writer, ordinal: files.ordinal, base: *sequence });
+    }
+
+    async fn create_file(&self) {
+        let options = CreateOptions {
+            kind: FileKind::Journal,
+            capacity: self.0.options.file_bytes,
+            redundancy: Redundancy::Copies(self.0.options.copies),
+            prepared: true,
+            epoch: base::Epoch(1),
+        };
+        let mut attempt = 0;
+        let created = loop {
+            attempt += 1;
+            match self.0.store.create(options).await {
+                Ok(writer) => break Ok(writer),
+                Err(error) if attempt == FILE_TRIES_MAX || error.kind == ErrorKind::Fenced => break Err(error),
+                Err(error) => tracing::warn!(%error, attempt, "a journal file could not be created"),
+            }
+            self.pause(attempt).await;
+        };
+        let mut state = self.0.state.borrow_mut();
+        state.files.creating = false;
+        match created {
+            Ok(writer) => state.files.next = Some(writer),
+            Err(error) => {
+                tracing::error!(%error, "no journal file can be created");
+                state.files.prepare_at = self.0.handle.now() + PREPARE_PAUSE;
+                let lost = state.files.current.is_none();
+                drop(state);
+                if lost {
+                    self.give_up(&error);
+                }
+                self.0.changed.notify();
+                return;
+            }
+        }
+        drop(state);
+        self.ensure_file(false);
+        self.settle();
+    }
+
+    /// Seals, in the background, files that take no more appends and whose last flight has landed.
+    pub(super) fn end_files(&self) {
+        let ending: Vec<FileId> = {
+            let mut state = self.0.state.borrow_mut();
+            let State { files, flights, failing, .. } = &mut *state;
+            if *failing {
+                return;
+            }
+            let JournalFiles { ledger, current, .. } = files;
+            let in_use = |file: FileId| {
+                flights.iter().any(|flight| flight.file == file)
+                    || current.as_ref().is_some_and(|current| current.writer.id() == file)
+            };
+            ledger.plan_end(in_use)
+        };
+        for file in ending {
+            let this = self.clone();
+            let sealing = async move { this.end_file(file).await };
+            self.0.handle.spawn(Class::Background, "journal seal", sealing).detach();
+        }
+    }
+
+    /// Seals a file behind its last confirmed append, or deletes it if there is none.
+    pub(super) async fn end_file(&self, file: FileId) {
+        let end = self.0.state.borrow_mut().files.ledger.file(file).map(|known| known.end());
+        let Some(end) = end else { return };
+        for attempt in 1..=FILE_TRIES_MAX {
+            let ended = match end {
+                0 => self.0.store.delete(file).await,
+                end => self.0.store.seal(file, end).await,
+            };
+            match ended {
+                Ok(()) if end == 0 => {
+                    self.0.state.borrow_mut().files.ledger.remove(file);
+                    break;
+                }
+                Ok(()) => break,
+                Err(error) => tracing::warn!(%error, attempt, "a journal file could not be ended"),
+            }
+            self.pause(attempt).await;
+        }
+        if let Some(known) = self.0.state.borrow_mut().files.ledger.file(file) {
+            known.on_ended();
+        }
+        self.0.changed.notify();
+        self.note_pressure(true);
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::trim`].
+    pub(crate) async fn trim(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) {
+        loop {
+            let planned = { self.0.state.borrow_mut().files.ledger.plan_trim(dumped_through) };
+            let Some(file) = planned else { return };
+            let deleted = self.0.store.delete(file).await;
+            {
+                let mut state = self.0.state.borrow_mut();
+                match &deleted {
+                    Ok(()) => state.files.ledger.remove(file),
+                    Err(_) => state.files.ledger.file(file).into_iter().for_each(LedgerFile::on_ended),
+                }
+            }
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "a journal file could not be deleted; it is tried again after the next dump");
+                return;
+            }
+            self.ensure_file(false);
+            self.settle();
+        }
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::oldest_undumped`].
+    pub(crate) fn oldest_undumped(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+    ) -> Option<OldestUndumped> {
+        self.0.state.borrow().files.ledger.oldest_undumped(dumped_through)
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::replay_start`].
+    pub(crate) fn replay_start(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+    ) -> Option<JournalPosition> {
+        self.0.state.borrow().files.ledger.replay_start(dumped_through)
+    }
+
+    pub(crate) fn pressure(&self) -> JournalPressure {
+        self.0.state.borrow().files.pressure
+    }
+
+    pub(crate) fn pressure_event(&self) -> Event {
+        self.0.pressure_event.clone()
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::close`]. What is gathered upstream must have been appended.
+    pub(crate) async fn close(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Result<()> {
+        loop {
+            let changed = self.0.changed.wait();
+            self.trim(dumped_through).await;
+            if self.is_settled() {
+                break;
+            }
+            changed.await;
+        }
+        {
+            let mut state = self.0.state.borrow_mut();
+            state.files.closed = true;
+            state.files.current = None;
+        }
+        self.end_files();
+        loop {
+            let changed = self.0.changed.wait();
+            if self.0.state.borrow().files.ledger.is_quiet() {
+                break;
+            }
+            changed.await;
+        }
+        let next = { self.0.state.borrow_mut().files.next.take() };
+        if let Some(next) = next {
+            self.0.store.delete(next.id()).await?;
+        }
+        loop {
+            let planned = { self.0.state.borrow_mut().files.ledger.plan_trim(dumped_through) };
+            let Some(file) = planned else { return Ok(()) };
+            self.0.store.delete(file).await?;
+            self.0.state.borrow_mut().files.ledger.remove(file);
+        }
+    }
+
+    /// `freed`: a file may be trimmed now that could not before.
+    fn note_pressure(&self, freed: bool) {
+        let (before, now) = {
+            let mut state = self.0.state.borrow_mut();
+            let finished_max = self.0.options.files_max.saturating_sub(2).max(1);
+            let now = match state.files.starved {
+                true => JournalPressure::Full,
+                false if state.files.ledger.finished() >= finished_max => JournalPressure::High,
+                false => JournalPressure::Low,
+            };
+            (std::mem::replace(&mut state.files.pressure, now), now)
+        };
+        if now > before || (freed && now > JournalPressure::Low) {
+            self.0.pressure_event.notify();
+        }
+    }
+
+    async fn pause(&self, attempt: u32) {
+        if attempt < FILE_TRIES_MAX {
+            self.0.handle.sleep(FILE_RETRY_PAUSE * 10u32.pow(attempt - 1)).await;
+        }
+    }
+}
