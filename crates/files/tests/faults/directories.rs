@@ -1,0 +1,376 @@
+//! Directories that come and go: what a start needs, what one that was left behind gets and loses.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::ErrorKind;
+use files::local::LocalOptions;
+use files::{CreateOptions, FileWriter, Store};
+use runtime::OpenOptions;
+use runtime::sim::Fault;
+
+use crate::bench::{BLOCK, Bench, blocks, options, read_all, sealed_file, states};
+
+#[test]
+fn a_start_needs_every_member_or_a_word() {
+    let mut bench = Bench::new(6, 2);
+    let file = bench.run(sealed_file(bench.open(), 2, 5));
+    bench.restart();
+    let refused = bench.refusal(bench.options(&[1]));
+    assert_eq!(refused.kind, ErrorKind::Invalid);
+    assert!(refused.message.contains("/0/levee") && refused.message.contains("--accept-missing-directories"));
+
+    let accept = LocalOptions { accept_missing: true, ..bench.options(&[1]) };
+    let (store, report) = bench.try_open(accept.clone()).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains("/0/levee")), "{report:?}");
+    assert_eq!(bench.run(read_all(store.clone(), file)), blocks(5, 4));
+    let newer = bench.run(sealed_file(store, 2, 6));
+    bench.restart();
+    drop(bench.open_with(&[1]).unwrap());
+    bench.restart();
+
+    // The one that was left behind comes back: it gets what it missed.
+    let store = bench.open();
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!(states(&store), ["healthy", "healthy"]);
+    for file in [file, newer] {
+        assert_eq!(store.info(file).unwrap().copies, 2);
+    }
+    bench.restart();
+    let alone = LocalOptions { accept_missing: true, ..bench.options(&[0]) };
+    let (store, _) = bench.try_open(alone).unwrap();
+    assert_eq!(bench.run(read_all(store, newer)), blocks(6, 4));
+    bench.restart();
+    // Now the other one was left behind. Both alone, each for itself: no.
+    let (store, _) = bench.try_open(LocalOptions { accept_missing: true, ..bench.options(&[1]) }).unwrap();
+    drop(store);
+    bench.restart();
+    let refused = bench.refusal(bench.options(&[0, 1]));
+    assert!(refused.kind == ErrorKind::Conflict && refused.message.contains("without each other"), "{refused}");
+}
+
+#[test]
+fn what_only_a_directory_left_behind_holds_is_not_thrown_away() {
+    let mut bench = Bench::new(7, 2);
+    let store = bench.open();
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(bench.run(sealed_file(store.clone(), 1, 7)));
+    }
+    let on_0 = ids.iter().find(|id| store.locate(**id, 0).starts_with("/0/")).copied().unwrap();
+    drop(store);
+    bench.restart();
+    drop(bench.try_open(LocalOptions { accept_missing: true, ..bench.options(&[1]) }).unwrap());
+    bench.restart();
+    let store = bench.open();
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!(states(&store), ["missing", "healthy"], "a person has to decide");
+    assert!(store.info(on_0).is_none());
+    assert!(bench.disk(0).files().iter().any(|(path, _)| path.to_string_lossy().contains("data-")));
+}
+
+#[test]
+fn appends_go_on_when_a_disk_vanishes_and_it_is_never_taken_for_current_again() {
+    let mut bench = Bench::new(8, 2);
+    let store = bench.open();
+    let mut writer = bench.run({
+        let store = store.clone();
+        async move { store.create(options(2)).await.unwrap() }
+    });
+    let (id, disk) = (writer.id(), bench.disk(0));
+    bench.run(async move {
+        writer.append(blocks(1, 1)).await.unwrap();
+        disk.vanish();
+        assert_eq!(writer.append(blocks(2, 1)).await.unwrap(), BLOCK as u64);
+    });
+    assert_eq!(states(&store), ["failed", "healthy"]);
+    assert_eq!(store.info(id).unwrap().copies, 1);
+    assert!(store.statistics().copy_errors > 0);
+    drop(store);
+    bench.power_loss();
+    bench.disk(0).come_back();
+    // The disk that missed the second append, alone: it believes to be a member, and needs the other one.
+    assert!(bench.refusal(bench.options(&[0])).message.contains("/1/levee"));
+    let (store, report) = bench.open_with(&[0, 1]).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains("resynchronized")));
+    let read = bench.run({
+        let store = store.clone();
+        async move { store.read(id, 0, 2 * BLOCK).await.unwrap() }
+    });
+    assert_eq!(read[..], [blocks(1, 1), blocks(2, 1)].concat()[..]);
+    assert_eq!(store.info(id).unwrap().copies, 1, "the stale copy is none");
+    bench.run({
+        let store = store.clone();
+        async move { store.seal(id, 2 * BLOCK as u64).await.unwrap() }
+    });
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!((states(&store), store.info(id).unwrap().copies), (vec!["healthy", "healthy"], 2));
+}
+
+#[test]
+fn a_directory_that_returns_gets_what_it_missed_and_loses_what_was_deleted() {
+    let mut bench = Bench::new(9, 2);
+    let store = bench.open();
+    let kept = bench.run(sealed_file(store.clone(), 2, 1));
+    let deleted = bench.run(sealed_file(store.clone(), 2, 2));
+    let path = bench.file_path(&store, kept, 0);
+    bench.disk(0).vanish();
+    let late = bench.run(sealed_file(store.clone(), 2, 3));
+    bench.run({
+        let store = store.clone();
+        async move { store.delete(deleted).await.unwrap() }
+    });
+    // While it was away, a block of it rotted. Which of two copies is the good one, only the caller can tell.
+    bench.disk(0).come_back();
+    bench.disk(0).corrupt(&path, 8192..8292);
+    let errors = store.statistics().copy_errors;
+    bench.world.run_for(Duration::from_secs(30));
+    assert_eq!(states(&store), ["healthy", "healthy"], "found again without a restart");
+    assert_eq!(store.statistics().copy_errors, errors + 1);
+    let rotten = (0..2).find(|copy| store.locate(kept, *copy).starts_with("/0/")).unwrap();
+    bench.run({
+        let store = store.clone();
+        async move {
+            let good = store.read_copy(kept, 1 - rotten, 4096, BLOCK).await.unwrap();
+            assert_ne!(store.read_copy(kept, rotten, 4096, BLOCK).await.unwrap()[..], good[..]);
+            store.repair_copy(kept, rotten, 4096, good.freeze()).await.unwrap();
+        }
+    });
+    drop(store);
+    bench.restart();
+    let store = bench.open();
+    for (file, byte) in [(kept, 1), (late, 3)] {
+        for copy in 0..2 {
+            let store = store.clone();
+            let read = bench.run(async move { store.read_copy(file, copy, 0, 4 * BLOCK).await.unwrap() });
+            assert_eq!(read[..], blocks(byte, 4)[..], "copy {copy} of {file}");
+        }
+    }
+    assert!(store.info(deleted).is_none());
+}
+
+#[test]
+fn a_directory_that_was_put_back_to_an_older_state_is_no_member() {
+    let mut bench = Bench::new(18, 2);
+    let store = bench.open();
+    let kept = bench.run(sealed_file(store.clone(), 2, 1));
+    let deleted = bench.run(sealed_file(store.clone(), 2, 2));
+    drop(store);
+    bench.restart();
+    let backup = bench.disk(0).snapshot();
+    let store = bench.open();
+    let late = bench.run(sealed_file(store.clone(), 2, 3));
+    bench.run({
+        let store = store.clone();
+        async move { store.delete(deleted).await.unwrap() }
+    });
+    drop(store);
+    bench.restart();
+    // As of the life before: nothing is older than that by less.
+    bench.disk(0).restore(&backup);
+    let refused = bench.refusal(bench.options(&[0, 1]));
+    assert!(refused.message.contains("/0/levee holds an older state of itself"), "{refused}");
+    let accept = LocalOptions { accept_missing: true, ..bench.options(&[0, 1]) };
+    let (store, _) = bench.try_open(accept).unwrap();
+    assert_eq!(states(&store), ["resynchronizing", "healthy"]);
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!(states(&store), ["healthy", "healthy"]);
+    assert!(store.info(deleted).is_none());
+    assert!([kept, late].iter().all(|file| store.info(*file).unwrap().copies == 2));
+    drop(store);
+    bench.restart();
+    assert!(bench.open().info(deleted).is_none());
+}
+
+#[test]
+fn a_directory_that_was_put_back_within_a_life_is_no_member() {
+    let mut bench = Bench::new(19, 2);
+    let store = bench.open();
+    let deleted = bench.run(sealed_file(store.clone(), 2, 1));
+    let backup = bench.disk(0).snapshot();
+    let delete = |store: Store| async move { store.delete(deleted).await.unwrap() };
+    bench.run(delete(store.clone()));
+    for byte in 0..4 {
+        bench.world.run_for(Duration::from_secs(40));
+        bench.run(sealed_file(store.clone(), 2, byte));
+    }
+    drop(store);
+    bench.power_loss();
+    bench.disk(0).restore(&backup);
+    for given in [[0, 1].as_slice(), &[0]] {
+        let refused = bench.refusal(bench.options(given));
+        assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
+        assert!(refused.message.contains(if given.len() == 2 { "/0/levee holds an older state" } else { "/1/levee" }));
+    }
+    let accept = LocalOptions { accept_missing: true, ..bench.options(&[0, 1]) };
+    let (store, _) = bench.try_open(accept).unwrap();
+    assert!(store.info(deleted).is_none(), "not before the directory is resynchronized, either");
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!(states(&store), ["healthy", "healthy"]);
+    assert!(store.info(deleted).is_none());
+}
+
+#[test]
+fn a_copy_from_before_the_seal_counts_only_if_it_is_the_same() {
+    for (stale, prepared) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut bench = Bench::new(20, 2);
+        let store = bench.open();
+        let mut writer = bench.run({
+            let store = store.clone();
+            async move { store.create(CreateOptions { prepared, ..options(2) }).await.unwrap() }
+        });
+        let id = writer.id();
+        let path = bench.file_path(&store, id, 0);
+        let mut header = Vec::new();
+        for byte in 1..=4 {
+            if byte == if stale { 3 } else { 1 } {
+                header = bench.disk(0).content(&path);
+            }
+            writer = bench.run(async move {
+                writer.append(blocks(byte, 1)).await.unwrap();
+                writer
+            });
+        }
+        if !stale {
+            header.truncate(BLOCK);
+        }
+        bench.run({
+            let store = store.clone();
+            async move { store.seal(id, 4 * BLOCK as u64).await.unwrap() }
+        });
+        drop((store, writer));
+        bench.restart();
+        // One copy is put back to before it was sealed, or to before its last blocks.
+        bench.disk(0).overwrite(&path, 0, &header);
+        let read_only = LocalOptions { read_only: true, ..bench.options(&[0, 1]) };
+        for options in [read_only, bench.options(&[0, 1])] {
+            let repairs = !options.read_only;
+            let (store, report) = bench.try_open(options).unwrap();
+            assert_eq!(report.damaged.len(), usize::from(stale), "{report:?}");
+            assert!(report.damaged.iter().all(|damaged| damaged.offset == 3 * BLOCK as u64));
+            assert_eq!(store.info(id).unwrap().sealed, Some(4 * BLOCK as u64));
+            assert_eq!(store.info(id).unwrap().copies, if stale { 1 } else { 2 });
+            bench.world.run_for(Duration::from_secs(5));
+            if repairs || !stale {
+                for copy in 0..2 {
+                    let store = store.clone();
+                    let read = bench.run(async move { store.read_copy(id, copy, 0, 4 * BLOCK).await.unwrap() });
+                    assert_eq!(read[..], [1, 2, 3, 4].map(|byte| blocks(byte, 1).to_vec()).concat()[..]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sealed_copy_that_was_cut_off_is_reported_and_made_anew() {
+    let mut bench = Bench::new(21, 2);
+    let store = bench.open();
+    let file = bench.run(sealed_file(store.clone(), 2, 1));
+    let path = Path::new("/0").join(bench.file_path(&store, file, 0));
+    drop(store);
+    bench.restart();
+    let handle = bench.handle.clone();
+    bench.run(async move {
+        let write = OpenOptions { write: true, ..OpenOptions::default() };
+        handle.open(&path, write).await.unwrap().set_len(3 * BLOCK as u64).await.unwrap();
+    });
+    let (store, report) = bench.open_with(&[0, 1]).unwrap();
+    assert!(report.damaged.len() == 1 && report.damaged[0].why.contains("cut off: 12288 bytes are left of 20480"));
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!(store.info(file).unwrap().copies, 2);
+    assert_eq!(bench.run(read_all(store, file)), blocks(1, 4));
+}
+
+#[test]
+fn a_file_that_left_a_suspect_directory_keeps_its_numbers() {
+    let mut bench = Bench::new(22, 3);
+    let store = bench.open();
+    let files = (0..6).map(|byte| bench.run(sealed_file(store.clone(), 2, byte))).collect::<Vec<_>>();
+    // Something that is nowhere else keeps the directory in the store when it fails.
+    let mut writers = Vec::new();
+    while !writers.iter().any(|writer: &FileWriter| store.locate(writer.id(), 0).starts_with("/0/")) {
+        let store = store.clone();
+        writers.push(bench.run(async move { store.create(options(1)).await.unwrap() }));
+    }
+    let mut writer = writers.pop().unwrap();
+    bench.disk(0).inject(Fault::WriteError, 1);
+    bench.run(async move { writer.append(blocks(1, 1)).await.unwrap_err() });
+    assert_eq!(states(&store)[0], "failed");
+    let check = |store: &Store, bench: &Bench| {
+        for (byte, file) in files.iter().enumerate() {
+            assert_eq!(store.info(*file).unwrap().copies, 2);
+            for copy in 0..2 {
+                let (store, file) = (store.clone(), *file);
+                let read = bench.run(async move { store.read_copy(file, copy, 0, 4 * BLOCK).await.unwrap() });
+                assert_eq!(read[..], blocks(byte as u8, 4)[..]);
+            }
+        }
+    };
+    // At every moment, and after a crash at every moment.
+    for _ in 0..200 {
+        bench.world.run_for(Duration::from_micros(50));
+        check(&store, &bench);
+    }
+    bench.world.run_for(Duration::from_secs(5));
+    let left = |bench: &Bench| {
+        let names = bench.disk(0).files().into_iter().map(|(path, _)| path.to_string_lossy().into_owned());
+        let names = names.collect::<Vec<_>>();
+        files.iter().filter(|file| names.iter().any(|name| name.ends_with(&format!("data-{file}")))).count()
+    };
+    assert_eq!(left(&bench), 0, "they were copied away");
+    drop((store, writers));
+    bench.restart();
+    let store = bench.open();
+    check(&store, &bench);
+}
+
+#[test]
+fn a_directory_with_the_only_copy_of_something_stays() {
+    let mut bench = Bench::new(10, 2);
+    let store = bench.open();
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(bench.run(sealed_file(store.clone(), 1, 7)));
+    }
+    let mut writer = bench.run({
+        let store = store.clone();
+        async move { store.create(options(1)).await.unwrap() }
+    });
+    let place = store.locate(writer.id(), 0);
+    let disk = usize::from(place.starts_with("/1/"));
+    bench.disk(disk).inject(Fault::WriteError, 1);
+    let failed = bench.run(async move { writer.append(blocks(1, 1)).await });
+    assert_eq!(failed.unwrap_err().kind, ErrorKind::Io);
+    assert_eq!(states(&store)[disk], "failed");
+    let elsewhere = bench.run(sealed_file(store.clone(), 1, 8));
+    assert!(store.locate(elsewhere, 0).starts_with(&format!("/{}/", 1 - disk)), "it gets no new files");
+    bench.world.run_for(Duration::from_secs(30));
+    assert_eq!(states(&store), ["healthy", "healthy"], "it works again");
+    drop(store);
+    bench.restart();
+    let store = bench.open();
+    assert!(ids.iter().all(|id| store.info(*id).unwrap().copies == 1));
+}
+
+#[test]
+fn an_empty_directory_joins_but_one_that_does_not_exist_is_not_made() {
+    let mut bench = Bench::new(11, 2);
+    drop(bench.open_with(&[0]).unwrap());
+    let (store, report) = bench.open_with(&[0, 1]).unwrap();
+    assert_eq!(states(&store), ["healthy", "missing"]);
+    assert!(report.notes.iter().any(|note| note.contains("/1/levee")), "{report:?}");
+    assert!(bench.disk(1).files().is_empty());
+    let file = bench.run(sealed_file(store.clone(), 2, 1));
+    drop(store);
+    bench.restart();
+    let handle = bench.handle.clone();
+    bench.run(async move { handle.create_directory(Path::new("/1/levee")).await.unwrap() });
+    let store = bench.open();
+    assert_eq!(states(&store), ["healthy", "healthy"]);
+    bench.world.run_for(Duration::from_secs(5));
+    assert_eq!(store.info(file).unwrap().copies, 2, "what was waiting for a second directory is copied");
+    drop(store);
+    bench.restart();
+    assert!(bench.refusal(bench.options(&[0])).message.contains("/1/levee"));
+}
