@@ -198,6 +198,9 @@ impl Executor {
         self.running.set(Class::Io);
         while left > 0 && !self.dead.get() {
             let Some(runnable) = self.queues.pop(Class::Io) else { break };
+            if self.schedule.borrow().plan_submission(polls) {
+                self.flush();
+            }
             left -= 1;
             polls += 1;
             if polls > 1 {

@@ -211,6 +211,16 @@ fn a_turn_runs_io_then_hooks_then_submits_then_runs_background() {
 }
 
 #[test]
+fn a_long_turn_submits_while_it_runs() {
+    let (world, handle) = start(LoopSettings { polls_per_submission: 2, ..LoopSettings::default() });
+    for what in ["a", "b", "c", "d", "e"] {
+        spawn_note(&world, &handle, IO, what);
+    }
+    handle.0.turn(true);
+    assert_eq!(*world.log.borrow(), ["a", "b", "flush", "c", "d", "flush", "e"]);
+}
+
+#[test]
 fn a_hook_from_outside_gets_a_turn() {
     let (world, handle) = start_default();
     assert_eq!(handle.0.turn(false).wait, Wait::Forever);
