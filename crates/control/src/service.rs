@@ -357,14 +357,21 @@ impl Manager {
         Ok(Snapshot { volumes, ..snapshot })
     }
 
-    /// Takes no more changes, waits for the one in flight and lets go of everybody.
-    pub async fn close(&self) {
+    /// Takes no more changes, waits for the one in flight, ends the log and lets go of everybody.
+    ///
+    /// # Errors
+    /// `Io` where the log could not be ended: nothing that was confirmed is lost.
+    pub async fn close(&self) -> Result<()> {
         self.0.closing.set(true);
         let _permit = self.0.turn.take(1).await;
-        self.0.log.borrow_mut().take();
+        let log = self.0.log.borrow_mut().take();
         self.0.owner.borrow_mut().take();
         self.0.user.borrow_mut().take();
         self.0.observer.borrow_mut().take();
+        match log {
+            Some(log) => log.close().await,
+            None => Ok(()),
+        }
     }
 
     /// Plans a change against the table as it is when its turn comes, makes it durable and applies it.

@@ -34,6 +34,7 @@ impl Core {
             let rotations = self.log.rotations();
             match self.checkpoint().await {
                 Ok(()) => written_at = rotations,
+                Err(_) if self.stage.get() == Stage::Closed => return,
                 Err(error) => {
                     tracing::warn!(%error, "a checkpoint failed and is tried again");
                     self.handle.sleep(PAUSE).await;

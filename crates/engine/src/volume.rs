@@ -87,7 +87,9 @@ impl Core {
             event.notify();
         }
         self.fusion.pressure_event().notify();
-        outcome
+        outcome?;
+        // Last of all, when nobody has anything to log any more.
+        self.log.close().await
     }
 
     async fn wind_down(self: &Rc<Self>) -> Result<()> {

@@ -162,8 +162,9 @@ pub async fn inspect(handle: &Handle, directories: &[PathBuf], on_progress: impl
     });
     let mut mends = 0;
     for bad in &table.bad_copies {
-        // The last record may have been on its way when its process died.
-        if table.source == Some((bad.file, bad.offset + bad.len)) {
+        // The last record may have been on its way when its process died, unless the file was ended behind it.
+        let was_ended = store.info(bad.file).is_some_and(|info| info.sealed.is_some());
+        if !was_ended && table.source == Some((bad.file, bad.offset + bad.len)) {
             mends += 1;
             continue;
         }

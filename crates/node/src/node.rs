@@ -128,7 +128,8 @@ impl Node {
     /// Stops cleanly: what was acknowledged is durable in any case; after this the next start has nothing to replay.
     ///
     /// # Errors
-    /// `Io` where the engine could not write what was dirty: the next start replays it.
+    /// `Io` where the engine could not write what was dirty: the next start replays it; or where a log could not be
+    /// ended.
     pub async fn stop(self) -> Result<()> {
         if let Some(api) = self.api {
             api.stop().await;
@@ -136,10 +137,10 @@ impl Node {
         self.agent.stop().await;
         self.server.stop().await;
         let closed = self.engine.close().await;
-        self.manager.close().await;
+        let ended = self.manager.close().await;
         // A stale socket would be replaced; without one a client hears at once that nobody is there.
         let _ = self.handle.remove(&self.ready.socket).await;
-        closed
+        closed.and(ended)
     }
 }
 

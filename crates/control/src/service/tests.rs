@@ -147,7 +147,7 @@ fn a_deletion_that_fails_is_tried_again() {
         handle.sleep(Duration::from_secs(60)).await;
         assert_eq!(*others.dropped.borrow(), [VolumeId(1)]);
         assert_eq!(manager.volumes().len(), 1, "only the new volume is left");
-        manager.close().await;
+        manager.close().await.unwrap();
         assert_eq!(manager.create(CreateVolume::new("c", GIB)).await.unwrap_err().kind, ErrorKind::Internal);
     });
 }
@@ -220,7 +220,7 @@ fn a_deletion_survives_a_crash_at_any_point() {
                 handle.sleep(Duration::from_micros(prng.between(100, 5_000))).await;
                 memory.kill();
                 drop(life);
-                manager.close().await;
+                let _ = manager.close().await;
                 others.clients.set(0);
 
                 let manager = open(&handle, &memory, &others).await;

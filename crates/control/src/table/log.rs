@@ -2,7 +2,7 @@
 //!
 //! Flow: [`TableLog::open`] recovers the table of the lives before, seals their last file at the end that was chosen,
 //! writes the whole table as the checkpoint of a new file, and deletes the older files; then it takes changes. A full
-//! file, or one with a failed append, is replaced in the same way.
+//! file, or one with a failed append, is replaced in the same way. A clean stop seals it ([`TableLog::close`]).
 //!
 //! Invariants: one append is in flight; a file takes changes only after every older file is deleted; a file of an
 //! earlier life is never appended to; the last [`RESERVE`] bytes of a file are for deletions, so that a full disk can
@@ -82,6 +82,18 @@ impl TableLog {
                 let _ = self.store.seal(self.writer.id(), confirmed).await;
                 Err(error.context("writing the volume table"))
             }
+        }
+    }
+
+    /// Ends the file behind its last record: what is missing before that at the next start is no torn tail.
+    ///
+    /// # Errors
+    /// `Io`: every confirmed change is durable, but nothing says that there are no more.
+    pub async fn close(self) -> Result<()> {
+        match self.writer.has_failed() {
+            // It was sealed, or could not be, when that happened.
+            true => Ok(()),
+            false => self.store.seal(self.writer.id(), self.writer.position()).await,
         }
     }
 

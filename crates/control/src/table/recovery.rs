@@ -3,7 +3,8 @@
 //! Intuition: the writer has one append in flight, so a record proves that everything before it was durable. Reading
 //! a file from its start, the first place where no copy holds the next record is its end, and it is a **torn** (or
 //! never written) tail if nothing of this file follows; if a record follows, what is missing was acknowledged and
-//! has **rotted**: then we stop and say so.
+//! has **rotted**: then we stop and say so. A file that was sealed has no torn tail: it is sealed at a clean stop, and
+//! at the end that an earlier recovery chose, and every record up to there counts.
 //!
 //! A new file is taken into use only when every older one is gone. So while an older file is there, a newer one whose
 //! checkpoint is not intact was never in use; and a file whose checkpoint is intact makes every older one void.
@@ -56,10 +57,10 @@ pub async fn recover(store: &Store, accept_loss: bool) -> Result<Recovered> {
     for info in files.iter().rev() {
         match replay(store, info, accept_loss).await? {
             Replay::Table(recovered) => return Ok(recovered),
-            Replay::NoCheckpoint { records_follow: false } => {}
-            Replay::NoCheckpoint { records_follow: true } => rotten = rotten.or(Some(info)),
+            Replay::NoCheckpoint { was_in_use: false } => {}
+            Replay::NoCheckpoint { was_in_use: true } => rotten = rotten.or(Some(info)),
         }
-        // Not in use unless records follow: look at the older file.
+        // If it was not in use, the older file is the table.
         if rotten.is_some() {
             break;
         }
@@ -81,7 +82,10 @@ pub async fn recover(store: &Store, accept_loss: bool) -> Result<Recovered> {
 
 enum Replay {
     Table(Recovered),
-    NoCheckpoint { records_follow: bool },
+    /// It was in use if records follow, or if it was sealed: then its checkpoint has rotted.
+    NoCheckpoint {
+        was_in_use: bool,
+    },
 }
 
 async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Replay> {
@@ -89,7 +93,8 @@ async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Rep
     let mut bad_copies = Vec::new();
     let Some((header, body, end)) = image.record_at(0, &mut bad_copies)? else {
         image.check_readable(store, 0)?;
-        return Ok(Replay::NoCheckpoint { records_follow: image.next_record(BLOCK)?.is_some() });
+        let was_in_use = image.len > 0 && (info.sealed.is_some() || image.next_record(BLOCK)?.is_some());
+        return Ok(Replay::NoCheckpoint { was_in_use });
     };
     let Body::Checkpoint(table) = body else {
         return Err(image.corrupt(store, 0, "does not begin with a checkpoint"));
@@ -104,19 +109,26 @@ async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Rep
                 at += len;
             }
             None => match image.next_record(at + BLOCK)? {
-                None => {
+                None if info.sealed.is_none() => {
                     image.check_readable(store, at)?;
                     break;
                 }
-                Some(_) if !accept_loss => {
+                later if !accept_loss => {
+                    let proof = if later.is_some() { "later ones are intact" } else { "the file was sealed behind it" };
                     return Err(image.corrupt(
                         store,
                         at,
-                        "has lost an acknowledged record there (later ones are intact); bring back another copy of the \
-                         file, or start with --accept-data-loss to go on without it",
+                        &format!(
+                            "has lost an acknowledged record there ({proof}); bring back another copy of the file, or \
+                             start with --accept-data-loss to go on without it"
+                        ),
                     ));
                 }
                 Some(later) => at = later,
+                None => {
+                    found.lose((image.len - at) / BLOCK);
+                    at = image.len;
+                }
             },
         }
     }
@@ -126,6 +138,13 @@ async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Rep
 }
 
 impl Recovered {
+    /// So many records are lost, at most. Each may have created a volume, whose id must not be given out again.
+    fn lose(&mut self, records: u64) {
+        (0..records).for_each(|_| self.table.burn_id());
+        self.lost_records += records;
+        self.sequence.0 += records;
+    }
+
     fn apply(
         &mut self,
         store: &Store,
@@ -143,9 +162,7 @@ impl Recovered {
         if !is_next {
             return Err(image.corrupt(store, at, "has a record out of order there"));
         }
-        // A lost record may have created a volume, whose id must not be given out again.
-        (0..gap).for_each(|_| self.table.burn_id());
-        self.lost_records += gap;
+        self.lose(gap);
         self.sequence = header.sequence;
         match self.table.check(&change) {
             Ok(()) => self.table.apply(change),

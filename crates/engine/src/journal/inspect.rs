@@ -32,8 +32,8 @@ pub struct DamagedAppend {
     pub copy: u8,
     /// Where the append should be, in bytes.
     pub offset: u64,
-    /// Its number.
-    pub sequence: LogSequence,
+    /// Its number; none where nothing is left that says it.
+    pub sequence: Option<LogSequence>,
     /// What is wrong there, for a person.
     pub reason: String,
     /// Whether another copy holds it.
@@ -45,20 +45,36 @@ pub struct DamagedAppend {
 /// # Errors
 /// `Invalid`: a later version wrote it. A copy that cannot be read is damaged.
 pub async fn inspect(handle: &Handle, store: &Store, mut on_read: impl FnMut(u64)) -> Result<JournalInspection> {
+    let mut found = JournalInspection::default();
     let mut files = Vec::new();
     for info in store.list().into_iter().filter(|info| info.kind == FileKind::Journal) {
         let source = Source::new(handle, store, info);
-        // Without a header in any copy nothing was ever acknowledged out of it.
-        if let Some(header) = source.any_header().await? {
-            files.push((header, source));
+        match source.any_header().await? {
+            Some(header) => files.push((header, source)),
+            // Nothing was ever acknowledged out of it, unless it was sealed behind something.
+            None => found.damage.extend(lost_whole(&source).await),
         }
     }
     files.sort_by_key(|(header, _)| (header.incarnation, header.log, header.ordinal));
-    let mut found = JournalInspection::default();
     for journal in files.chunk_by(|(a, _), (b, _)| (a.incarnation, a.log) == (b.incarnation, b.log)) {
         inspect_journal(store, journal, &mut found, &mut on_read).await?;
     }
     Ok(found)
+}
+
+/// Every copy of a file of which no append is left, if it held any.
+async fn lost_whole(source: &Source) -> Vec<DamagedAppend> {
+    let Some(reason) = source.why_not_empty().await else { return Vec::new() };
+    let copies = 0..source.info.copies_wanted.max(1);
+    let damaged = |copy| DamagedAppend {
+        file: source.info.id,
+        copy,
+        offset: 0,
+        sequence: None,
+        reason: reason.clone(),
+        is_elsewhere: false,
+    };
+    copies.map(damaged).collect()
 }
 
 async fn inspect_journal(
@@ -88,7 +104,7 @@ async fn inspect_journal(
                 file: walk.info.id,
                 copy: walk.copy,
                 offset: missing.offset,
-                sequence: missing.sequence,
+                sequence: Some(missing.sequence),
                 reason: missing.reason.clone(),
                 is_elsewhere: walks.iter().any(|other| holds(&other)),
             });

@@ -161,7 +161,8 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
         self.found.verified += journals.appends + transactions.records;
         let advice = |is_elsewhere: bool| if is_elsewhere { ADVICE_COPY } else { ADVICE_LOG };
         for bad in journals.damage {
-            let what = format!("journal append {} is damaged: {}", bad.sequence, bad.reason);
+            let number = bad.sequence.map(|sequence| format!(" {sequence}")).unwrap_or_default();
+            let what = format!("journal append{number} is damaged: {}", bad.reason);
             let path = store.locate(bad.file, bad.copy);
             self.on_damage(path, Some(bad.offset), what, advice(bad.is_elsewhere));
         }

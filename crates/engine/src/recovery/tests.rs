@@ -218,3 +218,42 @@ fn what_cannot_be_read_at_a_start_is_not_taken_for_torn() {
     }
     assert!(opened > 10 && refused > 3, "{opened} opened, {refused} refused");
 }
+
+/// After a clean stop nothing is torn: with the last record of the log gone, or all of them, the engine does not open,
+/// says where, and an inspection says the same.
+#[test]
+fn rot_at_the_end_of_a_store_that_was_closed_is_refused() {
+    let options = Options { transaction_file_bytes: 256 * KIB, data_file_bytes: 64 * KIB, ..Options::default() };
+    for only_last in [true, false] {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let memory = Memory::new(1, MemoryOptions::default());
+        let handle = world.start_loop(node);
+        let (life, inside, options) = (handle.clone(), memory.clone(), options.clone());
+        world.block_on(&handle, async move {
+            for number in 1..4 {
+                let engine = Engine::open(&life, &inside.open(&life), options.clone()).await.unwrap();
+                assert_eq!(first_byte(&engine, 0).await, (number > 1).then_some(number - 1));
+                write(&engine, 0, number, 4096).await;
+                write(&engine, 16 * BLOCK, number, 128 << 10).await;
+                engine.close().await.unwrap();
+            }
+            let store = inside.open(&life);
+            let is_log = |info: &FileInfo| matches!(info.kind, FileKind::Journal | FileKind::Transaction);
+            let logs: Vec<FileInfo> = store.list().into_iter().filter(is_log).collect();
+            assert!(logs.iter().all(|info| info.sealed.is_some()), "{logs:?}");
+            let last = logs.last().unwrap();
+            let end = last.sealed.unwrap();
+            let start = if only_last { end - BLOCK } else { 0 };
+            inside.corrupt(last.id, 0, start..end);
+            let place = store.locate(last.id, 0);
+            let found = inspect::inspect(&life, &files::dry_run::DryRun::over(&store), |_, _| ()).await.unwrap();
+            let damage = found.damage.iter().find(|damage| damage.path == place).expect("it is found");
+            assert!(damage.offset.is_some_and(|at| at <= start), "{damage:?}");
+            assert_eq!(found.refusals.len(), 1, "{:?}", found.refusals);
+            let Err(refused) = Engine::open(&life, &store, options.clone()).await else { panic!("it went on") };
+            assert_eq!(refused.kind, base::ErrorKind::Corrupt);
+            assert!(refused.message.contains(&place) && refused.message.contains("at byte "), "{refused}");
+        });
+    }
+}

@@ -69,6 +69,8 @@ struct State {
     spare: Option<FileWriter>,
     /// Somebody is opening a file, or sealing a failed one.
     opening: bool,
+    /// No more records are taken.
+    closed: bool,
     next: LogSequence,
     /// Records that have not retired, in log order.
     slots: VecDeque<Slot>,
@@ -126,6 +128,7 @@ impl TransactionLog {
             writer: None,
             spare: None,
             opening: false,
+            closed: false,
             next,
             slots: VecDeque::new(),
             in_flight: 0,
@@ -158,8 +161,8 @@ impl TransactionLog {
         let sequence = {
             let mut state = self.0.state.borrow_mut();
             let sequence = state.next;
-            match &state.broken {
-                Some(error) => waiter.send(Err(error.clone())),
+            match state.refusal() {
+                Some(error) => waiter.send(Err(error)),
                 None => {
                     state.next.0 += 1;
                     if matches!(record, Record::Large { .. }) {
@@ -308,6 +311,38 @@ impl TransactionLog {
         self.begin_file(writer);
         self.refill_spare().await;
         Ok(())
+    }
+
+    /// Takes no more records, waits for those in flight, and seals the file behind the last one. So the next start
+    /// knows where the log ends: what is missing before that is no torn tail.
+    ///
+    /// # Errors
+    /// `Io`: every record is durable, but nothing says that there are no more.
+    pub async fn close(&self) -> Result<()> {
+        self.0.state.borrow_mut().closed = true;
+        loop {
+            let changed = self.0.changed.wait();
+            if let Some(error) = self.broken() {
+                return Err(error);
+            }
+            if self.0.state.borrow().is_quiet() {
+                break;
+            }
+            changed.await;
+        }
+        let (last, end, spare) = {
+            let mut state = self.0.state.borrow_mut();
+            (state.writer.take(), state.retired_end, state.spare.take())
+        };
+        match last {
+            Some(last) if end > 0 => self.0.store.seal(last.id(), end).await?,
+            Some(last) => self.0.store.delete(last.id()).await?,
+            None => {}
+        }
+        match spare {
+            Some(spare) => self.0.store.delete(spare.id()).await,
+            None => Ok(()),
+        }
     }
 
     async fn create(&self, capacity: u64) -> Result<FileWriter> {
@@ -470,7 +505,7 @@ impl TransactionLog {
     }
 
     async fn refill_spare(&self) {
-        if self.0.state.borrow().spare.is_some() {
+        if self.0.state.borrow().spare.is_some() || self.0.state.borrow().closed {
             return;
         }
         match self.create(self.0.options.file_bytes).await {
@@ -492,6 +527,16 @@ impl TransactionLog {
 }
 
 impl State {
+    /// Why no record is taken, if none is.
+    fn refusal(&self) -> Option<Error> {
+        self.broken.clone().or_else(|| self.closed.then(|| Error::internal("the transaction log was closed")))
+    }
+
+    /// Whether every record has retired, and nobody works on a file.
+    fn is_quiet(&self) -> bool {
+        self.slots.is_empty() && self.in_flight == 0 && !self.opening
+    }
+
     fn retired_below(&self) -> LogSequence {
         self.slots.front().map_or(self.next, |slot| slot.sequence)
     }

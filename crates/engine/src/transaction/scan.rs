@@ -3,7 +3,8 @@
 //! A file of the log is begun only when everything in the files before it is durable, or sealed away. So only the
 //! last file with records can have a **torn** tail: appends that were in flight when the process died. Every other
 //! record that cannot be read from any copy is **rotten**: acknowledged work depends on it, and the store does not
-//! start without an override. Within the last file, a bad record is rotten if a later one says that it was durable.
+//! start without an override. Within the last file, a bad record is rotten if a later one says that it was durable, or
+//! if the file was sealed behind it, as it is when the store is stopped.
 //! Where the disk cannot say what is there, the log may go on: that is neither torn nor empty.
 //!
 //! Flow: read all files; walk their records; decide the end; bring every copy of the tail to the decided content and
@@ -65,6 +66,20 @@ impl ReadFile {
         self.unreadable.iter().any(|offset| first.contains(offset))
     }
 
+    /// Whether records stood here that are all gone: a file is sealed behind its last one.
+    fn has_rotted(&self) -> bool {
+        self.found.is_empty() && self.info.sealed.is_some_and(|sealed| sealed > 0)
+    }
+
+    fn rotten(&self, store: &Store, what: &str) -> Error {
+        Error::corrupt(format!(
+            "{}: {what} at byte {} was durable and cannot be read from any copy; restore the file, or start once with \
+             accept_data_loss to go on with what came before it",
+            store.locate(self.info.id, 0),
+            self.end
+        ))
+    }
+
     fn unreadable(&self, store: &Store) -> Error {
         Error::io(format!(
             "{}: byte {} cannot be read from any copy, and the transaction log may go on there; bring the disk back, \
@@ -84,10 +99,15 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
     for info in store.list().into_iter().filter(|info| info.kind == FileKind::Transaction) {
         files.push(read_file(store, info).await?);
     }
-    // A file without a single valid record holds nothing that anything depends on.
+    // A file without a single valid record holds nothing that anything depends on, unless it was sealed behind one.
     let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| !file.found.is_empty());
-    if let Some(file) = empty.iter().find(|file| file.may_go_on() && !accept_data_loss) {
-        return Err(file.unreadable(store));
+    for file in empty.iter().filter(|_| !accept_data_loss) {
+        if file.may_go_on() {
+            return Err(file.unreadable(store));
+        }
+        if file.has_rotted() {
+            return Err(file.rotten(store, "the first record"));
+        }
     }
     files.sort_by_key(|file| file.found[0].header.first());
     let mut scanned = ScannedLog { next: LogSequence(1), ..ScannedLog::default() };
@@ -133,12 +153,7 @@ fn decide_end(store: &Store, files: &mut [ReadFile], accept: bool, scanned: &mut
             if file.may_go_on() {
                 return Err(file.unreadable(store));
             }
-            return Err(Error::corrupt(format!(
-                "{}: transaction record {expected} at byte {} was durable and cannot be read from any copy; restore \
-                 the file, or start once with accept_data_loss to go on with what came before it",
-                store.locate(file.info.id, 0),
-                file.end
-            )));
+            return Err(file.rotten(store, &format!("transaction record {expected}")));
         }
         tracing::error!(%expected, "accepting the loss of all transaction records from here on");
         return Ok(index + 1);

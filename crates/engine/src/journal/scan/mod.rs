@@ -17,7 +17,7 @@
 //! Flow: `survey` finds out what each file is; `Chain::read` walks the files of one journal and hands records out;
 //! `Chain::settle` repairs copies, seals, and deletes files without content.
 
-use base::{BLOCK, Error, FileId, LogSequence, Result};
+use base::{Error, FileId, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
 use runtime::Handle;
 
@@ -88,12 +88,10 @@ async fn survey(
         match source.any_header().await? {
             Some(header) => known.push(JournalFile { source, header }),
             None => {
-                // Its first append may be there, where the disk cannot read.
-                if source.end > 0 && store.read(info.id, 0, BLOCK as usize).await.is_err() {
+                if let Some(why) = source.why_not_empty().await {
                     let place = source.place(0);
-                    let why = "the beginning cannot be read, and may hold acknowledged writes";
                     if !options.accept_data_loss {
-                        return Err(rotten(&place, why));
+                        return Err(rotten(&place, &why));
                     }
                     report.lost.push(format!("{place}: {why}"));
                 }

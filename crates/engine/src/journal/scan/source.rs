@@ -89,6 +89,22 @@ impl Source {
         Ok(self.headers_from(0).await?.into_iter().next())
     }
 
+    /// Why a file without any header may have held acknowledged writes all the same, for a person.
+    pub(in crate::journal) async fn why_not_empty(&self) -> Option<String> {
+        match self.info.sealed {
+            Some(0) => None,
+            // Whoever seals a file does it behind an append that counts.
+            Some(sealed) => {
+                Some(format!("the file was sealed at {sealed}, but no append is left in it: they were acknowledged"))
+            }
+            // Its first append may be there, where the disk cannot read.
+            None => match self.store.read(self.info.id, 0, BLOCK as usize).await {
+                Ok(_) => None,
+                Err(_) => Some("the beginning cannot be read, and may hold acknowledged writes".to_owned()),
+            },
+        }
+    }
+
     /// The append at `offset`, if it is intact in some copy and `expects` its header.
     pub(in crate::journal) async fn append_at(
         &mut self,

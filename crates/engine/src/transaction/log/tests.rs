@@ -141,6 +141,50 @@ fn a_rotten_record_stops_the_start_and_a_second_copy_heals_it() {
     }
 }
 
+/// Behind a clean stop nothing is torn: whichever records are missing at its end have rotted. After a kill the last
+/// one may be torn.
+#[test]
+fn after_a_clean_stop_the_last_record_is_no_torn_tail() {
+    for (first, cleanly) in [(4, false), (4, true), (2, true), (0, true)] {
+        let (world, node, memory) = world(1);
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+        world.block_on(&handle, async move {
+            log.prepare().await.unwrap();
+            // More than a sector of it is content, too.
+            let rejected = vec![LogSequence(9); 100];
+            let beginning = Record::Checkpoint(Checkpoint { from: LogSequence(1), rejected, ..Checkpoint::default() });
+            let mut outcomes = vec![log.append(&beginning, Box::new(|_| ())).1];
+            for number in 1..=4 {
+                outcomes.push(log.append(&record(number), Box::new(|_| ())).1);
+            }
+            match cleanly {
+                // Also of what is in flight.
+                true => log.close().await.unwrap(),
+                false => outcomes.pop().unwrap().await.map(drop).unwrap(),
+            }
+            let refused = log.append(&record(5), Box::new(|_| ())).1.await;
+            assert_eq!(refused.is_err(), cleanly);
+        });
+        let file = store.list()[0].id;
+        memory.kill();
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        assert_eq!(store.list().len(), if cleanly { 1 } else { 2 }, "no spare file is left behind");
+        memory.corrupt(file, 0, first * 4096..(5 + u64::from(!cleanly)) * 4096);
+        match scanned(&world, &handle, &store) {
+            Ok(found) => assert_eq!((cleanly, numbers(&found)), (false, vec![1, 2, 3])),
+            Err(error) => {
+                assert!(cleanly && error.kind == base::ErrorKind::Corrupt, "{first} {error}");
+                let place = format!("{}: ", store.locate(file, 0));
+                let at = format!("at byte {} was durable", first * 4096);
+                assert!(error.message.contains(&place) && error.message.contains(&at), "{first} {error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_log_that_cannot_go_on_says_so() {
     let (world, node, memory) = world(1);

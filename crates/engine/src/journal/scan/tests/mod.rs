@@ -102,6 +102,22 @@ fn rot_is_refused_where_it_is_and_the_override_loses_nothing_else() {
     }
 }
 
+/// A file of which nothing is left is no empty one, if it was sealed behind something.
+#[test]
+fn a_sealed_file_that_rotted_whole_is_not_taken_for_empty() {
+    let (mut rig, life, headers) = settled(Rig::memory(4, 1), 1);
+    assert!(!rig.shown.is_empty());
+    let file = headers[0].file;
+    rig.rot(&life, file, 0, 0..life.store.info(file).and_then(|info| info.sealed).expect("a scan sealed it"));
+    let damage = rig.inspect(&life);
+    assert!(damage.len() == 1 && (damage[0].file, damage[0].offset) == (file, 0), "{damage:?}");
+    rig.end();
+    let error = rig.scan(false).err().expect("rot is not cut");
+    let place = format!("{} at offset 0:", life.store.locate(file, 0));
+    assert!(error.message.contains(&place) && error.message.contains("--accept-data-loss"), "{error}");
+    assert_eq!(rig.scan(true).unwrap().report.lost.len(), 1);
+}
+
 #[test]
 fn rot_in_one_copy_is_repaired_from_the_other() {
     for seed in 0..20 {
