@@ -21,7 +21,7 @@ use crate::journal::JournalPressure;
 use crate::options::Options;
 use crate::reader::Reader;
 use crate::segment::{Outside, Segment, SegmentStart, Segments};
-use crate::space::FullAt;
+use crate::space::Fullness;
 use crate::statistics::Counters;
 use crate::transaction::{TransactionLog, TransactionSink};
 use crate::verified::VerifiedFiles;
@@ -45,7 +45,7 @@ pub(crate) struct Core {
     pub(crate) reader: Reader,
     pub(crate) gc: Gc,
     pub(crate) admission: Rc<Admission>,
-    pub(crate) full_at: FullAt,
+    pub(crate) fullness: Rc<Fullness>,
     pub(crate) factory: DataFileFactory,
     pub(crate) segments: RefCell<Segments>,
     /// Volumes that were dropped, and whose records may still stand in a journal.

@@ -4,7 +4,8 @@
 //! that may free space: what is cached is dumped (what it hides becomes garbage, and what it was promised beyond its
 //! need comes back), open data files that nobody needs are sealed, garbage collection works in the foreground. It
 //! waits as long as that gets somewhere, and is refused when it does not; writes that come while nothing has changed
-//! since are refused at once. A discard or a deleted volume is such a change.
+//! since are refused at once. A discard or a deleted volume is such a change; while a volume is being deleted, nobody
+//! is refused for want of patience.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,6 +30,8 @@ pub(crate) struct Progress {
     counts: u64,
     dumps: u64,
     free_bytes: u64,
+    /// Discards that took effect, and volumes that are gone.
+    releases: u64,
 }
 
 impl Core {
@@ -40,7 +43,7 @@ impl Core {
         if take() {
             return Ok(());
         }
-        if self.full_at.get() == Some(self.progress()) {
+        if self.fullness.is_known(&self.progress()) {
             return Err(self.admission.on_full());
         }
         let _waiter = self.admission.wait_for_space();
@@ -54,11 +57,11 @@ impl Core {
                 return Ok(());
             }
             let (progress, now) = (self.progress(), self.handle.now());
-            if progress != seen {
+            if progress != seen || self.fullness.is_ending() {
                 (seen, seen_at) = (progress, now);
             }
             if now - seen_at >= PATIENCE || now - started >= WAIT_MAX {
-                self.full_at.set(Some(progress));
+                self.fullness.at.set(Some(progress));
                 return Err(self.admission.on_full());
             }
         }
@@ -66,7 +69,7 @@ impl Core {
 
     /// A discard took effect, or a volume is gone: a store that was full may have room again.
     pub(crate) fn on_discarded(self: &Rc<Self>) {
-        self.full_at.set(None);
+        self.fullness.releases.set(self.fullness.releases.get() + 1);
         if self.admission.has_space_waiters() {
             // What was discarded is garbage only when it is dumped.
             self.set_off();
@@ -93,9 +96,93 @@ impl Core {
             counts: collected.counts,
             dumps: self.counters.dumps.get(),
             free_bytes: self.admission.free_space(),
+            releases: self.fullness.releases.get(),
         }
     }
 }
 
-/// The state in which the store was last found full.
-pub(crate) type FullAt = Cell<Option<Progress>>;
+/// What is known of a full store.
+#[derive(Default)]
+pub(crate) struct Fullness {
+    /// The state in which it was last found full.
+    at: Cell<Option<Progress>>,
+    /// See [`Progress`].
+    releases: Cell<u64>,
+    /// Volumes that are being deleted.
+    deletions: Cell<u32>,
+}
+
+impl Fullness {
+    /// Whether it is full, as far as anybody knows without looking again.
+    fn is_known(&self, progress: &Progress) -> bool {
+        !self.is_ending() && self.at.get().as_ref() == Some(progress)
+    }
+
+    /// Whether space is certain to come back soon.
+    fn is_ending(&self) -> bool {
+        self.deletions.get() > 0
+    }
+
+    /// A volume is being deleted until the guard is dropped.
+    pub(crate) fn begin_deletion(self: &Rc<Self>) -> Deletion {
+        self.deletions.set(self.deletions.get() + 1);
+        Deletion(self.clone())
+    }
+}
+
+/// See [`Fullness::begin_deletion`].
+pub(crate) struct Deletion(Rc<Fullness>);
+
+impl Drop for Deletion {
+    fn drop(&mut self) {
+        self.0.deletions.set(self.0.deletions.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::io::fragment_checksums;
+    use base::{AlignedBuf, ErrorKind, KIB, MIB, SegmentId, VolumeId, WriteStamp};
+    use files::memory::{Memory, MemoryOptions};
+    use runtime::Class;
+
+    use super::*;
+    use crate::{Engine, Options, testing};
+
+    async fn write(engine: &Engine, volume: u64, offset: u64) -> Result<()> {
+        let segment = SegmentId { volume: VolumeId(volume), index: 0 };
+        let data = AlignedBuf::copy_of(&[7; 64 << 10]).freeze();
+        let checksums = fragment_checksums(segment, offset, &data);
+        engine.write(segment, offset, data, checksums, WriteStamp::default()).await
+    }
+
+    /// A full store refuses at once, unless space is about to come back: then a write waits for it.
+    #[test]
+    fn a_write_waits_for_a_volume_that_is_being_deleted() {
+        testing::run(1, |handle| async move {
+            let options = Options {
+                journal_file_bytes: 512 * KIB,
+                journal_files: 2,
+                transaction_file_bytes: 64 * KIB,
+                data_file_bytes: 64 * KIB,
+                ..Options::default()
+            };
+            let memory = Memory::new(1, MemoryOptions { capacity: 6 * MIB, ..MemoryOptions::default() });
+            let engine = Engine::open(&handle, &memory.open(&handle), options).await.unwrap();
+            let mut offset = 0;
+            while write(&engine, 1, offset).await.is_ok() {
+                offset += 64 * KIB;
+            }
+            assert!(offset > MIB, "most of it is for data: {offset}");
+            let refused_at = handle.now();
+            assert_eq!(write(&engine, 2, 0).await.unwrap_err().kind, ErrorKind::Full);
+            assert!(handle.now() - refused_at < Duration::from_millis(1), "nothing has changed");
+            let deleting = engine.clone();
+            let deleting = async move { deleting.drop_volume(VolumeId(1)).await };
+            let deleted = handle.spawn(Class::Io, "delete", deleting);
+            handle.yield_now().await;
+            write(&engine, 2, 0).await.unwrap();
+            deleted.await.unwrap();
+        });
+    }
+}

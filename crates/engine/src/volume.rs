@@ -52,6 +52,7 @@ impl Core {
         if self.stage.get() != Stage::Running {
             return Err(Error::internal("the engine is closed"));
         }
+        let _deletion = self.fullness.begin_deletion();
         let core = self.clone();
         let apply = move |_| {
             core.dropped.borrow_mut().add(volume, &core.store);

@@ -142,7 +142,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         store: store.clone(),
         gc,
         admission,
-        full_at: Cell::default(),
+        fullness: Rc::default(),
         factory: DataFileFactory::new(handle, store, &log, &garbage, data_options),
         reader: Reader::new(&index),
         data,

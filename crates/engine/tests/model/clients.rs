@@ -14,10 +14,6 @@ use runtime::Handle;
 use super::scenario::Settings;
 use super::sectors::{ReadToken, Sectors, encode};
 
-/// How often a write is tried that a store with room refuses, and the pause after each: five seconds in all.
-const TRIES_MAX: u32 = 100;
-const TRY_PAUSE: Duration = Duration::from_millis(50);
-
 /// What clients share, and what outlives them.
 pub struct Shared {
     pub sectors: Sectors,
@@ -35,8 +31,6 @@ pub struct Shared {
     pub faulty: bool,
     /// Content was lost in all copies: that it is not there is an answer.
     pub lost: bool,
-    /// Refusals of a store with room, which then took the write.
-    pub hasty_refusals: u64,
     pub full_replies: u64,
     pub failed_replies: u64,
     pub lost_replies: u64,
@@ -68,7 +62,6 @@ impl Shared {
             faulty: false,
             lost: false,
             full_replies: 0,
-            hasty_refusals: 0,
             failed_replies: 0,
             lost_replies: 0,
         }
@@ -177,14 +170,14 @@ pub async fn client(engine: Engine, share: Share, handle: Handle) {
         if let Some(pause) = pause {
             handle.sleep(Duration::from_nanos(pause)).await;
         }
-        if let Err(failure) = operate(&engine, &share, &handle).await {
+        if let Err(failure) = operate(&engine, &share).await {
             share.borrow_mut().failure.get_or_insert(failure);
         }
     }
     share.borrow_mut().running -= 1;
 }
 
-async fn operate(engine: &Engine, share: &Share, handle: &Handle) -> Result<(), String> {
+async fn operate(engine: &Engine, share: &Share) -> Result<(), String> {
     let (operation, segment) = {
         let mut shared = share.borrow_mut();
         (Operation::pick(&mut shared), shared.segment())
@@ -198,7 +191,7 @@ async fn operate(engine: &Engine, share: &Share, handle: &Handle) -> Result<(), 
     match operation {
         Operation::Read => read(engine, share, segment, up_to(128)).await,
         Operation::Allocation => allocation(engine, share, segment, up_to(512)).await,
-        Operation::Write { sectors } => write(engine, share, handle, segment, range(sectors)).await,
+        Operation::Write { sectors } => write(engine, share, segment, range(sectors)).await,
         Operation::Discard => {
             let everything = share.borrow_mut().prng.one_in(4);
             let range = if everything { share.borrow().settings.sectors.clone() } else { up_to(128) };
@@ -208,36 +201,11 @@ async fn operate(engine: &Engine, share: &Share, handle: &Handle) -> Result<(), 
     }
 }
 
-/// Writes `range`. A store with room may refuse it while collection lags behind: space comes back in time.
+/// Writes `range`.
 ///
 /// # Errors
-/// What is wrong with the answer.
-pub async fn write(
-    engine: &Engine,
-    share: &Share,
-    handle: &Handle,
-    segment: SegmentId,
-    range: Range<u64>,
-) -> Result<(), String> {
-    let mut refusal = None;
-    for _ in 0..TRIES_MAX {
-        refusal = try_write(engine, share, segment, range.clone()).await?;
-        if refusal.is_none() {
-            return Ok(());
-        }
-        share.borrow_mut().hasty_refusals += 1;
-        handle.sleep(TRY_PAUSE).await;
-    }
-    Err(refusal.unwrap_or_default())
-}
-
-/// Gives what is wrong, if a store with room refused the write.
-async fn try_write(
-    engine: &Engine,
-    share: &Share,
-    segment: SegmentId,
-    range: Range<u64>,
-) -> Result<Option<String>, String> {
+/// What is wrong with the answer: a store with room takes every write.
+pub async fn write(engine: &Engine, share: &Share, segment: SegmentId, range: Range<u64>) -> Result<(), String> {
     let (op, stamp, data_blocks) = {
         let mut shared = share.borrow_mut();
         (shared.sectors.begin_write(segment, range.clone(), false), shared.stamp(), shared.sectors.data_blocks())
@@ -252,7 +220,7 @@ async fn try_write(
     let mut shared = share.borrow_mut();
     let Err(error) = outcome else {
         shared.sectors.on_acknowledged(op);
-        return Ok(None);
+        return Ok(());
     };
     let excuse = shared.excuse(segment.volume, &error);
     if matches!(excuse, Some(Excuse::Full)) && len < shared.settings.options.large_write_bytes {
@@ -260,15 +228,13 @@ async fn try_write(
         shared.sectors.on_refused(op);
     }
     let now = shared.sectors.data_blocks();
-    let refusal = format!("a write of {len} bytes to {segment}: {error} (data blocks: {data_blocks}, {now} now)");
     match excuse {
-        Some(Excuse::Granted) => Ok(None),
+        Some(Excuse::Granted) => Ok(()),
         Some(Excuse::Full) if shared.may_be_full(data_blocks) || shared.faulty => {
             shared.full_replies += 1;
-            Ok(None)
+            Ok(())
         }
-        Some(Excuse::Full) => Ok(Some(refusal)),
-        None => Err(refusal),
+        _ => Err(format!("a write of {len} bytes to {segment}: {error} (data blocks: {data_blocks}, {now} now)")),
     }
 }
 

@@ -87,7 +87,6 @@ pub fn run_seed(scenario: Scenario, seed: u64, coverage: &mut Coverage) {
     }
     let shared = run.share.borrow();
     run.coverage.add("full_replies", shared.full_replies);
-    run.coverage.add("hasty_refusals", shared.hasty_refusals);
     run.coverage.add("failed_replies", shared.failed_replies);
     run.coverage.add("lost_replies", shared.lost_replies);
 }
@@ -287,14 +286,14 @@ impl Run<'_> {
         self.share.borrow_mut().faulty = false;
         let Some(life) = self.open(None) else { return };
         self.share.borrow_mut().sectors.on_recovered();
-        let (engine, share, handle) = (life.engine.clone(), self.share.clone(), life.handle.clone());
+        let (engine, share) = (life.engine.clone(), self.share.clone());
         self.within(&life.handle, async move {
             let (segments, sectors) = (share.borrow().segments(), share.borrow().settings.sectors.clone());
             for segment in &segments {
                 discard(&engine, &share, *segment, sectors.clone()).await?;
             }
             for segment in segments {
-                fill(&engine, &share, &handle, segment).await?;
+                fill(&engine, &share, segment).await?;
             }
             Ok(())
         });
@@ -305,7 +304,7 @@ impl Run<'_> {
 }
 
 /// Writes to a segment, up to half of what certainly fits into the store.
-async fn fill(engine: &Engine, share: &Share, handle: &Handle, segment: SegmentId) -> std::result::Result<(), String> {
+async fn fill(engine: &Engine, share: &Share, segment: SegmentId) -> std::result::Result<(), String> {
     const STEP: u64 = 64;
     let sectors = share.borrow().settings.sectors.clone();
     for start in sectors.clone().step_by(STEP as usize) {
@@ -313,7 +312,7 @@ async fn fill(engine: &Engine, share: &Share, handle: &Handle, segment: SegmentI
         if written + STEP * SECTOR > room / 2 {
             return Ok(());
         }
-        write(engine, share, handle, segment, start..(start + STEP).min(sectors.end)).await?;
+        write(engine, share, segment, start..(start + STEP).min(sectors.end)).await?;
     }
     Ok(())
 }
