@@ -111,7 +111,8 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     let mut scan = local.scan(&mut report).await?;
     local.set_aside_stale(&mut scan, &mut report).await;
     if !local.options.read_only {
-        // The first makes this life known to every member, the second says so: see `plan`.
+        // The first makes this life known to every member, the second says so: see `plan`. And with both, either slot
+        // of a new directory says that it is a member.
         local.publish().await?;
         local.publish().await?;
         local.finish(scan, &mut report).await?;

@@ -184,6 +184,39 @@ fn a_damaged_superblock_is_read_from_its_other_slot() {
     assert!(refused.kind == ErrorKind::Corrupt && refused.message.contains("superblock"), "{refused}");
 }
 
+/// From the first confirmed append on, either slot is enough: also in the life that made the directory, or that let it
+/// join.
+#[test]
+fn a_new_directory_has_both_slots_of_its_superblock() {
+    for (seed, disks, first) in [(40, 1, &[0][..]), (41, 2, &[0, 1][..]), (42, 2, &[0][..])] {
+        let mut bench = Bench::new(seed, disks);
+        let (store, _) = bench.open_with(first).unwrap();
+        let mut file = bench.run(sealed_file(store.clone(), 1, 1));
+        drop(store);
+        bench.power_loss();
+        if first.len() < disks {
+            let handle = bench.handle.clone();
+            bench.run(async move { handle.create_directory(Path::new("/1/levee")).await.unwrap() });
+            let store = bench.open();
+            file = bench.run(sealed_file(store.clone(), 2, 1));
+            drop(store);
+            bench.power_loss();
+        }
+        let all: Vec<usize> = (0..disks).collect();
+        for (disk, slot) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().filter(|(disk, _)| *disk < disks) {
+            let before: Vec<_> = (0..disks).map(|disk| bench.disk(disk).snapshot()).collect();
+            let at = slot * BLOCK as u64;
+            bench.disk(disk).corrupt("levee/superblock", at..at + 512);
+            let (store, report) = bench.open_with(&all).unwrap();
+            assert!(!report.created && report.notes.is_empty(), "disk {disk}, slot {slot}: {report:?}");
+            assert_eq!(bench.run(read_all(store.clone(), file)), blocks(1, 4));
+            drop(store);
+            bench.restart();
+            before.iter().enumerate().for_each(|(disk, before)| bench.disk(disk).restore(before));
+        }
+    }
+}
+
 #[test]
 fn looking_changes_nothing_and_disturbs_nobody() {
     let bench = Bench::new(5, 2);
