@@ -302,6 +302,27 @@ impl Catalogue {
         }
     }
 
+    /// Logs of which no copy has a header that can be believed. Nobody knows what is in them: a recovery must not go
+    /// on as if they were gone.
+    pub(crate) fn unknown_logs(&self) -> Vec<FileInfo> {
+        let (entries, damaged) = (self.entries.borrow(), self.damaged.borrow());
+        let unknown = damaged.iter().filter_map(|(id, copies)| {
+            let Name::File(kind, _) = copies.first()?.name else { return None };
+            let is_log = matches!(kind, FileKind::Journal | FileKind::Transaction | FileKind::Log);
+            (is_log && !entries.contains_key(id)).then_some(FileInfo {
+                id: *id,
+                kind,
+                incarnation: Incarnation(0),
+                epoch: Epoch(0),
+                capacity: BLOCK,
+                sealed: None,
+                copies: 0,
+                copies_wanted: copies.len() as u8,
+            })
+        });
+        unknown.collect()
+    }
+
     /// What may be copies of a file, in member directories.
     pub(crate) fn damaged(&self, id: FileId) -> Vec<DamagedCopy> {
         let damaged = self.damaged.borrow();

@@ -75,19 +75,30 @@ impl FileEngine for Rc<Local> {
     }
 
     fn list(&self) -> Vec<FileInfo> {
-        self.catalogue.all().iter().map(|entry| entry.info()).collect()
+        let mut all: Vec<FileInfo> = self.catalogue.all().iter().map(|entry| entry.info()).collect();
+        let unknown = self.catalogue.unknown_logs();
+        if !unknown.is_empty() {
+            all.extend(unknown);
+            all.sort_by_key(|info| info.id);
+        }
+        all
     }
 
     fn info(&self, file: FileId) -> Option<FileInfo> {
-        Some(self.catalogue.get(file).ok()?.info())
+        match self.catalogue.get(file) {
+            Ok(entry) => Some(entry.info()),
+            Err(_) => self.catalogue.unknown_logs().into_iter().find(|info| info.id == file),
+        }
     }
 
     fn locate(&self, file: FileId, copy: u8) -> String {
         let entry = self.catalogue.get(file).ok();
         let copies = entry.map(|entry| entry.live_copies()).unwrap_or_default();
-        match copies.iter().find(|found| found.number == copy) {
-            Some(found) => found.path().display().to_string(),
-            None => format!("copy {copy} of file {file}, which is missing"),
+        let damaged = self.catalogue.damaged(file);
+        match (copies.iter().find(|found| found.number == copy), damaged.get(copy as usize)) {
+            (Some(found), _) => found.path().display().to_string(),
+            (None, Some(damaged)) if copies.is_empty() => damaged.directory.path_of(damaged.name).display().to_string(),
+            _ => format!("copy {copy} of file {file}, which is missing"),
         }
     }
 

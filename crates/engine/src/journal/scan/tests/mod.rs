@@ -118,6 +118,25 @@ fn a_sealed_file_that_rotted_whole_is_not_taken_for_empty() {
     assert_eq!(rig.scan(true).unwrap().report.lost.len(), 1);
 }
 
+/// Nor is a file of which nobody knows what is in it, because its header has rotted.
+#[test]
+fn a_file_without_a_header_is_not_taken_for_gone() {
+    let (mut rig, life, headers) = settled(Rig::local(5, 1), 30);
+    let before = rig.shown.len();
+    let last = headers.iter().rfind(|header| header.data_len > 0).unwrap();
+    let place = life.store.locate(last.file, 0);
+    let of_file = headers.iter().filter(|header| header.file == last.file);
+    let lost: u32 = of_file.map(|header| header.record_count).sum();
+    rig.end();
+    rig.world.disk(rig.node, "/disk0").corrupt(place.strip_prefix("/disk0").unwrap(), 0..SECTOR);
+    let error = rig.scan(false).err().expect("it may have been acknowledged");
+    assert!(error.message.contains(&place) && error.message.contains("--accept-data-loss"), "{error}");
+    assert_eq!(rig.scan(true).unwrap().report.lost.len(), 1);
+    assert_eq!(rig.shown.len(), before - lost as usize);
+    rig.end();
+    rig.scan(false).unwrap();
+}
+
 #[test]
 fn rot_in_one_copy_is_repaired_from_the_other() {
     for seed in 0..20 {
