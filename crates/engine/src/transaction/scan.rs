@@ -246,7 +246,9 @@ async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
             Ok(bytes) => content[at as usize..(at + part) as usize].copy_from_slice(&bytes),
             // No copy gave all of it.
             Err(error) => {
-                tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read");
+                if info.copies > 0 {
+                    tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read");
+                }
                 for offset in (at..at + part).step_by(BLOCK as usize) {
                     match store.read(info.id, offset, BLOCK as usize).await {
                         Ok(bytes) => content[offset as usize..(offset + BLOCK) as usize].copy_from_slice(&bytes),

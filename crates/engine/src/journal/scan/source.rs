@@ -76,7 +76,7 @@ impl Source {
 
     /// A header of the file: its first one, or any other if that is damaged. `None`: nothing was written to it.
     pub(in crate::journal) async fn any_header(&self) -> Result<Option<AppendHeader>> {
-        if self.end == 0 {
+        if self.end == 0 || self.info.copies == 0 {
             return Ok(None);
         }
         for copy in 0..self.info.copies_wanted.max(1) {
