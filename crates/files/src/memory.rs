@@ -172,6 +172,14 @@ impl Memory {
         write_blocks(blocks, range.start, &bytes.freeze());
     }
 
+    /// Copies a range of one copy to another place there, as a misdirected write does.
+    pub fn misdirect(&self, file: FileId, copy: u8, range: Range<u64>, to: u64) {
+        let mut state = self.0.borrow_mut();
+        let Some(blocks) = state.blocks_mut(file, copy) else { return };
+        let bytes = read_blocks(blocks, range.start, (range.end - range.start) as usize);
+        write_blocks(blocks, to, &bytes.freeze());
+    }
+
     /// Takes one copy of a file away, as a lost directory does.
     pub fn drop_copy(&self, file: FileId, copy: u8) {
         let mut state = self.0.borrow_mut();

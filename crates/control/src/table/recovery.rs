@@ -91,9 +91,10 @@ enum Replay {
 async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Replay> {
     let image = Image::read(store, info).await?;
     let mut bad_copies = Vec::new();
-    let Some((header, body, end)) = image.record_at(0, &mut bad_copies)? else {
+    let Some((header, body, end)) = image.record_at(0, LogSequence(0), &mut bad_copies)? else {
         image.check_readable(store, 0)?;
-        let was_in_use = image.len > 0 && (info.sealed.is_some() || image.next_record(BLOCK)?.is_some());
+        let was_in_use =
+            image.len > 0 && (info.sealed.is_some() || image.next_record(BLOCK, LogSequence(0))?.is_some());
         return Ok(Replay::NoCheckpoint { was_in_use });
     };
     let Body::Checkpoint(table) = body else {
@@ -102,13 +103,17 @@ async fn replay(store: &Store, info: &FileInfo, accept_loss: bool) -> Result<Rep
     let mut found = Recovered { table, sequence: header.sequence, intact_records: 1, ..Recovered::default() };
     let mut at = end;
     while at < image.len {
-        match image.record_at(at, &mut bad_copies)? {
+        let record = match image.record_at(at, found.sequence, &mut bad_copies)? {
+            None => image.stray(at + BLOCK, found.sequence, &mut bad_copies)?,
+            record => record,
+        };
+        match record {
             Some((header, body, len)) => {
                 found.intact_records += 1;
                 found.apply(store, &image, at, &header, body, accept_loss)?;
                 at += len;
             }
-            None => match image.next_record(at + BLOCK)? {
+            None => match image.next_record(at + BLOCK, found.sequence)? {
                 None if info.sealed.is_none() => {
                     image.check_readable(store, at)?;
                     break;
@@ -198,13 +203,21 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The intact record at `at`, from whichever copy has it; the copies that do not are noted.
-    fn record_at(&self, at: u64, bad_copies: &mut Vec<BadCopy>) -> Result<Option<(Header, Body, u64)>> {
-        let mut found = None;
+    /// The intact record at `at`, from whichever copy has it; the copies that do not are noted. A disk may have put an
+    /// older record there, or one that belongs further back: the next one behind `after` is what counts.
+    fn record_at(
+        &self,
+        at: u64,
+        after: LogSequence,
+        bad_copies: &mut Vec<BadCopy>,
+    ) -> Result<Option<(Header, Body, u64)>> {
+        let mut found: Option<(u8, Header, Body, u64)> = None;
         for (copy, bytes, _) in &self.copies {
-            match format::decode(self.info.id, &bytes[at as usize..])? {
-                Found::Record(header, body, len) => found = found.or(Some((*copy, header, body, len))),
-                Found::Nothing => {}
+            if let Found::Record(header, body, len) = format::decode(self.info.id, &bytes[at as usize..])?
+                && header.sequence > after
+                && found.as_ref().is_none_or(|(_, best, ..)| header.sequence < best.sequence)
+            {
+                found = Some((*copy, header, body, len));
             }
         }
         let Some((good, header, body, len)) = found else { return Ok(None) };
@@ -219,12 +232,34 @@ impl<'a> Image<'a> {
         Ok(Some((header, body, len)))
     }
 
-    /// Where the next intact record from `from` on begins.
-    fn next_record(&self, from: u64) -> Result<Option<u64>> {
+    /// The record behind `after`, if a disk has put it further back than it belongs: at `from` or later.
+    fn stray(
+        &self,
+        from: u64,
+        after: LogSequence,
+        bad_copies: &mut Vec<BadCopy>,
+    ) -> Result<Option<(Header, Body, u64)>> {
+        for at in (from..self.len).step_by(BLOCK as usize) {
+            for (copy, bytes, _) in &self.copies {
+                match format::decode(self.info.id, &bytes[at as usize..])? {
+                    Found::Record(header, body, len) if header.sequence.0 == after.0 + 1 => {
+                        bad_copies.push(BadCopy { file: self.info.id, copy: *copy, offset: at, len });
+                        return Ok(Some((header, body, len)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the next intact record from `from` on begins that proves that the one behind `after` was written.
+    fn next_record(&self, from: u64, after: LogSequence) -> Result<Option<u64>> {
         for at in (from..self.len).step_by(BLOCK as usize) {
             for (_, bytes, _) in &self.copies {
-                if matches!(format::decode(self.info.id, &bytes[at as usize..])?, Found::Record(..)) {
-                    return Ok(Some(at));
+                match format::decode(self.info.id, &bytes[at as usize..])? {
+                    Found::Record(header, ..) if header.sequence.0 > after.0 + 1 => return Ok(Some(at)),
+                    _ => {}
                 }
             }
         }
