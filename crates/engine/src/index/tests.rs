@@ -409,6 +409,52 @@ fn a_table_that_cannot_be_read_is_left_alone_by_merges() {
     });
 }
 
+/// Starts a job, and cancels it as soon as its record is on its way.
+async fn cancel_on_its_way(handle: &Handle, log: &TestLog, job: impl Future<Output = Result<bool>> + 'static) {
+    let job = handle.spawn(Class::Background, "job", job);
+    while log.in_flight() == 0 {
+        handle.sleep(Duration::from_nanos(100)).await;
+    }
+    drop(job);
+    // The loop lets go of it when its turn comes.
+    handle.yield_now().await;
+    assert_eq!(log.in_flight(), 1, "the record is not durable yet");
+}
+
+/// A close cancels flusher and merger, and its checkpoint flushes what is left: a memtable or table that is given to
+/// two records has lost its place when the second one is durable.
+#[test]
+fn a_cancelled_job_has_not_ended_while_its_record_is_on_its_way() {
+    run(4, |handle| async move {
+        let memory = Memory::new(4, MemoryOptions::default());
+        let (index, log) = (small_index(&handle, &memory), TestLog::new(&handle, 4));
+        for tables in 1..=2 {
+            fill(&index, &mut Prng::new(tables), 1, 20).await;
+            let segment = index.segments()[0];
+            index.freeze(segment, log.frozen_at(segment));
+            let (flusher, sink) = (index.clone(), log.clone());
+            cancel_on_its_way(&handle, &log, async move { flusher.flush(segment, &sink).await }).await;
+            assert!(!index.flush(segment, &log).await.unwrap(), "a flush is at work");
+            index.flush_all(&log).await.unwrap();
+            assert_eq!((log.records().len() as u64, index.memtable_bytes()), (tables, 0), "each was flushed once");
+            assert_eq!(index.tables(segment), log.tables(segment));
+        }
+        let segment = index.segments()[0];
+        let files: Vec<FileId> = index.tables(segment).tables.iter().map(|table| table.file).collect();
+        let (merger, sink, inputs) = (index.clone(), log.clone(), files.clone());
+        cancel_on_its_way(&handle, &log, async move { merger.merge(segment, &inputs, &sink).await }).await;
+        assert!(!index.merge(segment, &files, &log).await.unwrap(), "a merge is at work");
+        while log.in_flight() > 0 {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!((log.records().len(), index.tables(segment).tables.len()), (3, 1), "they were merged once");
+        assert_eq!(index.tables(segment), log.tables(segment));
+        // What was cancelled has ended with its record: the next one has its turn.
+        let merged = [index.tables(segment).tables[0].file];
+        assert!(index.merge(segment, &merged, &log).await.unwrap());
+    });
+}
+
 /// A merge subtracts what it drops; after a restart that must not come before the addition, or a file that is live
 /// looks dead for a while.
 #[test]
