@@ -124,28 +124,35 @@ impl DumpBlock {
     /// `Corrupt` if cached bytes changed since they were written.
     pub fn append_to(&self, buffer: &mut AlignedBuf, segment: SegmentId, base: Option<&[u8]>) -> Result<u32> {
         let start = buffer.len();
-        match (self.whole_piece(), base) {
-            (Some(piece), _) => buffer.extend_from_slice(&piece.bytes()),
-            (None, Some(base)) => buffer.extend_from_slice(base),
-            (None, None) => buffer.set_len(start + BLOCK as usize),
+        if let Some(piece) = self.whole_piece() {
+            buffer.extend_from_slice(&piece.bytes());
+            let checksum = self.checksum(segment, &buffer[start..]);
+            if piece.block_checksum() != Some(checksum) {
+                piece.verify()?;
+            }
+            return Ok(checksum);
+        }
+        match base {
+            Some(base) => buffer.extend_from_slice(base),
+            None => buffer.set_len(start + BLOCK as usize),
         }
         let target = &mut buffer[start..];
-        assert_eq!(target.len() as u64, BLOCK, "a block is filled as a whole");
-        let parts = if self.whole_piece().is_some() { &[] } else { &self.parts[..] };
-        for part in parts {
+        for part in &self.parts {
             let target = &mut target[(part.sectors.start * SECTOR) as usize..(part.sectors.end * SECTOR) as usize];
-            match &part.piece {
-                Some(piece) => target.copy_from_slice(&piece.bytes()),
-                None => target.fill(0),
-            }
+            let Some(piece) = &part.piece else {
+                target.fill(0);
+                continue;
+            };
+            target.copy_from_slice(&piece.bytes());
+            // Each write answers for its own bytes. After the copy: what changed before it is noticed, too.
+            piece.verify()?;
         }
-        let checksum = block_checksum(segment.volume, u64::from(segment.index) << 32 | u64::from(self.block), target);
-        let whole = self.parts.first().and_then(|part| part.piece.as_ref()?.block_checksum());
-        if whole != Some(checksum) {
-            // Merged from parts, or damaged: each write answers for its own bytes.
-            self.parts.iter().filter_map(|part| part.piece.as_ref()).try_for_each(Piece::verify)?;
-        }
-        Ok(checksum)
+        Ok(self.checksum(segment, target))
+    }
+
+    fn checksum(&self, segment: SegmentId, content: &[u8]) -> u32 {
+        assert_eq!(content.len() as u64, BLOCK, "a block is filled as a whole");
+        block_checksum(segment.volume, u64::from(segment.index) << 32 | u64::from(self.block), content)
     }
 
     /// The one piece that covers the block, if there is one.
