@@ -50,6 +50,8 @@ pub struct Admission {
     full_hits: Cell<u64>,
     /// Writes that wait for garbage collection to free space.
     space_waiters: Cell<u64>,
+    /// Nothing will be dumped any more: who waits is let through, and finds out.
+    ended: Cell<bool>,
 }
 
 /// Space that no write may take.
@@ -102,6 +104,7 @@ impl Admission {
             waits: Cell::new(0),
             full_hits: Cell::new(0),
             space_waiters: Cell::new(0),
+            ended: Cell::new(false),
         }
     }
 
@@ -120,7 +123,7 @@ impl Admission {
         self.bytes() > self.bytes_max / 2
     }
 
-    /// Waits until `bytes` of payload fit. What is admitted must be submitted before the next await.
+    /// Waits until `bytes` of payload fit, or the gate has ended. What is admitted must be submitted before the next await.
     pub async fn admit(&self, bytes: u64) {
         let bytes = bytes + RECORD_OVERHEAD;
         if self.line.available() == 1 && self.fits(bytes) {
@@ -128,13 +131,19 @@ impl Admission {
         }
         self.waits.set(self.waits.get() + 1);
         let _first = self.line.take(1).await;
-        while !self.fits(bytes) {
+        while !self.fits(bytes) && !self.ended.get() {
             let freed = self.freed.wait();
             self.waiting_for.set(bytes);
             self.wanted.notify();
             freed.await;
         }
         self.waiting_for.set(0);
+    }
+
+    /// No room comes back any more: nobody waits for it from here on.
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.freed.notify();
     }
 
     /// Bytes that should be dumped now: down to half of the bound, and so that who waits fits.

@@ -10,7 +10,7 @@ use base::Instant;
 use policies::dump::{Candidate, plan_age, plan_pressure};
 use runtime::Class;
 
-use crate::core::{Core, Stage};
+use crate::core::Core;
 use crate::journal::JournalPressure;
 use crate::segment::DumpStage;
 
@@ -20,6 +20,8 @@ impl Core {
         let mut maintenance = self.maintenance.borrow_mut();
         maintenance.extend(self.index.spawn_maintenance(Rc::new(self.log.clone())));
         maintenance.push(self.gc.spawn());
+        let core = self.clone();
+        maintenance.push(self.handle.spawn(Class::Io, "end writes", async move { core.end_writes().await }));
         drop(maintenance);
         let core = self.clone();
         self.handle.spawn(Class::Background, "dump by age", async move { core.dump_by_age().await }).detach();
@@ -31,8 +33,15 @@ impl Core {
         self.handle.spawn(Class::Background, "checkpoint", async move { core.keep_checkpointing().await }).detach();
     }
 
+    /// Once no dump can come through, neither memory nor journal files come back: who waits for them is told.
+    async fn end_writes(self: Rc<Self>) {
+        let error = self.log.when_broken().await;
+        self.admission.end();
+        self.fusion.refuse_waiting(&error);
+    }
+
     async fn dump_by_age(self: Rc<Self>) {
-        while self.stage.get() != Stage::Closed {
+        while self.can_log() {
             let changed = self.dirtied.wait();
             let plan = plan_age(self.candidates(), self.handle.now(), self.options.dump_age);
             for id in plan.due {
@@ -46,7 +55,7 @@ impl Core {
     }
 
     async fn dump_for_memory(self: Rc<Self>) {
-        while self.stage.get() != Stage::Closed {
+        while self.can_log() {
             self.admission.wanted().wait().await;
             for id in plan_pressure(self.candidates(), self.admission.excess()) {
                 self.dump_candidate(id);
@@ -56,7 +65,7 @@ impl Core {
 
     async fn dump_for_journal(self: Rc<Self>) {
         let pressed = self.fusion.pressure_event();
-        while self.stage.get() != Stage::Closed {
+        while self.can_log() {
             let (risen, dumped) = (pressed.wait(), self.dumped.wait());
             if self.fusion.pressure() == JournalPressure::Low {
                 risen.await;

@@ -11,17 +11,20 @@ use std::time::Duration;
 
 use base::{BLOCK, LogSequence, Result, SegmentId};
 
-use crate::core::{Core, Stage};
+use crate::core::Core;
 use crate::transaction::{Checkpoint, Record, SegmentCheckpoint, TransactionSink};
 
 /// Between two checkpoints of which the first did not do.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Pauses after failures double up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Writes a checkpoint whenever the log has begun a new file, or somebody wants one.
     pub(crate) async fn keep_checkpointing(self: Rc<Self>) {
         let mut written_at = self.log.rotations();
-        while self.stage.get() != Stage::Closed {
+        let mut pause = PAUSE;
+        while self.can_log() {
             let wanted = self.checkpoint_wanted.wait();
             if self.log.rotations() == written_at && !self.log.has_failed_large_writes() {
                 if !self.log.is_long() {
@@ -33,11 +36,12 @@ impl Core {
             }
             let rotations = self.log.rotations();
             match self.checkpoint().await {
-                Ok(()) => written_at = rotations,
-                Err(_) if self.stage.get() == Stage::Closed => return,
+                Ok(()) => (written_at, pause) = (rotations, PAUSE),
+                Err(_) if !self.can_log() => return,
                 Err(error) => {
                     tracing::warn!(%error, "a checkpoint failed and is tried again");
-                    self.handle.sleep(PAUSE).await;
+                    self.handle.sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
         }

@@ -121,6 +121,17 @@ impl Core {
         }
     }
 
+    /// Refuses changes that could never be dumped: without a log nothing says where the blocks are.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_running()?;
+        self.log.broken().map_or(Ok(()), Err)
+    }
+
+    /// Whether dumps and checkpoints can still come through.
+    pub(crate) fn can_log(&self) -> bool {
+        self.stage.get() != Stage::Closed && self.log.broken().is_none()
+    }
+
     /// Every segment, by id.
     pub(crate) fn all_segments(&self) -> Vec<Rc<Segment>> {
         self.segments.borrow().values().cloned().collect()

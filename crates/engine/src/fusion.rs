@@ -143,6 +143,11 @@ impl FusionWriteEngine {
         self.0.unsettled_bytes.get()
     }
 
+    /// Refuses what waits for room in the journal, because none will come any more. What is on its way stays there.
+    pub(crate) fn refuse_waiting(&self, error: &Error) {
+        self.0.on_journal_lost(error);
+    }
+
     /// Counters since the start.
     pub fn statistics(&self) -> JournalStatistics {
         self.0.journal.statistics()

@@ -82,8 +82,9 @@ impl Core {
             return Err(Error::invalid("a write has one checksum for each block that it touches"));
         }
         let segment = self.segment(id)?;
+        self.check_writable()?;
         self.admission.admit(len).await;
-        self.check_running()?;
+        self.check_writable()?;
         tracing::trace!(target: "levee::stage", segment = %id, offset, len, "admitted");
         if len < self.options.large_write_bytes && len <= RECORD_DATA_MAX {
             let reply = self.submit_small(&segment, offset, data, checksums, stamp, arrived).await?;
@@ -130,8 +131,9 @@ impl Core {
         let arrived = self.handle.now();
         check_range(offset, len)?;
         let segment = self.segment(id)?;
+        self.check_writable()?;
         self.admission.admit(0).await;
-        self.check_running()?;
+        self.check_writable()?;
         segment.check_exists()?;
         // Only the blocks at its ends may become data; they come out of the reserve, so that a full disk can be
         // emptied.

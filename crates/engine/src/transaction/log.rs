@@ -61,6 +61,7 @@ struct Shared {
     /// Something retired, rotated or broke.
     changed: Event,
     rotated: Event,
+    broke: Event,
 }
 
 struct State {
@@ -148,6 +149,7 @@ impl TransactionLog {
             state: RefCell::new(state),
             changed: Event::new(),
             rotated: rotated.clone(),
+            broke: Event::new(),
         }))
     }
 
@@ -259,6 +261,17 @@ impl TransactionLog {
     /// Why the log takes no more records, if it does not.
     pub fn broken(&self) -> Option<Error> {
         self.0.state.borrow().broken.clone()
+    }
+
+    /// Completes when the log takes no more records, with the reason.
+    pub async fn when_broken(&self) -> Error {
+        loop {
+            let broke = self.0.broke.wait();
+            if let Some(error) = self.broken() {
+                return error;
+            }
+            broke.await;
+        }
     }
 
     /// Completes when a record retired, a file was begun, or the log broke.
@@ -469,7 +482,11 @@ impl TransactionLog {
                     self.0.handle.sleep(pause).await;
                     pause *= 2;
                 }
-                Err(error) => return self.on_broken(error.context("the transaction log is broken, restart the store")),
+                // Whatever the reason was, no discard mends it.
+                Err(error) => {
+                    return self
+                        .on_broken(Error::io(format!("the transaction log is broken, restart the store: {error}")));
+                }
             }
         }
         self.0.changed.notify();
@@ -523,6 +540,7 @@ impl TransactionLog {
         };
         slots.into_iter().for_each(|slot| slot.waiter.send(Err(error.clone())));
         self.0.changed.notify();
+        self.0.broke.notify();
     }
 }
 
