@@ -25,10 +25,14 @@ impl Core {
         let mut written_at = self.log.rotations();
         let mut pause = PAUSE;
         while self.can_log() {
-            let wanted = self.checkpoint_wanted.wait();
+            let (wanted, changed) = (self.checkpoint_wanted.wait(), self.log.changed());
             if self.log.rotations() == written_at && !self.log.has_failed_large_writes() {
                 if !self.log.is_long() {
                     wanted.await;
+                    continue;
+                }
+                if self.log.is_held_back() {
+                    changed.await;
                     continue;
                 }
                 // The last one left too much behind: something was in flight, or came meanwhile.

@@ -103,7 +103,7 @@ impl Core {
         }
         drop(blocks);
         self.index.room().await;
-        self.log.room().await;
+        self.log.room_for_dump().await;
         let id = segment.id();
         let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
         let record = Record::Dump { segment: id, epoch: EPOCH, through, replay, entries: entries.clone() };

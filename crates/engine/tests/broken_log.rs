@@ -1,6 +1,8 @@
 //! What becomes of a store whose transaction log cannot be written any more: nothing can be dumped, so nothing gives
 //! memory or journal files back. Everybody is told, reads go on, and a restart has every acknowledged write.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

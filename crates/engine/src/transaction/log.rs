@@ -192,17 +192,23 @@ impl TransactionLog {
 
     /// The data of a large write is durable, and its effect was applied.
     pub fn on_large_done(&self, sequence: LogSequence) {
-        let mut state = self.0.state.borrow_mut();
-        state.incomplete.remove(&sequence);
-        state.effects.remove(&sequence);
+        {
+            let mut state = self.0.state.borrow_mut();
+            state.incomplete.remove(&sequence);
+            state.effects.remove(&sequence);
+        }
+        self.0.changed.notify();
     }
 
     /// The data of a large write did not become durable: whether it counts must be said by a checkpoint
     /// ([`TransactionLog::undecided`]) before `durable_through` may pass it.
     pub fn on_large_failed(&self, sequence: LogSequence) {
-        let mut state = self.0.state.borrow_mut();
-        state.incomplete.insert(sequence, Incomplete::Failed);
-        state.effects.remove(&sequence);
+        {
+            let mut state = self.0.state.borrow_mut();
+            state.incomplete.insert(sequence, Incomplete::Failed);
+            state.effects.remove(&sequence);
+        }
+        self.0.changed.notify();
     }
 
     /// What a checkpoint that is composed now decides: large writes through the first value count, but those listed.
@@ -274,7 +280,7 @@ impl TransactionLog {
         }
     }
 
-    /// Completes when a record retired, a file was begun, or the log broke.
+    /// Completes when a record retired, a large write was applied or failed, a file came or went, or the log ended.
     pub fn changed(&self) -> impl Future<Output = ()> + use<> {
         self.0.changed.wait()
     }
@@ -284,10 +290,27 @@ impl TransactionLog {
         self.0.state.borrow().files.len() > FILES_MAX
     }
 
+    /// Whether no checkpoint makes the log shorter now: the effect of a record in the oldest file is not applied yet.
+    pub fn is_held_back(&self) -> bool {
+        let state = self.0.state.borrow();
+        match (state.files.get(1), state.effects.keys().next()) {
+            (Some(second), Some(oldest)) => *oldest < second.first,
+            _ => false,
+        }
+    }
+
     /// Waits until a checkpoint has made the log short enough. For records that can wait; what a checkpoint needs
     /// itself is not held back.
     pub async fn room(&self) {
         while self.is_long() && self.broken().is_none() {
+            self.0.changed.wait().await;
+        }
+    }
+
+    /// As [`TransactionLog::room`], but not while the log is held back: a large write is applied after the smaller
+    /// ones before it, which may wait for a journal file, which waits for the dump that asks.
+    pub async fn room_for_dump(&self) {
+        while self.is_long() && !self.is_held_back() && self.broken().is_none() {
             self.0.changed.wait().await;
         }
     }
@@ -333,6 +356,7 @@ impl TransactionLog {
     /// `Io`: every record is durable, but nothing says that there are no more.
     pub async fn close(&self) -> Result<()> {
         self.0.state.borrow_mut().closed = true;
+        self.0.changed.notify();
         loop {
             let changed = self.0.changed.wait();
             if let Some(error) = self.broken() {

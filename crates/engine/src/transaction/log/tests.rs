@@ -25,6 +25,19 @@ fn checkpoint(from: u64) -> Record {
     Record::Checkpoint(Checkpoint { from: LogSequence(from), ..Checkpoint::default() })
 }
 
+fn large(sequence: u64) -> Record {
+    Record::Large {
+        segment: SegmentId { volume: VolumeId(1), index: 0 },
+        epoch: crate::EPOCH,
+        sequence: SegmentSequence(sequence),
+        stamp: base::WriteStamp::default(),
+        block: 0,
+        file: FileId(9),
+        offset: 0,
+        checksums: vec![1],
+    }
+}
+
 /// A world with one loop, and content that outlives it.
 fn world(seed: u64) -> (World, runtime::sim::NodeId, Memory) {
     let world = World::new(seed);
@@ -209,16 +222,6 @@ fn durable_through_waits_for_the_data_of_large_writes() {
     let store = memory.open(&handle);
     let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
     let segment = SegmentId { volume: VolumeId(1), index: 0 };
-    let large = move |sequence| Record::Large {
-        segment,
-        epoch: crate::EPOCH,
-        sequence: SegmentSequence(sequence),
-        stamp: base::WriteStamp::default(),
-        block: 0,
-        file: FileId(9),
-        offset: 0,
-        checksums: vec![1],
-    };
     world.block_on(&handle, async move {
         let mut outcomes = Vec::new();
         for sequence in 1..=3 {
@@ -243,4 +246,45 @@ fn durable_through_waits_for_the_data_of_large_writes() {
         drop(relocating);
         assert!(log.frozen_at(segment).quiet);
     });
+}
+
+#[test]
+fn a_dump_does_not_wait_for_a_log_that_a_large_write_holds_back() {
+    let (world, node, memory) = world(1);
+    let handle = world.restart(node);
+    let store = memory.open(&handle);
+    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let asked = Rc::new(Cell::new(0));
+    let ask = |log: &TransactionLog| {
+        let (log, asked) = (log.clone(), asked.clone());
+        let wait = async move {
+            log.room_for_dump().await;
+            asked.set(asked.get() + 1);
+        };
+        handle.spawn(Class::Io, "dump", wait).detach();
+    };
+    let filling = log.clone();
+    let last = world.block_on(&handle, async move {
+        filling.append(&large(1), Box::new(|_| ())).1.await.unwrap();
+        let mut number = 2;
+        while !filling.is_long() {
+            filling.append(&record(number), Box::new(|_| ())).1.await.unwrap();
+            number += 1;
+        }
+        LogSequence(number)
+    });
+    assert!(log.is_held_back());
+    ask(&log);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(asked.get(), 1, "no checkpoint helps before the large write is applied");
+
+    log.on_large_done(LogSequence(1));
+    assert!(log.is_long() && !log.is_held_back());
+    ask(&log);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(asked.get(), 1, "a checkpoint comes");
+    let trimming = log.clone();
+    world.block_on(&handle, async move { trimming.trim(last).await }).unwrap();
+    world.run_for(Duration::from_secs(1));
+    assert!(!log.is_long() && asked.get() == 2);
 }
