@@ -76,6 +76,10 @@ impl Core {
         self.counters.dump.borrow_mut().record(self.handle.now().nanos_since(started));
         self.copy_sparse_out();
         self.admission.on_freed();
+        if self.admission.has_space_waiters() {
+            // What the dump hides is garbage now.
+            self.garbage.changed().notify();
+        }
         self.dumped.notify();
         // What came during the dump has an age, too.
         self.dirtied.notify();

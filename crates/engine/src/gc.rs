@@ -40,6 +40,8 @@ use pass::Pass;
 const REST: Duration = Duration::from_millis(20);
 /// After an error.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// After a pass that found no space: less than the patience of writes that wait for it (see `crate::space`).
+const REST_WHEN_FULL: Duration = Duration::from_millis(50);
 /// How long a segment is left alone of which the index cannot be read: the others go on.
 const REST_OF_SEGMENT: Duration = Duration::from_secs(60);
 
@@ -164,6 +166,11 @@ impl Gc {
                 (Err(error), Some(segment)) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io) => {
                     tracing::error!(%segment, "a segment is not collected for now: {error}");
                     self.0.resting.borrow_mut().insert(segment, self.0.handle.now() + REST_OF_SEGMENT);
+                }
+                (Err(error), _) if error.kind == ErrorKind::Full => {
+                    // What was moved stays moved: the next pass needs less.
+                    tracing::debug!("garbage collection rests: {error}");
+                    self.0.handle.sleep(REST_WHEN_FULL).await;
                 }
                 (Err(error), _) => {
                     tracing::warn!("garbage collection rests: {error}");

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ErrorKind, FileId, Result, SegmentId};
+use base::{Error, ErrorKind, FileId, Result, SegmentId};
 use policies::merge::{MergeSettings, plan_merge};
 use runtime::{Class, Task};
 
@@ -17,6 +17,8 @@ use crate::transaction::TransactionSink;
 
 /// How long a task rests after an error.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// The same where there was no space: less than the patience of writes that wait for it (see `crate::space`).
+const REST_WHEN_FULL: Duration = Duration::from_millis(100);
 
 impl Index {
     /// Starts the two tasks. They end when dropped; what they were writing is then removed by the next start.
@@ -44,7 +46,10 @@ impl Index {
                 Ok(true) => (),
                 // Somebody else flushes it.
                 Ok(false) => changed.await,
-                Err(error) => self.rest("a memtable could not be flushed", segment, &error).await,
+                Err(error) => {
+                    note("a memtable could not be flushed", segment, &error);
+                    self.0.files.handle().sleep(rest_after(&error)).await;
+                }
             }
         }
     }
@@ -70,21 +75,21 @@ impl Index {
                 continue;
             };
             let Err(error) = self.merge(segment, &files, &*sink).await else { continue };
-            tracing::warn!(%segment, "tables could not be merged: {error}");
+            note("tables could not be merged", segment, &error);
             if error.kind == ErrorKind::Corrupt {
                 // It will not get better: its tables stay as they are, and newer ones are merged among themselves.
                 self.0.unmergeable.borrow_mut().extend(files);
             }
-            self.merge_later(segment);
+            self.merge_later(segment, rest_after(&error));
         }
     }
 
     /// Looks at a segment again after a rest. The others go on: what is wrong with its tables may stay wrong.
-    fn merge_later(&self, segment: SegmentId) {
+    fn merge_later(&self, segment: SegmentId, rest: Duration) {
         let this = Rc::downgrade(&self.0);
         let handle = self.0.files.handle().clone();
         let later = async move {
-            handle.sleep(REST_AFTER_ERROR).await;
+            handle.sleep(rest).await;
             if let Some(inner) = this.upgrade() {
                 Index(inner).on_tables_changed(segment);
             }
@@ -107,11 +112,6 @@ impl Index {
         }
     }
 
-    async fn rest(&self, what: &str, segment: SegmentId, error: &base::Error) {
-        tracing::warn!(%segment, "{what}: {error}");
-        self.0.files.handle().sleep(REST_AFTER_ERROR).await;
-    }
-
     /// Flushes every memtable, and returns when all that was applied before the call is in tables.
     ///
     /// # Errors
@@ -131,5 +131,20 @@ impl Index {
             }
         }
         Ok(())
+    }
+}
+
+/// A full store says so to its writers; the log need not repeat it ten times a second.
+fn note(what: &str, segment: SegmentId, error: &Error) {
+    match error.kind {
+        ErrorKind::Full => tracing::debug!(%segment, "{what}: {error}"),
+        _ => tracing::warn!(%segment, "{what}: {error}"),
+    }
+}
+
+fn rest_after(error: &Error) -> Duration {
+    match error.kind {
+        ErrorKind::Full => REST_WHEN_FULL,
+        _ => REST_AFTER_ERROR,
     }
 }
