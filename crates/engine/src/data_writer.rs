@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::units::round_up;
-use base::{BLOCK, Bytes, FileId, Result, SegmentId};
+use base::{BLOCK, Bytes, Error, FileId, Result, SegmentId};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
@@ -102,11 +102,18 @@ impl DataFileFactory {
         self.options.capacity_for(held)
     }
 
-    /// Creates a data file of `segment`. Records that refer to it may be logged at once.
+    /// Creates a data file of `segment`, unless that `is_gone` meanwhile. Records that refer to it may be logged at
+    /// once.
     ///
     /// # Errors
-    /// `Full`, `Io`.
-    pub async fn open(&self, segment: SegmentId, capacity: u64, prepared: bool) -> Result<FileWriter> {
+    /// `Full`, `Io`, `NotFound`.
+    async fn open(
+        &self,
+        segment: SegmentId,
+        capacity: u64,
+        prepared: bool,
+        is_gone: impl Fn() -> bool,
+    ) -> Result<FileWriter> {
         let options = CreateOptions {
             kind: FileKind::Data,
             capacity,
@@ -115,6 +122,11 @@ impl DataFileFactory {
             epoch: EPOCH,
         };
         let writer = self.store.create(options).await.map_err(|error| error.context("opening a data file"))?;
+        if is_gone() {
+            // Nothing names it yet; if it stays, the next start removes it.
+            self.store.delete(writer.id()).await?;
+            return Err(gone(segment));
+        }
         tracing::trace!(%segment, file = %writer.id(), capacity, "data file opened");
         self.garbage.opened(segment, writer.id(), capacity);
         let record = Record::DataFile { segment, file: writer.id() };
@@ -140,11 +152,17 @@ impl DataFileFactory {
     }
 }
 
+fn gone(segment: SegmentId) -> Error {
+    Error::not_found(format!("volume {} was deleted", segment.volume))
+}
+
 /// The file of one purpose of one segment.
 pub struct DataWriter {
     purpose: Purpose,
     current: RefCell<Option<Rc<OpenFile>>>,
     opening: Budget,
+    /// The volume is gone, and whoever still works for it gets no file.
+    ended: Cell<bool>,
 }
 
 struct OpenFile {
@@ -194,7 +212,7 @@ impl OpenFile {
 impl DataWriter {
     /// No file yet.
     pub fn new(purpose: Purpose) -> Self {
-        DataWriter { purpose, current: RefCell::new(None), opening: Budget::new(1) }
+        DataWriter { purpose, current: RefCell::new(None), opening: Budget::new(1), ended: Cell::new(false) }
     }
 
     /// Bytes that can be appended before a new file is needed.
@@ -209,7 +227,7 @@ impl DataWriter {
     /// the capacity of the file that was opened, zero if none was.
     ///
     /// # Errors
-    /// `Full`, `Io`.
+    /// `Full`, `Io`, `NotFound` after [`DataWriter::end`].
     pub async fn prepare(
         &self,
         factory: &DataFileFactory,
@@ -225,8 +243,11 @@ impl DataWriter {
         if self.room() >= len {
             return Ok(0);
         }
+        if self.ended.get() {
+            return Err(gone(segment));
+        }
         let capacity = round_up(capacity()?.max(len), BLOCK);
-        let writer = factory.open(segment, capacity, self.purpose == Purpose::Large).await?;
+        let writer = factory.open(segment, capacity, self.purpose == Purpose::Large, || self.ended.get()).await?;
         let open = OpenFile {
             factory: factory.clone(),
             writer: RefCell::new(writer),
@@ -267,5 +288,10 @@ impl DataWriter {
         if let Some(open) = self.current.borrow_mut().take() {
             open.retire();
         }
+    }
+    /// The volume was deleted: [`DataWriter::close`], and no file is opened any more, because none would be removed.
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.close();
     }
 }

@@ -61,8 +61,8 @@ impl Core {
                 let keep = id.volume != volume;
                 if !keep {
                     segment.drop_all();
-                    segment.dumps.close();
-                    segment.larges.close();
+                    segment.dumps.end();
+                    segment.larges.end();
                 }
                 keep
             });
