@@ -10,7 +10,7 @@
 //! Flow: read all files; walk their records; decide the end; bring every copy of the tail to the decided content and
 //! seal, so that the next recovery decides the same; find the newest checkpoint; hand out what a replay needs.
 
-use base::{AlignedBuf, BLOCK, Error, LogSequence, Result};
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
 
 use super::codec::{BODY_BYTES_MAX, Header, claimed_body_len, decode, padded_len};
@@ -237,34 +237,14 @@ fn collect(files: Vec<ReadFile>, scanned: &mut ScannedLog) -> Result<()> {
 /// taken from another.
 async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
     let len = info.sealed.unwrap_or(info.capacity);
-    let mut content = AlignedBuf::zeroed(len as usize);
-    let mut unreadable = Vec::new();
-    let mut at = 0;
-    while at < len {
-        let part = READ_BYTES.min(len - at);
-        match store.read(info.id, at, part as usize).await {
-            Ok(bytes) => content[at as usize..(at + part) as usize].copy_from_slice(&bytes),
-            // No copy gave all of it.
-            Err(error) => {
-                if info.copies > 0 {
-                    tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read");
-                }
-                for offset in (at..at + part).step_by(BLOCK as usize) {
-                    match store.read(info.id, offset, BLOCK as usize).await {
-                        Ok(bytes) => content[offset as usize..(offset + BLOCK) as usize].copy_from_slice(&bytes),
-                        Err(_) => unreadable.push(offset),
-                    }
-                }
-            }
-        }
-        at += part;
-    }
+    let (content, unreadable) = read_content(store, &info, None).await;
     let mut file = ReadFile { info, content, found: Vec::new(), end: 0, unreadable };
+    let mut copies = None;
     let mut offset = 0;
     while offset < len {
         let found = match decode(&file.content[offset as usize..], file.info.id)? {
             Some(found) => Some(found),
-            None => from_other_copies(store, &mut file, offset).await?,
+            None => from_other_copies(store, &mut file, &mut copies, offset).await?,
         };
         offset += match found {
             Some((header, record, len)) => {
@@ -277,21 +257,64 @@ async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
     Ok(file)
 }
 
-/// Tries to read the record at `offset` from each single copy, and puts its bytes into the content.
-async fn from_other_copies(store: &Store, file: &mut ReadFile, offset: u64) -> Result<Option<(Header, Record, u64)>> {
+/// What a file holds, from one copy or from whichever is best, and the blocks that cannot be read.
+async fn read_content(store: &Store, info: &FileInfo, copy: Option<u8>) -> (AlignedBuf, Vec<u64>) {
+    let read = async |at: u64, len: u64| match copy {
+        Some(copy) => store.read_copy(info.id, copy, at, len as usize).await,
+        None => store.read(info.id, at, len as usize).await,
+    };
+    let len = info.sealed.unwrap_or(info.capacity);
+    let mut content = AlignedBuf::zeroed(len as usize);
+    let (mut unreadable, mut at) = (Vec::new(), 0);
+    while at < len {
+        let part = READ_BYTES.min(len - at);
+        match read(at, part).await {
+            Ok(bytes) => content[at as usize..(at + part) as usize].copy_from_slice(&bytes),
+            // Not all of it; there is no such copy, or nobody has one.
+            Err(error) if info.copies == 0 || error.kind == ErrorKind::NotFound => {
+                unreadable.extend((at..at + part).step_by(BLOCK as usize));
+            }
+            Err(error) => {
+                tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read");
+                for offset in (at..at + part).step_by(BLOCK as usize) {
+                    match read(offset, BLOCK).await {
+                        Ok(bytes) => content[offset as usize..(offset + BLOCK) as usize].copy_from_slice(&bytes),
+                        Err(_) => unreadable.push(offset),
+                    }
+                }
+            }
+        }
+        at += part;
+    }
+    (content, unreadable)
+}
+
+/// Looks for the record at `offset` in each single copy, and puts its bytes into the content. The copies are read when
+/// they are first needed, as wholes: at the end of each file nothing is found in any of its blocks.
+async fn from_other_copies(
+    store: &Store,
+    file: &mut ReadFile,
+    copies: &mut Option<Vec<AlignedBuf>>,
+    offset: u64,
+) -> Result<Option<(Header, Record, u64)>> {
     if file.info.copies <= 1 {
         return Ok(None);
     }
-    let rest = file.content.len() as u64 - offset;
-    for copy in 0..file.info.copies_wanted {
-        let Ok(first) = store.read_copy(file.info.id, copy, offset, BLOCK as usize).await else { continue };
-        let len = padded_len(claimed_body_len(&first));
-        if len > rest || len > padded_len(BODY_BYTES_MAX) {
-            continue;
+    let copies = match copies {
+        Some(copies) => copies,
+        None => {
+            let mut all = Vec::new();
+            for copy in 0..file.info.copies_wanted {
+                all.push(read_content(store, &file.info, Some(copy)).await.0);
+            }
+            copies.insert(all)
         }
-        let Ok(bytes) = store.read_copy(file.info.id, copy, offset, len as usize).await else { continue };
-        if let Some(found) = decode(&bytes, file.info.id)? {
-            file.content[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
+    };
+    for copy in copies {
+        let rest = &copy[offset as usize..];
+        if let Some(found) = decode(rest, file.info.id)? {
+            let len = found.2 as usize;
+            file.content[offset as usize..offset as usize + len].copy_from_slice(&rest[..len]);
             return Ok(Some(found));
         }
     }
