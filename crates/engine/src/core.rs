@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) dirtied: Event,
     /// A dump ended.
     pub(crate) dumped: Event,
+    /// Why a dump was given up.
+    pub(crate) undumped: RefCell<Option<Error>>,
     /// The transaction log should be checkpointed.
     pub(crate) checkpoint_wanted: Event,
     /// Large writes that do not count although their record is in the log: checkpoints name them as long as that is

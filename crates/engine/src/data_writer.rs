@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use base::units::round_up;
 use base::{BLOCK, Bytes, Error, FileId, Result, SegmentId};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
@@ -21,6 +21,7 @@ use crate::EPOCH;
 use crate::garbage::Garbage;
 use crate::options::DATA_FILE_BYTES_MIN;
 use crate::transaction::{Record, TransactionLog};
+use crate::verified::VerifiedFiles;
 
 /// What a file is appended to for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,24 +68,24 @@ fn round_down_power(value: u64) -> u64 {
 #[derive(Clone)]
 pub struct DataFileFactory {
     handle: Handle,
-    store: Store,
+    files: VerifiedFiles,
     log: TransactionLog,
     garbage: Garbage,
     options: DataFileOptions,
 }
 
 impl DataFileFactory {
-    /// A factory of files in `store`.
+    /// A factory of files among `files`.
     pub fn new(
         handle: &Handle,
-        store: &Store,
+        files: &VerifiedFiles,
         log: &TransactionLog,
         garbage: &Garbage,
         options: DataFileOptions,
     ) -> Self {
         DataFileFactory {
             handle: handle.clone(),
-            store: store.clone(),
+            files: files.clone(),
             log: log.clone(),
             garbage: garbage.clone(),
             options,
@@ -121,10 +122,10 @@ impl DataFileFactory {
             prepared,
             epoch: EPOCH,
         };
-        let writer = self.store.create(options).await.map_err(|error| error.context("opening a data file"))?;
+        let writer = self.files.store().create(options).await.map_err(|error| error.context("opening a data file"))?;
         if is_gone() {
-            // Nothing names it yet; if it stays, the next start removes it.
-            self.store.delete(writer.id()).await?;
+            // Nothing names it yet.
+            self.files.delete_in_background(vec![writer.id()]);
             return Err(gone(segment));
         }
         tracing::trace!(%segment, file = %writer.id(), capacity, "data file opened");
@@ -140,11 +141,11 @@ impl DataFileFactory {
         let (file, end) = (open.writer.borrow().id(), open.writer.borrow().position());
         let this = self.clone();
         let seal = async move {
-            if let Err(error) = this.store.seal(file, end).await {
+            if let Err(error) = this.files.store().seal(file, end).await {
                 // It is sealed by the next recovery; until then its unused space stays set aside.
                 tracing::debug!(%file, %error, "a data file was not sealed");
             }
-            let capacity = this.store.info(file).map_or(end, |info| info.capacity);
+            let capacity = this.files.store().info(file).map_or(end, |info| info.capacity);
             tracing::trace!(%file, end, "data file closed");
             this.garbage.closed(file, capacity, this.handle.now());
         };

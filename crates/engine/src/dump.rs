@@ -36,6 +36,8 @@ const BASES_IN_FLIGHT: usize = 16;
 const STEP_BLOCKS: usize = 16;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Tries of a dump while the engine is being closed, within a few seconds: a stop does not wait for a disk.
+const CLOSING_TRIES_MAX: u32 = 8;
 /// Tries of a dump before a base that no disk can read is given up: half a minute, with their pauses.
 const BASE_TRIES_MAX: u32 = 36;
 
@@ -60,9 +62,11 @@ impl Core {
                 break;
             }
             let gone = self.stage.get() == Stage::Closed || error.kind == ErrorKind::Fenced;
-            if gone || self.log.broken().is_some() {
+            let is_hopeless = self.stage.get() == Stage::Closing && tries >= CLOSING_TRIES_MAX;
+            if gone || is_hopeless || self.log.broken().is_some() {
                 tracing::error!(segment = %segment.id(), %error, "a dump was given up; a restart replays the journal");
                 segment.give_up_dump(self.handle.now());
+                self.undumped.borrow_mut().get_or_insert(error);
                 return self.dumped.notify();
             }
             tracing::warn!(segment = %segment.id(), %error, "a dump failed and is tried again");

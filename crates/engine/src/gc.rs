@@ -267,7 +267,7 @@ impl Gc {
     /// Removes dead files: an intent in the log, then the file, once no reader can know it.
     ///
     /// # Errors
-    /// `Io`: a file of which the intent is on record is removed by the next start.
+    /// `Io`: a file of which the intent is on record is tried again in the background.
     pub async fn remove(&self, files: &[FileId]) -> Result<()> {
         let mut removed = Vec::new();
         for file in files {
@@ -290,7 +290,10 @@ impl Gc {
                     statistics.removed_files += 1;
                     statistics.freed_bytes += known.capacity_bytes;
                 }),
-                Err(error) => result = Err(error),
+                Err(error) => {
+                    self.0.index.files().delete_in_background(vec![known.file]);
+                    result = Err(error);
+                }
             }
         }
         result

@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::fmt::Display;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Result};
 use files::Store;
@@ -38,6 +39,11 @@ struct Counters {
     repaired: Cell<u64>,
     repairs_in_flight: Cell<u64>,
 }
+
+/// How often a file is tried to be removed, and the pauses between, which double: about half an hour in all.
+const DELETE_TRIES_MAX: u32 = 36;
+const DELETE_PAUSE: Duration = Duration::from_secs(1);
+const DELETE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What went wrong with the bytes of files, and what became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -92,19 +98,30 @@ impl VerifiedFiles {
         self.0.store.delete(file).await
     }
 
-    /// Removes files as [`VerifiedFiles::delete_unpinned`] does, without anybody waiting. What cannot be removed is
-    /// logged; a start finds that nothing refers to it.
-    pub fn delete_in_background(&self, files: Vec<FileId>) {
+    /// Removes files as [`VerifiedFiles::delete_unpinned`] does, without anybody waiting. What a disk refuses to remove
+    /// is tried again, more and more seldom; in the end a start finds that nothing refers to it.
+    pub fn delete_in_background(&self, mut files: Vec<FileId>) {
         if files.is_empty() {
             return;
         }
         let this = self.clone();
         let delete = async move {
             this.0.pins.quiesce().await;
-            for file in files {
-                if let Err(error) = this.0.store.delete(file).await {
-                    tracing::warn!(%file, "a file that nothing refers to could not be removed: {error}");
+            let mut pause = DELETE_PAUSE;
+            for _ in 0..DELETE_TRIES_MAX {
+                let mut left = Vec::new();
+                for file in files {
+                    if let Err(error) = this.0.store.delete(file).await {
+                        tracing::warn!(%file, "a file that nothing refers to could not be removed: {error}");
+                        left.push(file);
+                    }
                 }
+                if left.is_empty() {
+                    return;
+                }
+                files = left;
+                this.0.handle.sleep(pause).await;
+                pause = (pause * 2).min(DELETE_PAUSE_MAX);
             }
         };
         self.0.handle.spawn(Class::Background, "remove files", delete).detach();

@@ -105,6 +105,9 @@ impl Core {
             if let Some(error) = self.log.broken() {
                 return Err(error);
             }
+            if let Some(error) = self.undumped.borrow().clone() {
+                return Err(error.context("some writes are in the journal only, and the next start replays them"));
+            }
             dumped.await;
         }
         self.fusion.close(|id| self.dumped_through(id)).await?;
