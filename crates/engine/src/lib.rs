@@ -56,6 +56,7 @@
 //! the next one.
 
 mod admission;
+mod audit;
 mod background;
 pub mod cache;
 mod checkpoint;
@@ -183,6 +184,15 @@ impl Engine {
     /// What it did since it was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
+    }
+
+    /// Compares the accounts of space with a full scan of the index and the files, and says what does not add up. What
+    /// goes on meanwhile may show up, too: only what is found twice in a row is wrong.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`: the index cannot be read.
+    pub async fn audit(&self) -> Result<Vec<String>> {
+        self.0.audit().await
     }
 
     /// What somebody might be waiting for, line by line: for a person who looks into a store that does not move.

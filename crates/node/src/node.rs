@@ -116,6 +116,20 @@ impl Node {
         &self.manager
     }
 
+    /// See [`Engine::forget_in_flight`].
+    pub fn forget_in_flight(&self) {
+        self.engine.forget_in_flight();
+    }
+
+    /// See [`Engine::audit`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::audit`].
+    pub fn audit(&self) -> impl Future<Output = Result<Vec<String>>> + use<> {
+        let engine = self.engine.clone();
+        async move { engine.audit().await }
+    }
+
     /// Makes a volume, or finds it with the same size.
     ///
     /// # Errors
