@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::units::parse_size;
 use clap::{Args, Parser, Subcommand};
+use lab::verify::FaultKind;
 
 /// Levee, an elastic block store: virtual disks over NBD on local directories.
 #[derive(Parser)]
@@ -30,6 +32,70 @@ pub enum Command {
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
     /// Changes nothing. Exits 1 if anything is damaged.
     Inspect(Inspect),
+    /// Test this very build in a simulated world.
+    #[command(subcommand)]
+    Lab(Lab),
+}
+
+/// `levee lab`.
+#[derive(Subcommand)]
+pub enum Lab {
+    /// Run the whole store in simulated worlds under load, crashes and failing disks, and check that nothing that was
+    /// acknowledged is lost and nobody reads wrong bytes. The last line is a hash of all that happened: the same
+    /// build and the same seeds give the same hash. Exits 1 on a violation, with the command that replays it.
+    Verify(Verify),
+}
+
+/// `levee lab verify`.
+#[derive(Args)]
+pub struct Verify {
+    /// The first seed; alone, the only one. Default: a new one.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// How many seeds. Default: 200, or as many as --minutes allows.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: Option<u64>,
+    /// Begin no more seeds after so many minutes.
+    #[arg(long, value_name = "M", value_parser = minutes)]
+    pub minutes: Option<Duration>,
+    /// What may go wrong: names with commas between them, `all` or `none`. Default: all.
+    #[arg(long, value_name = "LIST", value_parser = faults)]
+    pub faults: Option<Faults>,
+    /// Seeds that run side by side. Default: one per processor.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// Do not look for a smaller plan after a violation.
+    #[arg(long)]
+    pub no_shrink: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The value of `--faults`.
+#[derive(Clone, Debug)]
+pub struct Faults(pub Vec<FaultKind>);
+
+fn faults(text: &str) -> Result<Faults, String> {
+    let kind = |name: &str| {
+        FaultKind::parse(name).ok_or_else(|| {
+            let names: Vec<&str> = FaultKind::ALL.iter().map(|kind| kind.name()).collect();
+            format!("there is no fault '{name}'; there are all, none, {}", names.join(", "))
+        })
+    };
+    match text {
+        "all" => Ok(Faults(FaultKind::ALL.to_vec())),
+        "none" => Ok(Faults(Vec::new())),
+        list => list.split(',').map(|name| kind(name.trim())).collect::<Result<_, _>>().map(Faults),
+    }
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "write a number of minutes, such as 3 or 0.5".to_owned())?;
+    match minutes > 0.0 && minutes <= 1e6 {
+        true => Ok(Duration::from_secs_f64(minutes * 60.0)),
+        false => Err("write a positive number of minutes, such as 3 or 0.5".into()),
+    }
 }
 
 /// `levee inspect`.

@@ -59,6 +59,18 @@ pub fn progress(message: &'static str) -> ProgressBar {
     bar
 }
 
+/// A bar of things that are counted, a spinner if nobody knows how many; on a terminal, nothing elsewhere.
+pub fn count(what: &'static str, total: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, target());
+    let template = match total {
+        Some(_) => "{msg} {wide_bar} {pos} of {len}, {per_sec}, {eta} left",
+        None => "{spinner} {pos} {msg}, {per_sec} ({elapsed})",
+    };
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
+    bar.set_message(what);
+    bar
+}
+
 fn target() -> ProgressDrawTarget {
     match io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),

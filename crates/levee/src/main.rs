@@ -1,7 +1,7 @@
 //! `levee`: an elastic block store, its command line.
 //!
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
-//! ([`client`]), [`inspect`] looks at one that does not run. What is printed goes to standard output, as text or with
+//! ([`client`]), [`inspect`] looks at one that does not run, [`verify`] tests this build in simulated worlds. What is printed goes to standard output, as text or with
 //! `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 mod cli;
@@ -9,6 +9,7 @@ mod client;
 mod console;
 mod inspect;
 mod up;
+mod verify;
 mod volume;
 
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use base::Error;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Lab};
 
 /// The data path allocates page-aligned buffers for each request, which the C library is slow at.
 #[global_allocator]
@@ -25,13 +26,16 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = console::start_logging(cli.log.as_deref()) {
+    // What goes wrong in a simulated world is meant to, and nothing to warn about.
+    let quiet = matches!(cli.command, Command::Lab(_)).then_some("off");
+    if let Err(error) = console::start_logging(cli.log.as_deref().or(quiet)) {
         return fail(&error);
     }
     let done = match cli.command {
         Command::Up(options) => up::run(options),
         Command::Volume(command) => volume::run(command),
         Command::Inspect(options) => inspect::run(options),
+        Command::Lab(Lab::Verify(options)) => verify::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,118 @@
+//! What a run, or many, have really exercised: a checker that never saw a crash proves nothing about crashes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::Instant;
+use serde::Serialize;
+
+use super::plan::FaultKind;
+
+/// Counts of one run or of many.
+#[derive(Clone, Default, Debug, Serialize)]
+pub struct Coverage {
+    /// Requests that were answered with success.
+    pub requests: u64,
+    /// Requests that were answered with an error.
+    pub failed_requests: u64,
+    /// Requests whose connection broke.
+    pub broken_requests: u64,
+    /// Attachments.
+    pub attachments: u64,
+    /// Volumes that were deleted.
+    pub deletions: u64,
+    /// Recoveries that ended.
+    pub recoveries: u64,
+    /// Starts that were refused, where that is allowed.
+    pub refused_starts: u64,
+    /// Crashes, and those with requests in flight.
+    pub crashes: u64,
+    /// See `crashes`.
+    pub crashes_in_flight: u64,
+    /// Clean restarts.
+    pub restarts: u64,
+    /// Comparisons of the accounts of space with a full scan.
+    pub audits: u64,
+    /// Sectors whose history was checked.
+    pub sectors: u64,
+    /// Time of the world in which a request or a recovery was in progress.
+    #[serde(skip)]
+    pub busy: Duration,
+    /// Time of the world.
+    #[serde(skip)]
+    pub elapsed: Duration,
+    /// Accidents by kind.
+    #[serde(skip)]
+    pub faults: BTreeMap<FaultKind, u64>,
+}
+
+impl Coverage {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Coverage) {
+        self.requests += other.requests;
+        self.failed_requests += other.failed_requests;
+        self.broken_requests += other.broken_requests;
+        self.attachments += other.attachments;
+        self.deletions += other.deletions;
+        self.recoveries += other.recoveries;
+        self.refused_starts += other.refused_starts;
+        self.crashes += other.crashes;
+        self.crashes_in_flight += other.crashes_in_flight;
+        self.restarts += other.restarts;
+        self.audits += other.audits;
+        self.sectors += other.sectors;
+        self.elapsed += other.elapsed;
+        self.busy += other.busy;
+        for (&kind, &count) in &other.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+    }
+}
+
+/// Measures the time in which something is in progress.
+#[derive(Clone, Default, Debug)]
+pub struct BusyTime {
+    active: u64,
+    since: Instant,
+    total: Duration,
+}
+
+impl BusyTime {
+    /// One more thing is in progress.
+    pub fn begin(&mut self, now: Instant) {
+        if self.active == 0 {
+            self.since = now;
+        }
+        self.active += 1;
+    }
+
+    /// One thing is no longer.
+    pub fn end(&mut self, now: Instant) {
+        self.active -= 1;
+        if self.active == 0 {
+            self.total += now.since(self.since);
+        }
+    }
+
+    /// The sum of what is over.
+    pub fn total(&self) -> Duration {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_counts_once_however_much_goes_on() {
+        let mut busy = BusyTime::default();
+        busy.begin(Instant(10));
+        busy.begin(Instant(20));
+        busy.end(Instant(30));
+        busy.end(Instant(50));
+        busy.begin(Instant(100));
+        busy.end(Instant(101));
+        assert_eq!(busy.total(), Duration::from_nanos(41));
+    }
+}

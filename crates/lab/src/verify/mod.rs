@@ -1,0 +1,32 @@
+//! Verification: the whole store in a simulated world, under load and accidents, with checkers that would notice.
+//!
+//! **Intuition.** What runs here is the code that is shipped: `node` assembles it, the NBD frontend answers, the engine
+//! writes; only the world below `runtime` is simulated. A seed gives a [`plan`]: disks, volumes, what clients do and
+//! what goes wrong when. The run ([`run`]) carries it out; [`clients`] write down everything they asked and saw
+//! ([`history`]); at the end each sector must look like a register to everybody ([`crate::linearizability`]), the store
+//! must have recovered each time, and nothing may be left of what was deleted.
+//!
+//! **Names.** A *run* is one seed. A *violation* is something that a correct store never does; it is reported with the
+//! seed, and [`shrink_plan`] looks for a smaller plan that still shows it.
+
+pub mod clients;
+pub mod coverage;
+pub mod history;
+pub mod nbd;
+pub mod panics;
+pub mod plan;
+pub mod run;
+
+use crate::shrink::{Shrunk, shrink};
+
+pub use self::coverage::Coverage;
+pub use self::plan::{FaultKind, Plan};
+pub use self::run::{Outcome, run};
+
+/// A smaller plan that still ends with a violation, found within so many runs.
+pub fn shrink_plan(plan: &Plan, runs_max: usize) -> Shrunk<plan::Step> {
+    shrink(plan.steps.clone(), runs_max, |steps| {
+        let smaller = Plan { steps: steps.to_vec(), ..plan.clone() };
+        run(&smaller).violation.is_some()
+    })
+}

@@ -1,0 +1,496 @@
+//! What one run does: drawn from its seed before anything happens, as plain data that can be printed, cut and run again.
+//!
+//! Names: the *shape* is what does not change (disks, copies, sizes, clients); *steps* are a list of requests,
+//! accidents and pauses. Workers take the steps in order, each when it has nothing else to do, so that as many requests
+//! are in flight as there are workers, and an accident happens in the middle of them. Cutting steps out of the list
+//! gives another valid plan: that is what the shrinker does.
+//!
+//! The *budget*: which accidents a seed may have follows from the promise that it tests, never the other way round.
+//! See [`Promise`].
+
+use std::ops::Range;
+use std::time::Duration;
+
+use base::{GIB, KIB, MIB, Prng, SECTOR};
+
+/// What must hold in a run, whatever goes wrong within its budget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Promise {
+    /// Every request is answered, nothing fails but what a crash or a broken connection interrupts.
+    Flawless,
+    /// One disk of several misbehaves at a time: requests may fail meanwhile, nothing is lost.
+    NothingLost,
+    /// The only copy of some bytes may be destroyed: requests may fail for good, and a start may be refused; wrong
+    /// bytes are still never returned.
+    NeverWrong,
+}
+
+/// A kind of accident, as the command line names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FaultKind {
+    /// The process dies; writes that it had in flight may land later.
+    Kill,
+    /// The machine loses power: what was not synced survives or not, sector by sector, name by name.
+    PowerLoss,
+    /// A crash, and another one while the next life begins.
+    RestartStorm,
+    /// The process does not run for a while.
+    Pause,
+    /// The clock jumps forwards.
+    ClockJump,
+    /// The clock runs too fast or too slow.
+    ClockDrift,
+    /// No packets pass between client and server, in one direction or both, for a while.
+    Partition,
+    /// All connections break.
+    Reset,
+    /// A disk takes 10 to 1,000 times as long for a while.
+    SlowDisk,
+    /// There is no room for a while.
+    FullDisk,
+    /// Reads end with an error.
+    ReadError,
+    /// Writes end with an error, and some of their sectors are on the disk.
+    WriteError,
+    /// Syncs end with an error.
+    SyncError,
+    /// Writes are cut short.
+    ShortWrite,
+    /// Writes are reported as done, and never happened.
+    LostWrite,
+    /// Writes are reported as done, and went elsewhere.
+    MisdirectedWrite,
+    /// Bits flip on the medium.
+    Rot,
+    /// A disk vanishes, and returns as it was, or as it was some time before.
+    LostDisk,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [FaultKind; 18] = [
+        FaultKind::Kill,
+        FaultKind::PowerLoss,
+        FaultKind::RestartStorm,
+        FaultKind::Pause,
+        FaultKind::ClockJump,
+        FaultKind::ClockDrift,
+        FaultKind::Partition,
+        FaultKind::Reset,
+        FaultKind::SlowDisk,
+        FaultKind::FullDisk,
+        FaultKind::ReadError,
+        FaultKind::WriteError,
+        FaultKind::SyncError,
+        FaultKind::ShortWrite,
+        FaultKind::LostWrite,
+        FaultKind::MisdirectedWrite,
+        FaultKind::Rot,
+        FaultKind::LostDisk,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Kill => "kill",
+            FaultKind::PowerLoss => "power-loss",
+            FaultKind::RestartStorm => "restart-storm",
+            FaultKind::Pause => "pause",
+            FaultKind::ClockJump => "clock-jump",
+            FaultKind::ClockDrift => "clock-drift",
+            FaultKind::Partition => "partition",
+            FaultKind::Reset => "reset",
+            FaultKind::SlowDisk => "slow-disk",
+            FaultKind::FullDisk => "full-disk",
+            FaultKind::ReadError => "read-error",
+            FaultKind::WriteError => "write-error",
+            FaultKind::SyncError => "sync-error",
+            FaultKind::ShortWrite => "short-write",
+            FaultKind::LostWrite => "lost-write",
+            FaultKind::MisdirectedWrite => "misdirected-write",
+            FaultKind::Rot => "rot",
+            FaultKind::LostDisk => "lost-disk",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn parse(name: &str) -> Option<FaultKind> {
+        FaultKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether everything stays true with one copy: nothing that was synced is touched.
+    fn is_harmless(self) -> bool {
+        !self.needs_another_copy()
+    }
+
+    /// Whether bytes of one disk may be gone, wrong or unreadable.
+    fn needs_another_copy(self) -> bool {
+        use FaultKind::*;
+        matches!(self, ReadError | WriteError | SyncError | LostWrite | MisdirectedWrite | Rot | LostDisk)
+    }
+}
+
+/// What does not change during a run.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// What must hold.
+    pub promise: Promise,
+    /// Disks, each with one directory of the store.
+    pub disks: usize,
+    /// Copies of everything.
+    pub copies: u8,
+    /// The disk that may misbehave, where one may.
+    pub bad_disk: usize,
+    /// How long a disk takes for an operation.
+    pub disk_latency: Duration,
+    /// Bytes of each disk.
+    pub disk_bytes: u64,
+    /// Volumes that exist at a time.
+    pub volumes: usize,
+    /// Bytes of each volume.
+    pub volume_bytes: u64,
+    /// Sectors that are used of each volume.
+    pub sectors: Range<u64>,
+    /// Connections that share the volumes; each takes a connection to each volume.
+    pub clients: usize,
+    /// Requests that one client has in flight at most.
+    pub depth: usize,
+    /// Size from which on writes skip the journal.
+    pub large_write_bytes: u64,
+    /// When a segment's cache is dumped.
+    pub segment_cache_bytes: u64,
+    /// Size of a journal file.
+    pub journal_file_bytes: u64,
+    /// Size of a data file.
+    pub data_file_bytes: u64,
+    /// Packets of which one is lost.
+    pub packet_loss_one_in: u64,
+}
+
+/// What a client asks for. Ranges are sectors of the volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Reads a range.
+    Read(Range<u64>),
+    /// Writes a range, every sector with a value that nothing else writes.
+    Write(Range<u64>),
+    /// TRIM.
+    Discard(Range<u64>),
+    /// WRITE_ZEROES; with `allocate`, as data.
+    WriteZeroes {
+        /// The range.
+        range: Range<u64>,
+        /// NO_HOLE.
+        allocate: bool,
+    },
+    /// FLUSH.
+    Flush,
+}
+
+/// One thing that happens in a run.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// A client asks volume `volume` for something.
+    Ask {
+        /// The number of the volume.
+        volume: usize,
+        /// What.
+        request: Request,
+    },
+    /// The worker that takes it does nothing for a while.
+    Idle(Duration),
+    /// Closes the connections of one client; it attaches again when it needs to.
+    Reattach,
+    /// Deletes a volume and makes another one of the same name.
+    Replace(usize),
+    /// Stops the store cleanly, and starts it again.
+    Restart,
+    /// Something goes wrong, so long after the step was taken.
+    Accident {
+        /// What.
+        fault: Fault,
+        /// When.
+        after: Duration,
+    },
+}
+
+/// Something that goes wrong, with all its particulars.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Fault {
+    /// The process is killed, and starts again after `down`.
+    Kill {
+        /// Until the next life.
+        down: Duration,
+    },
+    /// The same with the whole machine.
+    PowerLoss {
+        /// Until the next life.
+        down: Duration,
+    },
+    /// Crashes again and again while starting.
+    RestartStorm {
+        /// How long each of the lives lasts.
+        lives: Vec<Duration>,
+        /// Whether it is the machine that fails.
+        power: bool,
+    },
+    /// The server's process does not run.
+    Pause(Duration),
+    /// The server's clock jumps.
+    ClockJump(Duration),
+    /// The server's clock gains so many millionths from now on.
+    ClockDrift(i64),
+    /// Packets to the server, from it, or both, stop for so long.
+    Partition {
+        /// From client to server.
+        there: bool,
+        /// From server to client.
+        back: bool,
+        /// For how long.
+        span: Duration,
+    },
+    /// All connections break.
+    Reset,
+    /// A disk is slow.
+    SlowDisk {
+        /// Which.
+        disk: usize,
+        /// How many times.
+        factor: u64,
+        /// For how long.
+        span: Duration,
+    },
+    /// The disks have no room but `spare_bytes`.
+    FullDisk {
+        /// Bytes that may still be allocated.
+        spare_bytes: u64,
+        /// For how long.
+        span: Duration,
+    },
+    /// The next `count` operations of a kind on a disk go wrong.
+    Disk {
+        /// Which.
+        disk: usize,
+        /// In which way.
+        fault: runtime::sim::Fault,
+        /// How often.
+        count: u64,
+    },
+    /// Bytes on a disk flip, at random places of random files.
+    Rot {
+        /// Which.
+        disk: usize,
+        /// How many places.
+        places: u64,
+        /// Chooses them.
+        seed: u64,
+    },
+    /// A disk vanishes, and returns; `stale` with what it held when the run was that many crashes younger.
+    LostDisk {
+        /// Which.
+        disk: usize,
+        /// For how long.
+        span: Duration,
+        /// Whether it returns as an older copy of itself.
+        stale: bool,
+    },
+}
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The world's seed.
+    pub seed: u64,
+    /// What does not change.
+    pub shape: Shape,
+    /// What happens, in order.
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// The plan of a seed, with accidents of `kinds` only.
+    pub fn draw(seed: u64, kinds: &[FaultKind]) -> Plan {
+        let mut prng = Prng::new(seed ^ 0x6c61_6221);
+        let shape = Shape::draw(&mut prng);
+        let allowed: Vec<FaultKind> = kinds.iter().copied().filter(|kind| shape.allows(*kind)).collect();
+        let count = prng.between(60, 500);
+        // Accidents are rare in some runs and everything in others.
+        let accident_one_in = *prng.pick(&[15, 40, 120]);
+        let steps = (0..count)
+            .map(|_| match allowed.is_empty() || !prng.one_in(accident_one_in) {
+                true => shape.draw_step(&mut prng),
+                false => {
+                    let kind = *prng.pick(&allowed);
+                    let latest_ns = *prng.pick(&[1, 100_000, 5_000_000]);
+                    let after = Duration::from_nanos(prng.below(latest_ns));
+                    Step::Accident { fault: shape.draw_fault(kind, &mut prng), after }
+                }
+            })
+            .collect();
+        Plan { seed, shape, steps }
+    }
+}
+
+fn micros(prng: &mut Prng, low: u64, high: u64) -> Duration {
+    Duration::from_micros(prng.between(low, high))
+}
+
+impl Shape {
+    fn draw(prng: &mut Prng) -> Shape {
+        let promise = *prng.pick(&[Promise::Flawless, Promise::NothingLost, Promise::NothingLost, Promise::NeverWrong]);
+        let (disks, copies) = match promise {
+            Promise::Flawless => *prng.pick(&[(1, 1), (1, 1), (2, 1), (2, 2), (3, 2)]),
+            Promise::NothingLost => *prng.pick(&[(2, 2), (2, 2), (3, 2), (3, 3)]),
+            Promise::NeverWrong => *prng.pick(&[(1, 1), (2, 1), (2, 2)]),
+        };
+        let volume_bytes = *prng.pick(&[MIB, 64 * MIB, 10 * GIB]);
+        let used = (*prng.pick(&[64, 512, 2048])).min(volume_bytes / SECTOR);
+        // At an end of the volume, or across the border of two stripes.
+        let first = match prng.below(3) {
+            0 => 0,
+            1 => volume_bytes / SECTOR - used,
+            _ => (128 * KIB / SECTOR).saturating_sub(used / 2),
+        };
+        Shape {
+            promise,
+            disks,
+            copies,
+            bad_disk: prng.below(disks as u64) as usize,
+            disk_latency: match prng.below(3) {
+                0 => micros(prng, 1_000, 10_000),
+                _ => micros(prng, 5, 200),
+            },
+            disk_bytes: 256 * MIB,
+            volumes: prng.between(1, 3) as usize,
+            volume_bytes,
+            sectors: first..first + used,
+            clients: prng.between(1, 3) as usize,
+            depth: prng.between(1, 4) as usize,
+            large_write_bytes: *prng.pick(&[16 * KIB, 64 * KIB]),
+            segment_cache_bytes: *prng.pick(&[16 * KIB, 64 * KIB, 512 * KIB]),
+            journal_file_bytes: *prng.pick(&[512 * KIB, MIB]),
+            data_file_bytes: *prng.pick(&[64 * KIB, 256 * KIB, MIB]),
+            packet_loss_one_in: *prng.pick(&[0, 0, 200]),
+        }
+    }
+
+    /// Whether an accident leaves the promise whole.
+    fn allows(&self, kind: FaultKind) -> bool {
+        match self.promise {
+            Promise::Flawless => kind.is_harmless(),
+            Promise::NothingLost | Promise::NeverWrong => true,
+        }
+    }
+
+    fn draw_range(&self, prng: &mut Prng, len: u64) -> Range<u64> {
+        let all = self.sectors.end - self.sectors.start;
+        let mut len = len.clamp(1, all);
+        let mut start = prng.below(all - len + 1);
+        if prng.one_in(2) {
+            start = start / 8 * 8;
+            len = len.next_multiple_of(8).min(all - start);
+        }
+        self.sectors.start + start..self.sectors.start + start + len
+    }
+
+    fn draw_step(&self, prng: &mut Prng) -> Step {
+        let volume = prng.below(self.volumes as u64) as usize;
+        let longest = *prng.pick(&[1, 8, 24, 64, 320]);
+        let len = prng.between(1, longest);
+        let ask = |request| Step::Ask { volume, request };
+        match prng.below(200) {
+            0..=69 => ask(Request::Read(self.draw_range(prng, len))),
+            70..=159 => ask(Request::Write(self.draw_range(prng, len))),
+            160..=171 => ask(Request::Discard(self.draw_range(prng, len))),
+            172..=179 => {
+                let allocate = prng.one_in(2);
+                ask(Request::WriteZeroes { range: self.draw_range(prng, len), allocate })
+            }
+            180..=185 => ask(Request::Flush),
+            186..=194 => Step::Idle(Duration::from_nanos(prng.below(20_000_000))),
+            195..=197 => Step::Reattach,
+            198 => Step::Replace(volume),
+            _ => Step::Restart,
+        }
+    }
+
+    fn draw_fault(&self, kind: FaultKind, prng: &mut Prng) -> Fault {
+        let down_ns = *prng.pick(&[1_000, 1_000_000, 50_000_000]);
+        let down = Duration::from_nanos(prng.below(down_ns));
+        let any_disk = prng.below(self.disks as u64) as usize;
+        // Of several copies one stays intact, whatever happens to the others.
+        let disk = if self.promise == Promise::NeverWrong { any_disk } else { self.bad_disk };
+        let count = prng.between(1, 3);
+        let longest_ms = *prng.pick(&[5, 100, 2_000]);
+        let span = Duration::from_millis(prng.between(1, longest_ms));
+        let on_disk = |fault| Fault::Disk { disk, fault, count };
+        match kind {
+            FaultKind::Kill => Fault::Kill { down },
+            FaultKind::PowerLoss => Fault::PowerLoss { down },
+            FaultKind::RestartStorm => {
+                let lives = (0..prng.between(1, 4)).map(|_| micros(prng, 1, 20_000)).collect();
+                Fault::RestartStorm { lives, power: prng.one_in(2) }
+            }
+            FaultKind::Pause => Fault::Pause(span),
+            FaultKind::ClockJump => Fault::ClockJump(Duration::from_secs(prng.between(1, 4_000))),
+            FaultKind::ClockDrift => Fault::ClockDrift(prng.below(2_000) as i64 - 1_000),
+            FaultKind::Partition => {
+                let direction = prng.below(3);
+                Fault::Partition { there: direction != 0, back: direction != 1, span }
+            }
+            FaultKind::Reset => Fault::Reset,
+            FaultKind::SlowDisk => Fault::SlowDisk { disk: any_disk, factor: *prng.pick(&[10, 100, 1_000]), span },
+            FaultKind::FullDisk => Fault::FullDisk { spare_bytes: prng.below(MIB), span },
+            FaultKind::ReadError => on_disk(runtime::sim::Fault::ReadError),
+            FaultKind::WriteError => on_disk(runtime::sim::Fault::WriteError),
+            FaultKind::SyncError => on_disk(runtime::sim::Fault::SyncError),
+            FaultKind::ShortWrite => Fault::Disk { disk: any_disk, fault: runtime::sim::Fault::ShortWrite, count },
+            FaultKind::LostWrite => on_disk(runtime::sim::Fault::LostWrite),
+            FaultKind::MisdirectedWrite => on_disk(runtime::sim::Fault::MisdirectedWrite),
+            FaultKind::Rot => Fault::Rot { disk, places: prng.between(1, 8), seed: prng.next_u64() },
+            // A store of one disk that is put back as a whole cannot know.
+            FaultKind::LostDisk => Fault::LostDisk { disk, span, stale: prng.one_in(3) && self.disks > 1 },
+        }
+    }
+}
+
+impl Fault {
+    /// Its kind.
+    pub fn kind(&self) -> FaultKind {
+        match self {
+            Fault::Kill { .. } => FaultKind::Kill,
+            Fault::PowerLoss { .. } => FaultKind::PowerLoss,
+            Fault::RestartStorm { .. } => FaultKind::RestartStorm,
+            Fault::Pause(_) => FaultKind::Pause,
+            Fault::ClockJump(_) => FaultKind::ClockJump,
+            Fault::ClockDrift(_) => FaultKind::ClockDrift,
+            Fault::Partition { .. } => FaultKind::Partition,
+            Fault::Reset => FaultKind::Reset,
+            Fault::SlowDisk { .. } => FaultKind::SlowDisk,
+            Fault::FullDisk { .. } => FaultKind::FullDisk,
+            Fault::Rot { .. } => FaultKind::Rot,
+            Fault::LostDisk { .. } => FaultKind::LostDisk,
+            Fault::Disk { fault, .. } => match fault {
+                runtime::sim::Fault::ReadError => FaultKind::ReadError,
+                runtime::sim::Fault::WriteError => FaultKind::WriteError,
+                runtime::sim::Fault::SyncError => FaultKind::SyncError,
+                runtime::sim::Fault::ShortWrite => FaultKind::ShortWrite,
+                runtime::sim::Fault::LostWrite => FaultKind::LostWrite,
+                runtime::sim::Fault::MisdirectedWrite => FaultKind::MisdirectedWrite,
+                runtime::sim::Fault::Rot => FaultKind::Rot,
+                runtime::sim::Fault::Slow => FaultKind::SlowDisk,
+            },
+        }
+    }
+
+    /// Whether bytes may be gone afterwards without a sign.
+    pub fn is_silent(&self) -> bool {
+        use FaultKind::*;
+        matches!(self.kind(), LostWrite | MisdirectedWrite | Rot | LostDisk)
+    }
+
+    /// Whether requests may fail because of it while the store goes on.
+    pub fn may_fail_requests(&self) -> bool {
+        self.kind().needs_another_copy()
+    }
+}

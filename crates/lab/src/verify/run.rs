@@ -1,0 +1,344 @@
+//! One run: a world with a server and its clients, a plan, and the questions at its end.
+//!
+//! Flow: the store starts; workers take the steps of the plan; accidents are carried out from here, between two events
+//! of the world, each followed by its own end (a restart, a mended link). When the steps are done everything is healed,
+//! and the store must prove itself: it takes requests again, survives a clean restart, returns every sector as its
+//! history demands, looks intact to an offline inspection, and gives back all files when its volumes are deleted.
+//!
+//! Everything that is random comes from the plan or from the world's seed: the same plan gives the same history.
+
+mod hands;
+mod proof;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::Instant;
+use node::settings::EngineSettings;
+use node::{Node, Settings};
+use runtime::sim::{DiskOptions, DiskSnapshot, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
+use runtime::{Address, Class};
+use wire::api::Size;
+
+use self::hands::Hands;
+use super::clients::{Client, Share, Shared, Slot};
+use super::coverage::{BusyTime, Coverage};
+use super::history::History;
+use super::panics;
+use super::plan::{Plan, Promise};
+
+/// The port of the server.
+const PORT: u16 = 10809;
+/// How long a start may take when nothing is wrong any more.
+const START_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a clean stop may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(120);
+/// The pause before a start that was refused is tried again: each further one is twice as long, up to a limit.
+const START_PAUSE: Duration = Duration::from_millis(50);
+const START_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// So many refusals in a row, over half a minute, are for good.
+const REFUSED_MAX: u32 = 12;
+/// Journal files that the engine may have.
+const JOURNAL_FILES: usize = 4;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// A hash over every operation and outcome of the world, with their times.
+    pub hash: u64,
+    /// What it exercised.
+    pub coverage: Coverage,
+    /// What a correct store would not have done.
+    pub violation: Option<String>,
+}
+
+/// Carries a plan out. A panic of the code under test is a violation, too.
+pub fn run(plan: &Plan) -> Outcome {
+    let world = World::new(plan.seed);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut run = Run::new(&world, plan);
+        run.work();
+        run.prove();
+        std::mem::replace(&mut run.state.borrow_mut().server, Server::Down).forget();
+        let mut shared = run.share.borrow_mut();
+        shared.coverage.busy = shared.busy.total();
+        shared.coverage.elapsed = world.now().since(Instant::ZERO);
+        (shared.coverage.clone(), shared.violation.take())
+    }));
+    let (coverage, violation) = result.unwrap_or_else(|panic| {
+        let text = panics::last().or_else(|| panic.downcast_ref::<String>().cloned());
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        (Coverage::default(), Some(text.unwrap_or_else(|| "a panic without a message".into())))
+    });
+    let hash = world.history_hash() ^ coverage.requests.rotate_left(32) ^ coverage.failed_requests;
+    Outcome { hash, coverage, violation }
+}
+
+/// The server's process.
+enum Server {
+    Down,
+    /// Which life it is, and when it began.
+    Starting,
+    Up(Box<Node>),
+}
+
+impl Server {
+    /// Lets go of a life that is over: what it had in flight keeps its memory.
+    fn forget(self) {
+        if let Server::Up(node) = self {
+            node.forget_in_flight();
+        }
+    }
+}
+
+/// What callbacks of the world share with the run.
+struct State {
+    server: Server,
+    /// Counts starts, so that an accident meant for one life does not end another.
+    life: u64,
+    /// Why the last start was refused.
+    refusal: Option<String>,
+    /// Whether it was the last one that began.
+    is_refused: bool,
+    /// The pause before the next try, and how many were refused in a row.
+    pause: Duration,
+    refused: u32,
+    /// What the disk that may misbehave held some time ago.
+    snapshot: Option<DiskSnapshot>,
+    /// A disk returned as it was some time ago.
+    is_stale: bool,
+    /// The next start brings an older directory up to date.
+    override_next: bool,
+}
+
+struct Run {
+    world: World,
+    plan: Plan,
+    server: NodeId,
+    clients: NodeId,
+    settings: Rc<Settings>,
+    disks: Rc<Vec<SimDisk>>,
+    share: Share,
+    state: Rc<RefCell<State>>,
+    client: Rc<Client>,
+    others: Vec<Rc<Client>>,
+}
+
+impl Run {
+    fn new(world: &World, plan: &Plan) -> Run {
+        let shape = &plan.shape;
+        world.set_network(NetworkOptions { loss_one_in: shape.packet_loss_one_in, ..NetworkOptions::default() });
+        let disk = DiskOptions { latency: shape.disk_latency, capacity: shape.disk_bytes, ..DiskOptions::default() };
+        let paths: Vec<PathBuf> = (0..shape.disks).map(|i| format!("/disk{i}").into()).collect();
+        let server = world.add_node(NodeOptions::with_disks(paths.clone(), &disk));
+        let clients = world.add_node(NodeOptions::default());
+        let address = world.address(server);
+        let mut settings = Settings {
+            directories: paths.iter().map(|path| path.join("levee")).collect(),
+            copies: Some(shape.copies),
+            memory: Size::Bytes(base::limits::MEMORY_MIN),
+            engine: EngineSettings {
+                journal_file: Size::Bytes(shape.journal_file_bytes),
+                journal_files: JOURNAL_FILES,
+                data_file: Size::Bytes(shape.data_file_bytes),
+                segment_cache: Size::Bytes(shape.segment_cache_bytes),
+                large_write: Size::Bytes(shape.large_write_bytes),
+                ..EngineSettings::default()
+            },
+            ..Settings::default()
+        };
+        settings.nbd.listen = (address, PORT).into();
+        settings.api.is_off = true;
+        let share = Rc::new(RefCell::new(Shared {
+            shape: shape.clone(),
+            steps: VecDeque::from(plan.steps.clone()),
+            history: History::default(),
+            coverage: Coverage::default(),
+            slots: vec![Slot::default(); shape.volumes],
+            accidents: Vec::new(),
+            restart_wanted: false,
+            store: None,
+            in_flight: 0,
+            busy: BusyTime::default(),
+            workers: 0,
+            errors_allowed: false,
+            trouble_at: Instant::ZERO,
+            full_allowed: false,
+            may_be_older: false,
+            is_given_up: false,
+            violation: None,
+        }));
+        let handle = world.start_loop(clients);
+        let nbd = Address::Tcp((address, PORT).into());
+        let state = State {
+            server: Server::Down,
+            life: 0,
+            refusal: None,
+            is_refused: false,
+            pause: START_PAUSE,
+            refused: 0,
+            snapshot: None,
+            is_stale: false,
+            override_next: false,
+        };
+        Run {
+            world: world.clone(),
+            server,
+            clients,
+            settings: Rc::new(settings),
+            disks: Rc::new(paths.iter().map(|path| world.disk(server, path)).collect()),
+            client: Client::new(&handle, &nbd, &share),
+            others: (1..shape.clients).map(|_| Client::new(&handle, &nbd, &share)).collect(),
+            share,
+            state: Rc::new(RefCell::new(state)),
+            plan: plan.clone(),
+        }
+    }
+
+    /// The steps of the plan.
+    fn work(&mut self) {
+        self.hands().start(&self.world);
+        self.wait_until_up();
+        let clients = std::iter::once(&self.client).chain(&self.others);
+        for client in clients {
+            for _ in 0..self.plan.shape.depth {
+                self.share.borrow_mut().workers += 1;
+                client.handle().spawn(Class::Io, "lab worker", client.clone().work()).detach();
+            }
+        }
+        loop {
+            let share = self.share.clone();
+            self.world.run_until(|| {
+                let shared = share.borrow();
+                shared.workers == 0 || !shared.accidents.is_empty() || shared.restart_wanted
+            });
+            let accidents = std::mem::take(&mut self.share.borrow_mut().accidents);
+            for (fault, after) in accidents {
+                let hands = self.hands();
+                self.world.after(after, move |world| hands.cause(world, &fault));
+            }
+            if std::mem::take(&mut self.share.borrow_mut().restart_wanted) {
+                self.restart_cleanly();
+            }
+            if self.share.borrow().workers == 0 {
+                break;
+            }
+        }
+    }
+
+    fn promise(&self) -> Promise {
+        self.plan.shape.promise
+    }
+
+    fn is_over(&self) -> bool {
+        self.share.borrow().violation.is_some()
+    }
+
+    fn hands(&self) -> Hands {
+        Hands {
+            server: self.server,
+            clients: self.clients,
+            client_handle: self.client.handle().clone(),
+            settings: self.settings.clone(),
+            disks: self.disks.clone(),
+            bad_disk: self.plan.shape.bad_disk,
+            disk_bytes: self.plan.shape.disk_bytes,
+            promise: self.plan.shape.promise,
+            share: self.share.clone(),
+            state: self.state.clone(),
+        }
+    }
+
+    /// Ends everything that is wrong.
+    fn heal(&self) {
+        // Accidents that were still to come, and the ends of others.
+        self.world.run_for(Duration::from_secs(5));
+        self.world.heal(self.server, self.clients);
+        self.world.set_clock_drift(self.server, 0);
+        for disk in &*self.disks {
+            disk.stop_injections();
+            disk.set_slowness(1);
+            disk.set_capacity(self.plan.shape.disk_bytes);
+            disk.come_back();
+        }
+        self.world.set_network(NetworkOptions::default());
+    }
+
+    /// Waits for the store; says whether it came up. Where it may refuse to start for good, it need not.
+    fn wait_until_up(&self) -> bool {
+        let deadline = self.world.now() + START_PATIENCE;
+        let (state, world, share) = (self.state.clone(), self.world.clone(), self.share.clone());
+        self.world.run_until(|| {
+            matches!(state.borrow().server, Server::Up(_))
+                || world.now() > deadline
+                || share.borrow().violation.is_some()
+        });
+        if matches!(self.state.borrow().server, Server::Up(_)) {
+            return true;
+        }
+        let refusal = self.state.borrow().refusal.clone();
+        let mut shared = self.share.borrow_mut();
+        match refusal {
+            Some(_) if self.promise() == Promise::NeverWrong => shared.coverage.refused_starts += 1,
+            Some(refusal) => shared.fail(format!("the store does not start although nothing is wrong: {refusal}")),
+            None => shared.fail(format!("a start did not end within {START_PATIENCE:?}")),
+        }
+        false
+    }
+
+    /// Stops the store; says whether it did.
+    fn stop(&self) -> bool {
+        let node = {
+            let mut state = self.state.borrow_mut();
+            match std::mem::replace(&mut state.server, Server::Down) {
+                Server::Up(node) => node,
+                other => {
+                    // A crash came first.
+                    state.server = other;
+                    return false;
+                }
+            }
+        };
+        let handle = self.share.borrow_mut().store.take().map(|(handle, _)| handle);
+        let Some(handle) = handle else { return false };
+        let stopped = Rc::new(RefCell::new(None));
+        let result = stopped.clone();
+        let stopping = async move { *result.borrow_mut() = Some(node.stop().await) };
+        handle.spawn(Class::Io, "lab stop", stopping).detach();
+        let (life, state) = (self.state.borrow().life, self.state.clone());
+        // A kill that was on its way may come first; its restart then makes another life.
+        let (world, deadline) = (&self.world, self.world.now() + STOP_PATIENCE);
+        world.run_until(|| stopped.borrow().is_some() || state.borrow().life != life || world.now() > deadline);
+        let Some(result) = stopped.borrow_mut().take() else {
+            if state.borrow().life == life {
+                if self.promise() != Promise::NeverWrong {
+                    self.share.borrow_mut().fail(format!("a clean stop did not end within {STOP_PATIENCE:?}"));
+                }
+                // The operator loses patience.
+                self.world.kill(self.server);
+                return true;
+            }
+            return false;
+        };
+        let mut shared = self.share.borrow_mut();
+        match result {
+            Err(error) if !shared.errors_allowed && !shared.full_allowed => {
+                shared.fail(format!("a clean stop failed: {error}"));
+            }
+            _ => shared.coverage.restarts += 1,
+        }
+        true
+    }
+
+    fn restart_cleanly(&self) {
+        if self.stop() {
+            self.hands().start(&self.world);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What must be true in the end, whatever happened before.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use runtime::sim::SimDisk;
+
+use super::super::clients::name_of;
+use super::super::plan::{Promise, Request};
+use super::{JOURNAL_FILES, Run, Server};
+
+/// How long space may take to come back.
+const SPACE_PATIENCE: Duration = Duration::from_secs(120);
+/// Sectors that one read of the last check asks for.
+const CHECK_SECTORS: u64 = 256;
+
+impl Run {
+    /// What must be true in the end.
+    pub(super) fn prove(&mut self) {
+        self.heal();
+        if !self.wait_until_up() || self.is_over() {
+            return;
+        }
+        self.settle_down();
+        self.count_journals();
+        self.audit();
+        self.restart_cleanly();
+        if !self.wait_until_up() || self.is_over() {
+            return;
+        }
+        self.read_everything();
+        if self.is_over() || !self.stop() {
+            return;
+        }
+        self.inspect();
+        if self.is_over() {
+            return;
+        }
+        self.hands().start(&self.world);
+        if !self.wait_until_up() || self.is_over() {
+            return;
+        }
+        self.delete_everything();
+        let mut shared = self.share.borrow_mut();
+        if shared.may_be_older {
+            // That every byte is one that was written there has been checked at each read.
+            return;
+        }
+        let checked = shared.history.check();
+        shared.coverage.sectors += shared.history.registers() as u64;
+        if let Err(what) = checked {
+            shared.fail(what);
+        }
+    }
+
+    /// Gives repairs and collection some time, then takes nothing for excuse any more.
+    fn settle_down(&self) {
+        self.world.run_for(Duration::from_secs(10));
+        let mut shared = self.share.borrow_mut();
+        shared.errors_allowed &= self.promise() == Promise::NeverWrong;
+        shared.full_allowed = false;
+    }
+
+    /// The journal is bounded, however often the store came and went.
+    pub(super) fn count_journals(&self) {
+        let paths = self.disks.iter().flat_map(SimDisk::files).map(|(path, _)| path);
+        let journals: BTreeSet<_> = paths.filter_map(|path| named(&path, "journal-")).collect();
+        if journals.len() > JOURNAL_FILES && self.promise() != Promise::NeverWrong {
+            self.share
+                .borrow_mut()
+                .fail(format!("{} journal files, at most {JOURNAL_FILES} are allowed", journals.len()));
+        }
+    }
+
+    /// The accounts of space agree with a full scan. Work in the background moves files between two looks: only what
+    /// is wrong twice is wrong.
+    fn audit(&self) {
+        if self.promise() == Promise::NeverWrong {
+            // With no good disk a file may stay that nobody needs; the next start removes it.
+            return;
+        }
+        let mut wrong: Option<BTreeSet<String>> = None;
+        for _ in 0..3 {
+            let Some(found) = self.look() else { return };
+            let found: BTreeSet<String> = found.into_iter().collect();
+            let both = wrong.map_or(found.clone(), |before| before.intersection(&found).cloned().collect());
+            if both.is_empty() {
+                return;
+            }
+            wrong = Some(both);
+            self.world.run_for(Duration::from_secs(2));
+        }
+        if let Some(wrong) = wrong {
+            self.share.borrow_mut().fail(format!("the accounts are wrong: {wrong:?}"));
+        }
+    }
+
+    fn look(&self) -> Option<Vec<String>> {
+        let (handle, _) = self.share.borrow().store.clone()?;
+        let auditing = match &self.state.borrow().server {
+            Server::Up(node) => node.audit(),
+            _ => return None,
+        };
+        let found = self.world.block_on(&handle, auditing);
+        let mut shared = self.share.borrow_mut();
+        match found {
+            Ok(found) => {
+                shared.coverage.audits += 1;
+                Some(found)
+            }
+            Err(_) if shared.errors_allowed => None,
+            Err(error) => {
+                shared.fail(format!("the index cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Reads all that was ever written, and writes once more.
+    pub(super) fn read_everything(&self) {
+        let (client, sectors, volumes) =
+            (self.client.clone(), self.plan.shape.sectors.clone(), self.plan.shape.volumes);
+        self.world.block_on(&self.client.handle().clone(), async move {
+            for volume in 0..volumes {
+                let mut at = sectors.start;
+                while at < sectors.end {
+                    let end = (at + CHECK_SECTORS).min(sectors.end);
+                    client.ask(volume, &Request::Read(at..end)).await;
+                    at = end;
+                }
+                client.ask(volume, &Request::Write(sectors.start..sectors.start + 1)).await;
+                client.ask(volume, &Request::Read(sectors.start..sectors.start + 1)).await;
+            }
+        });
+    }
+
+    /// Looks at the stopped store from outside.
+    pub(super) fn inspect(&self) {
+        let handle = self.world.restart(self.server);
+        let (inside, directories) = (handle.clone(), self.settings.directories.clone());
+        let inspecting = async move { node::inspect::inspect(&inside, &directories, |_, _| ()).await };
+        let report = self.world.block_on(&handle, inspecting);
+        let mut shared = self.share.borrow_mut();
+        match (report, self.promise()) {
+            (_, Promise::NeverWrong) => {}
+            (Err(error), _) => shared.fail(format!("the stopped store cannot be inspected: {error}")),
+            (Ok(report), Promise::Flawless) if !report.is_intact() => {
+                shared.fail(format!("the stopped store is damaged: {:?} {:?}", report.damage, report.refusals));
+            }
+            (Ok(report), _) if !report.refusals.is_empty() => {
+                shared.fail(format!("the stopped store would not start: {:?}", report.refusals));
+            }
+            _ => {}
+        }
+    }
+
+    /// Deletes all volumes; their space must come back.
+    pub(super) fn delete_everything(&self) {
+        let Some((handle, manager)) = self.share.borrow().store.clone() else { return };
+        let volumes = self.plan.shape.volumes;
+        let failed = self.world.block_on(&handle, async move {
+            for volume in 0..volumes {
+                if let Err(error) = manager.delete(&name_of(volume), true).await {
+                    return Some(error);
+                }
+            }
+            None
+        });
+        if self.promise() == Promise::NeverWrong {
+            return;
+        }
+        if let Some(error) = failed {
+            return self.share.borrow_mut().fail(format!("a volume cannot be deleted: {error}"));
+        }
+        let deadline = self.world.now() + SPACE_PATIENCE;
+        let left = || files_left(&self.disks);
+        while !left().is_empty() && self.world.now() < deadline {
+            self.world.run_for(Duration::from_millis(500));
+        }
+        let left = left();
+        if !left.is_empty() {
+            self.share.borrow_mut().fail(format!("files are left although every volume was deleted: {left:?}"));
+        }
+    }
+}
+
+/// Files that hold data of volumes.
+fn files_left(disks: &[SimDisk]) -> Vec<PathBuf> {
+    let paths = disks.iter().flat_map(SimDisk::files).map(|(path, _)| path);
+    paths.filter(|path| named(path, "data-").or_else(|| named(path, "table-")).is_some()).collect()
+}
+
+/// The rest of a file's name that begins so.
+fn named(path: &Path, prefix: &str) -> Option<String> {
+    path.file_name()?.to_str()?.strip_prefix(prefix).map(str::to_owned)
+}

@@ -1,0 +1,144 @@
+//! Every question of a run must be able to get a bad answer: a store is sabotaged behind its back, and must be caught.
+
+use runtime::OpenOptions;
+
+use super::super::plan::{FaultKind, Request, Step};
+use super::*;
+
+/// A run without accidents on one disk, whose requests are done.
+fn calm() -> (World, Run) {
+    let plan = (0..).map(|seed| Plan::draw(seed, &FaultKind::ALL)).find(|plan| {
+        plan.shape.promise == Promise::Flawless && plan.shape.disks == 1 && plan.shape.packet_loss_one_in == 0
+    });
+    let mut plan = plan.expect("a fourth of all are flawless");
+    plan.steps.retain(|step| matches!(step, Step::Ask { .. }));
+    let world = World::new(1);
+    let mut run = Run::new(&world, &plan);
+    run.work();
+    assert_eq!(run.share.borrow().violation, None);
+    (world, run)
+}
+
+fn violation(run: &Run) -> String {
+    run.share.borrow_mut().violation.take().expect("it is noticed")
+}
+
+fn ask(run: &Run, request: Request) {
+    let client = run.client.clone();
+    let handle = client.handle().clone();
+    run.world.block_on(&handle, async move { client.ask(0, &request).await });
+}
+
+fn make_files(run: &Run, names: impl IntoIterator<Item = String>) {
+    let (handle, _) = run.share.borrow().store.clone().expect("it is up");
+    let paths: Vec<_> = names.into_iter().map(|name| run.settings.directories[0].join(name)).collect();
+    let inside = handle.clone();
+    run.world.block_on(&handle, async move {
+        for path in paths {
+            inside.open(&path, OpenOptions { write: true, create: true, ..OpenOptions::default() }).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn nothing_is_wrong_with_a_calm_run() {
+    let (_world, mut run) = calm();
+    run.prove();
+    assert_eq!(run.share.borrow().violation, None);
+    let coverage = run.share.borrow().coverage.clone();
+    assert!(coverage.audits > 0 && coverage.sectors > 0 && coverage.restarts > 0);
+}
+
+#[test]
+fn files_that_are_left_are_noticed() {
+    let (_world, run) = calm();
+    make_files(&run, ["data-00000000deadbeef".to_owned()]);
+    run.delete_everything();
+    assert!(violation(&run).contains("data-00000000deadbeef"));
+}
+
+#[test]
+fn a_journal_without_bounds_is_noticed() {
+    let (_world, run) = calm();
+    make_files(&run, (0..=JOURNAL_FILES).map(|number| format!("journal-00000000deadbee{number}")));
+    run.count_journals();
+    assert!(violation(&run).contains("journal files"));
+}
+
+#[test]
+fn a_request_without_an_answer_is_noticed() {
+    let (world, run) = calm();
+    ask(&run, Request::Flush);
+    world.run_for(Duration::from_secs(100));
+    world.cut_link(run.server, run.clients);
+    ask(&run, Request::Flush);
+    assert!(violation(&run).contains("had no answer"));
+}
+
+#[test]
+fn an_error_without_a_reason_is_noticed() {
+    let (_world, run) = calm();
+    run.disks[0].set_capacity(0);
+    let sectors = run.plan.shape.sectors.clone();
+    for _ in 0..2_000 {
+        ask(&run, Request::Write(sectors.clone()));
+        if run.is_over() {
+            break;
+        }
+    }
+    assert!(violation(&run).contains("nothing was wrong"));
+}
+
+#[test]
+fn a_recovery_without_end_is_noticed() {
+    let (_world, run) = calm();
+    assert!(run.stop());
+    run.disks[0].set_slowness(10_000_000);
+    run.hands().start(&run.world);
+    assert!(!run.wait_until_up());
+    assert!(violation(&run).contains("did not end"));
+}
+
+#[test]
+fn a_store_that_does_not_start_is_noticed() {
+    let (_world, run) = calm();
+    assert!(run.stop());
+    let superblock = run.settings.directories[0].join("superblock");
+    let len = run.disks[0].content(superblock.strip_prefix("/disk0").unwrap()).len();
+    run.disks[0].overwrite(superblock.strip_prefix("/disk0").unwrap(), 0, &vec![0; len]);
+    run.hands().start(&run.world);
+    run.wait_until_up();
+    assert!(violation(&run).contains("does not start"));
+}
+
+#[test]
+fn a_lost_write_is_noticed() {
+    let (_world, run) = calm();
+    let sectors = run.plan.shape.sectors.clone();
+    assert!(run.stop());
+    let before = run.disks[0].snapshot();
+    run.hands().start(&run.world);
+    assert!(run.wait_until_up());
+    ask(&run, Request::Write(sectors));
+    assert!(run.stop());
+    run.disks[0].restore(&before);
+    run.hands().start(&run.world);
+    assert!(run.wait_until_up());
+    run.read_everything();
+    assert_eq!(run.share.borrow().violation, None, "the bytes are old, not wrong");
+    assert!(run.share.borrow_mut().history.check().unwrap_err().contains("cannot be explained"));
+}
+
+#[test]
+fn a_damaged_store_is_noticed() {
+    let (_world, run) = calm();
+    ask(&run, Request::Write(run.plan.shape.sectors.clone()));
+    assert!(run.stop());
+    for (path, len) in run.disks[0].files() {
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("data-")) {
+            run.disks[0].corrupt(&path, 4096..len);
+        }
+    }
+    run.inspect();
+    assert!(violation(&run).contains("damaged"));
+}
