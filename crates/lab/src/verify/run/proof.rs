@@ -62,9 +62,15 @@ impl Run {
         shared.full_allowed = false;
     }
 
+    /// Without one that was put back to an older state: the store leaves that alone, with all that is on it.
+    fn trusted_disks(&self) -> impl Iterator<Item = &SimDisk> {
+        let stale = self.state.borrow().is_stale.then_some(self.plan.shape.bad_disk);
+        self.disks.iter().enumerate().filter(move |(number, _)| Some(*number) != stale).map(|(_, disk)| disk)
+    }
+
     /// The journal is bounded, however often the store came and went.
     pub(super) fn count_journals(&self) {
-        let paths = self.disks.iter().flat_map(SimDisk::files).map(|(path, _)| path);
+        let paths = self.trusted_disks().flat_map(SimDisk::files).map(|(path, _)| path);
         let journals: BTreeSet<_> = paths.filter_map(|path| named(&path, "journal-")).collect();
         if journals.len() > JOURNAL_FILES && self.promise() != Promise::NeverWrong {
             self.share
@@ -174,7 +180,7 @@ impl Run {
             return self.share.borrow_mut().fail(format!("a volume cannot be deleted: {error}"));
         }
         let deadline = self.world.now() + SPACE_PATIENCE;
-        let left = || files_left(&self.disks);
+        let left = || files_left(self.trusted_disks());
         while !left().is_empty() && self.world.now() < deadline {
             self.world.run_for(Duration::from_millis(500));
         }
@@ -186,8 +192,8 @@ impl Run {
 }
 
 /// Files that hold data of volumes.
-fn files_left(disks: &[SimDisk]) -> Vec<PathBuf> {
-    let paths = disks.iter().flat_map(SimDisk::files).map(|(path, _)| path);
+fn files_left<'a>(disks: impl Iterator<Item = &'a SimDisk>) -> Vec<PathBuf> {
+    let paths = disks.flat_map(SimDisk::files).map(|(path, _)| path);
     paths.filter(|path| named(path, "data-").or_else(|| named(path, "table-")).is_some()).collect()
 }
 
