@@ -67,7 +67,9 @@ impl Hands {
                     // The operator knows what happened to the disk, and follows the advice.
                     state.override_next = state.is_stale && error.to_string().contains("older state of itself");
                     let allowed = hands.share.borrow().errors_allowed || hands.share.borrow().full_allowed;
-                    if !allowed && !state.override_next {
+                    // A clock that jumps shortens the wait for what a killed process has in flight.
+                    let is_early = error.to_string().contains("try again in a moment");
+                    if !allowed && !is_early && !state.override_next {
                         hands.share.borrow_mut().fail(format!("the store does not start: {error}"));
                     }
                     (state.refusal, state.is_refused) = (Some(error.to_string()), true);
