@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::units::{round_down, round_up};
-use base::{BLOCK, Error};
+use base::{BLOCK, Error, Result};
 use files::{FileKind, Store};
 use runtime::sync::{Budget, Event};
 
@@ -52,6 +52,8 @@ pub struct Admission {
     space_waiters: Cell<u64>,
     /// Nothing will be dumped any more: who waits is let through, and finds out.
     ended: Cell<bool>,
+    /// Dumps find no space, although it was promised: somebody else fills the disk.
+    is_stuck: Cell<bool>,
 }
 
 /// Space that no write may take.
@@ -105,6 +107,7 @@ impl Admission {
             full_hits: Cell::new(0),
             space_waiters: Cell::new(0),
             ended: Cell::new(false),
+            is_stuck: Cell::new(false),
         }
     }
 
@@ -123,21 +126,36 @@ impl Admission {
         self.bytes() > self.bytes_max / 2
     }
 
-    /// Waits until `bytes` of payload fit, or the gate has ended. What is admitted must be submitted before the next await.
-    pub async fn admit(&self, bytes: u64) {
+    /// Waits until `bytes` of payload fit, or the gate has ended. What is admitted must be submitted before the next
+    /// await.
+    ///
+    /// # Errors
+    /// `Full` where no room comes because dumps find no space.
+    pub async fn admit(&self, bytes: u64) -> Result<()> {
         let bytes = bytes + RECORD_OVERHEAD;
         if self.line.available() == 1 && self.fits(bytes) {
-            return;
+            return Ok(());
         }
         self.waits.set(self.waits.get() + 1);
         let _first = self.line.take(1).await;
         while !self.fits(bytes) && !self.ended.get() {
+            if self.is_stuck.get() {
+                self.waiting_for.set(0);
+                return Err(self.on_full());
+            }
             let freed = self.freed.wait();
             self.waiting_for.set(bytes);
             self.wanted.notify();
             freed.await;
         }
         self.waiting_for.set(0);
+        Ok(())
+    }
+
+    /// Dumps find no space, or do again: while they do not, who waits for memory is refused.
+    pub fn set_stuck(&self, is_stuck: bool) {
+        self.is_stuck.set(is_stuck);
+        self.freed.notify();
     }
 
     /// No room comes back any more: nobody waits for it from here on.

@@ -36,6 +36,8 @@ const BASES_IN_FLIGHT: usize = 16;
 const STEP_BLOCKS: usize = 16;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Tries of a dump that finds no space, within a second, before writers are refused that wait for it.
+const FULL_TRIES_MAX: u32 = 7;
 /// Tries of a dump while the engine is being closed, within a few seconds: a stop does not wait for a disk.
 const CLOSING_TRIES_MAX: u32 = 8;
 /// Tries of a dump before a base that no disk can read is given up: half a minute, with their pauses.
@@ -70,12 +72,17 @@ impl Core {
                 return self.dumped.notify();
             }
             tracing::warn!(segment = %segment.id(), %error, "a dump failed and is tried again");
+            if error.kind == ErrorKind::Full && tries >= FULL_TRIES_MAX {
+                self.admission.set_stuck(true);
+                self.fusion.refuse_waiting(&error);
+            }
             self.counters.dump_retries.set(self.counters.dump_retries.get() + 1);
             self.handle.sleep(pause).await;
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
             tries += 1;
         }
         drop(slot);
+        self.admission.set_stuck(false);
         self.counters.dumps.set(self.counters.dumps.get() + 1);
         self.counters.dump.borrow_mut().record(self.handle.now().nanos_since(started));
         self.copy_sparse_out();

@@ -83,7 +83,7 @@ impl Core {
         }
         let segment = self.segment(id)?;
         self.check_writable()?;
-        self.admission.admit(len).await;
+        self.admission.admit(len).await?;
         self.check_writable()?;
         tracing::trace!(target: "levee::stage", segment = %id, offset, len, "admitted");
         if len < self.options.large_write_bytes && len <= RECORD_DATA_MAX {
@@ -132,7 +132,7 @@ impl Core {
         check_range(offset, len)?;
         let segment = self.segment(id)?;
         self.check_writable()?;
-        self.admission.admit(0).await;
+        self.admission.admit(0).await?;
         self.check_writable()?;
         segment.check_exists()?;
         // Only the blocks at its ends may become data; they come out of the reserve, so that a full disk can be

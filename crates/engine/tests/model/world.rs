@@ -171,6 +171,8 @@ impl Run<'_> {
                 return Some(Life { handle, engine, store, _diagnose });
             }
             Some(Err(_)) if self.share.borrow().faulty => self.coverage.add("failed_opens", 1),
+            // What the killed process has in flight takes longer on a slow disk than a start waits.
+            Some(Err(error)) if error.message.contains("try again in a moment") => self.coverage.add("early_opens", 1),
             Some(Err(error)) => self.fail(&format!("the engine does not open: {error}")),
         }
         None

@@ -83,6 +83,8 @@ impl Local {
         let copies = (copies_wanted as usize).min(members.len());
         let need = HEADER + options.capacity;
         let full = || {
+            // Whoever is refused changes no file: others may have made room meanwhile.
+            self.touch_space();
             let free = base::units::format_size(self.space().free);
             let need = base::units::format_size(options.capacity);
             Error::full(format!(

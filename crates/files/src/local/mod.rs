@@ -65,8 +65,6 @@ pub use self::open::open;
 
 /// How long the room of the file systems, as they last said, is believed while files come and go.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
-/// With less than this part of the capacity free, each look at the room counts as a change.
-const SCARCE_DIVISOR: u64 = 16;
 
 /// How to open a store.
 #[derive(Clone, Debug)]
@@ -271,10 +269,6 @@ impl Local {
         let free = space::plan_usable(&mut rooms[..count], copies as usize).saturating_sub(HEADER);
         let used = self.allocated_bytes() / u64::from(copies);
         let capacity = self.options.capacity.unwrap_or(u64::MAX).min(used + free);
-        if free < capacity / SCARCE_DIVISOR {
-            // Whoever is refused for want of room changes no file: others may have made room meanwhile.
-            self.touch_space();
-        }
         StoreSpace { capacity, used, free: free.min(capacity.saturating_sub(used)) }
     }
 

@@ -86,7 +86,8 @@ fn an_error_without_a_reason_is_noticed() {
             break;
         }
     }
-    assert!(violation(&run).contains("nothing was wrong"));
+    let what = violation(&run);
+    assert!(what.contains("nothing was wrong"), "{what}");
 }
 
 #[test]
