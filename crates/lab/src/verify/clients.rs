@@ -324,7 +324,7 @@ pub async fn reconcile(share: &Share, manager: &Manager, volume: usize) {
     shared.slots[volume].exists = view.is_ok();
     shared.slots[volume].changing = false;
     match view {
-        Ok(view) if view.row.id.0 < shared.slots[volume].life => {
+        Ok(view) if view.row.id.0 < shared.slots[volume].life && !shared.may_be_older => {
             shared.fail(format!("volume v{volume} was made again under an older id, {}", view.row.id));
         }
         Ok(view) => shared.slots[volume].life = view.row.id.0,
