@@ -15,4 +15,4 @@ pub mod rules;
 pub mod service;
 pub mod table;
 
-pub use service::Manager;
+pub use service::{Connection, Manager};

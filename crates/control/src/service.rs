@@ -130,6 +130,16 @@ pub struct Call {
 #[derive(Clone)]
 pub struct Manager(Rc<Inner>);
 
+/// What [`Manager::connect`] has introduced to each other.
+#[must_use = "dropping it parts them"]
+pub struct Connection(Manager);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.part();
+    }
+}
+
 struct Inner {
     handle: Handle,
     table: RefCell<VolumeTable>,
@@ -164,15 +174,25 @@ impl Manager {
         })))
     }
 
-    /// Introduces the side that owns segments and the side that uses volumes.
-    pub fn connect(&self, owner: Rc<dyn VolumeOwner>, user: Rc<dyn VolumeUser>) {
+    /// Introduces the side that owns segments, the side that uses volumes, and whom to ask for snapshots, until the
+    /// connection is dropped: they know the manager, too, and would keep each other alive.
+    pub fn connect(
+        &self,
+        owner: Rc<dyn VolumeOwner>,
+        user: Rc<dyn VolumeUser>,
+        observer: Option<Rc<dyn Observer>>,
+    ) -> Connection {
         *self.0.owner.borrow_mut() = Some(owner);
         *self.0.user.borrow_mut() = Some(user);
+        *self.0.observer.borrow_mut() = observer;
+        Connection(self.clone())
     }
 
-    /// Says whom to ask for snapshots.
-    pub fn observe_with(&self, observer: Rc<dyn Observer>) {
-        *self.0.observer.borrow_mut() = Some(observer);
+    /// Ends what [`Manager::connect`] began.
+    fn part(&self) {
+        let Inner { owner, user, observer, .. } = &*self.0;
+        let parted = (owner.take(), user.take(), observer.take());
+        drop(parted);
     }
 
     /// Takes up the deletions that an earlier life did not finish, in the background.
@@ -365,9 +385,7 @@ impl Manager {
         self.0.closing.set(true);
         let _permit = self.0.turn.take(1).await;
         let log = self.0.log.borrow_mut().take();
-        self.0.owner.borrow_mut().take();
-        self.0.user.borrow_mut().take();
-        self.0.observer.borrow_mut().take();
+        self.part();
         match log {
             Some(log) => log.close().await,
             None => Ok(()),

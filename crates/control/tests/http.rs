@@ -51,8 +51,7 @@ fn answer(mailbox: async_channel::Receiver<Call>) {
     let options = service::Options { redundancy: Redundancy::Copies(1), accept_data_loss: false };
     let inside = handle.clone();
     let manager = world.block_on(&handle, async move { Manager::open(&inside, &store, options).await }).unwrap();
-    manager.connect(Rc::new(Others), Rc::new(Others));
-    manager.observe_with(Rc::new(Others));
+    let _connection = manager.connect(Rc::new(Others), Rc::new(Others), Some(Rc::new(Others)));
     while let Ok(call) = mailbox.recv_blocking() {
         let manager = manager.clone();
         let reply = world.block_on(&handle, async move { manager.handle(call.request).await });

@@ -153,6 +153,15 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    /// What is in flight knows parts of the core, which know it. A process that ends does not mind; a simulated world,
+    /// in which thousands of them are cut off, would fill up.
+    fn drop(&mut self) {
+        self.log.forget_in_flight();
+        self.fusion.forget_in_flight();
+    }
+}
+
 impl Outside for Core {
     fn apply_large(&self, segment: SegmentId, log: LogSequence, entries: &[Entry]) {
         self.index.apply(segment, entries);

@@ -122,8 +122,9 @@ impl Core {
         let id = segment.id();
         let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
         let record = Record::Dump { segment: id, epoch: EPOCH, through, replay, entries: entries.clone() };
-        let (core, owner) = (self.clone(), segment.clone());
+        let (core, owner) = (Rc::downgrade(self), segment.clone());
         let apply = Box::new(move |_| {
+            let Some(core) = core.upgrade() else { return };
             // What was dumping becomes visible through the index in the same step as it leaves the cache.
             if !owner.is_dropped() {
                 core.index.apply(owner.id(), &entries);

@@ -174,13 +174,6 @@ impl Engine {
         self.0.close().await
     }
 
-    /// Forgets everything in flight, so that the memory of an engine whose loop is dead comes back. For simulated
-    /// worlds, in which thousands of processes die in one: what is in flight knows the engine, and the engine it.
-    pub fn forget_in_flight(&self) {
-        self.0.log.forget_in_flight();
-        self.0.fusion.forget_in_flight();
-    }
-
     /// What it did since it was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()

@@ -178,9 +178,11 @@ impl Core {
         let sequence = segment.take_place();
         let record = JournalRecord { segment: segment.id(), epoch: EPOCH, sequence, stamp, offset, len, operation };
         let (reply, receiver) = oneshot();
-        let (core, segment) = (self.clone(), segment.clone());
+        let (core, segment) = (Rc::downgrade(self), segment.clone());
         let sectors = offset / SECTOR..(offset + len) / SECTOR;
         self.fusion.submit(record, move |durable| {
+            // Weak: the core owns what owns this, and a life that was cut off has nobody to tell.
+            let Some(core) = core.upgrade() else { return };
             let now = core.handle.now();
             core.counters.journal.borrow_mut().record(now.nanos_since(submitted));
             let settled = match durable {

@@ -14,7 +14,7 @@ use agent::Agent;
 use base::limits::API_CALLS_MAX;
 use base::{Error, Result};
 use control::service::{self, CreateVolume};
-use control::{Manager, http};
+use control::{Connection, Manager, http};
 use engine::Engine;
 use files::Redundancy;
 use files::local::{LocalOptions, OpenReport};
@@ -49,6 +49,7 @@ pub struct Node {
     agent: Agent,
     api: Option<http::Server>,
     ready: Ready,
+    _connection: Connection,
 }
 
 impl Node {
@@ -72,7 +73,6 @@ impl Node {
         let agent_options =
             agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
         let agent = Agent::new(handle, directory, link::call(server.clone()), agent_options);
-        manager.connect(server.clone(), Rc::new(agent.clone()));
 
         let socket = resolved.socket.clone();
         let unix = listen(handle, &Address::Unix(socket.clone())).await?;
@@ -91,7 +91,7 @@ impl Node {
             memory_bytes_max: resolved.memory_bytes,
             begun,
         };
-        manager.observe_with(Rc::new(observer));
+        let connection = manager.connect(server.clone(), Rc::new(agent.clone()), Some(Rc::new(observer)));
         manager.resume();
         let mut ready = Ready { api: None, socket, nbd, notes: notes(&report) };
         let api = match api {
@@ -103,7 +103,7 @@ impl Node {
                 Some(listener.serve(api_options(handle, settings, &ready), calls)?)
             }
         };
-        Ok(Node { handle: handle.clone(), manager, engine, server, agent, api, ready })
+        Ok(Node { handle: handle.clone(), manager, engine, server, agent, api, ready, _connection: connection })
     }
 
     /// Where it can be reached.
@@ -114,11 +114,6 @@ impl Node {
     /// The manager, for whoever shares the loop.
     pub fn manager(&self) -> &Manager {
         &self.manager
-    }
-
-    /// See [`Engine::forget_in_flight`].
-    pub fn forget_in_flight(&self) {
-        self.engine.forget_in_flight();
     }
 
     /// See [`Engine::audit`].

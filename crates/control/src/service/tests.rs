@@ -11,6 +11,7 @@ use super::*;
 /// The side of the store that owns data, and the side that has clients.
 #[derive(Default)]
 struct Others {
+    connection: RefCell<Option<Connection>>,
     /// Volumes with data: outlives a crash.
     data: RefCell<BTreeSet<VolumeId>>,
     /// Volumes that the manager asked to drop.
@@ -58,7 +59,7 @@ async fn open(handle: &Handle, memory: &Memory, others: &Rc<Others>) -> Manager 
     let options = Options { redundancy: Redundancy::Copies(1), accept_data_loss: false };
     let manager = Manager::open(handle, &memory.open(handle), options).await.unwrap();
     let connected = Rc::new(Connected { others: others.clone(), handle: handle.clone() });
-    manager.connect(connected.clone(), connected);
+    *others.connection.borrow_mut() = Some(manager.connect(connected.clone(), connected, None));
     manager
 }
 
@@ -285,7 +286,8 @@ impl Observer for Broken {
 fn a_bug_in_what_is_only_looked_at_ends_one_call() {
     in_a_world(9, |handle, memory, others| async move {
         let manager = open(&handle, &memory, &others).await;
-        manager.observe_with(Rc::new(Broken));
+        let connected = Rc::new(Connected { others: others.clone(), handle: handle.clone() });
+        let _connection = manager.connect(connected.clone(), connected, Some(Rc::new(Broken)));
         let (calls, mailbox) = async_channel::bounded(4);
         manager.serve(mailbox).detach();
         for _ in 0..2 {

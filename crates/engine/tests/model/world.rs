@@ -138,10 +138,8 @@ impl Run<'_> {
             self.fail(&format!("nothing is wrong with any file, but: {verify:?}"));
         }
         self.coverage.add_life(&life.engine.statistics());
-        let engine = life.engine.clone();
         drop(life);
         self.end(end);
-        engine.forget_in_flight();
     }
 
     /// Starts a life; gives up after `patience` nanoseconds, or where something that was made to fail is in the way.

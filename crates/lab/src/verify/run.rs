@@ -65,7 +65,6 @@ pub fn run(plan: &Plan) -> Outcome {
         let mut run = Run::new(&world, plan);
         run.work();
         run.prove();
-        std::mem::replace(&mut run.state.borrow_mut().server, Server::Down).forget();
         let mut shared = run.share.borrow_mut();
         shared.coverage.busy = shared.busy.total();
         shared.coverage.elapsed = world.now().since(Instant::ZERO);
@@ -86,15 +85,6 @@ enum Server {
     /// Which life it is, and when it began.
     Starting,
     Up(Box<Node>),
-}
-
-impl Server {
-    /// Lets go of a life that is over: what it had in flight keeps its memory.
-    fn forget(self) {
-        if let Server::Up(node) = self {
-            node.forget_in_flight();
-        }
-    }
 }
 
 /// What callbacks of the world share with the run.

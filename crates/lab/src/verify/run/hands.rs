@@ -127,7 +127,7 @@ impl Hands {
             false => world.kill(self.server),
         }
         let old = std::mem::replace(&mut self.state.borrow_mut().server, Server::Down);
-        old.forget();
+        drop(old);
         true
     }
 
