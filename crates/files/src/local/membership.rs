@@ -19,12 +19,11 @@ use runtime::Class;
 use runtime::sync::Event;
 
 use super::Local;
+use super::agreement::{Conclusion, Fate, ID_BATCH, Written, plan_conclusion, plan_failure, plan_publication};
 use super::directory::{Directory, State};
 use super::superblock::{Member, StoreRecord};
 use super::wait::all;
 
-/// Ids that one write of the superblocks reserves.
-const ID_BATCH: u64 = 1024;
 /// How often at most superblocks are written only because files come and go. A directory that is put back to a state
 /// from longer ago than two of these is found out, even within one life.
 const PUBLICATION_INTERVAL: Duration = Duration::from_secs(30);
@@ -76,6 +75,16 @@ impl Membership {
         self.record.borrow().clone()
     }
 
+    /// Whether everything that happened to the members so far is published.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.published.get() >= self.confirm_after.get()
+    }
+
+    /// The last publication of this life that every member knows.
+    pub(crate) fn agreed(&self) -> Option<StoreRecord> {
+        self.agreed.borrow().clone()
+    }
+
     /// Raises the incarnation, to be published.
     pub(crate) fn raise_incarnation(&self, to: base::Incarnation) {
         let mut record = self.record.borrow_mut();
@@ -99,7 +108,7 @@ impl Local {
     /// Waits until everything that happened to the members so far is published: before anything is confirmed.
     pub(crate) async fn settle(&self) -> Result<()> {
         let membership = &self.membership;
-        if membership.published.get() >= membership.confirm_after.get() {
+        if membership.is_settled() {
             return Ok(());
         }
         // A publication that failed is tried again by the next one who needs it.
@@ -127,23 +136,24 @@ impl Local {
 
     /// A write to `directory` failed, or it vanished: it is a member no more, if every file has a copy elsewhere.
     ///
-    /// One that holds the only copy of something stays a member: a store without it would be a store without that
-    /// file, and when it came back nobody could tell whether the file was deleted meanwhile. It gets no new files,
-    /// what cannot be written to it is an error, and its files are copied to other directories where that is wanted.
+    /// A suspect stays a member ([`plan_failure`]): it gets no new files, what cannot be written to it is an error,
+    /// and its files are copied to other directories where that is wanted.
     pub(crate) fn on_directory_failure(&self, directory: &Rc<Directory>, what: &str, error: &io::Error) {
         self.counters.copy_errors.set(self.counters.copy_errors.get() + 1);
         let path = directory.path.display();
-        match directory.state.get() {
+        let fate = match directory.state.get() {
             State::Failed | State::Missing => return,
-            State::Member if self.members().len() == 1 || self.catalogue.needs(directory) => {
-                tracing::error!("{what} in {path} failed: {error}. The directory holds files that are nowhere else");
-                directory.suspect.set(true);
-                self.request_repair();
-                self.request_watch();
-                return;
-            }
-            _ => tracing::error!("{what} in {path} failed: {error}. The store goes on without this directory"),
+            State::Member => plan_failure(self.members().len() == 1, self.catalogue.needs(directory)),
+            State::Joining | State::Resynchronizing => Fate::Excluded,
+        };
+        if fate == Fate::Suspect {
+            tracing::error!("{what} in {path} failed: {error}. The directory holds files that are nowhere else");
+            directory.suspect.set(true);
+            self.request_repair();
+            self.request_watch();
+            return;
         }
+        tracing::error!("{what} in {path} failed: {error}. The store goes on without this directory");
         directory.state.set(State::Failed);
         directory.failures.set(directory.failures.get() + 1);
         drop(directory.spares.take());
@@ -212,8 +222,7 @@ impl Local {
         let joining = self.directories.iter().filter(|directory| directory.state.get() == State::Joining);
         let joining = joining.cloned().collect::<Vec<_>>();
         // In the first publication of a life, whoever joins was formed with what was agreed on before.
-        let agreed = self.membership.agreed.borrow().clone();
-        if let Some(agreed) = agreed {
+        if let Some(agreed) = self.membership.agreed() {
             for directory in &joining {
                 if let Err(error) = directory.publish(&agreed).await {
                     self.on_directory_failure(directory, "writing the superblock", &error);
@@ -241,41 +250,37 @@ impl Local {
                     id: directory.id.get(),
                     path: super::superblock::path_end(&directory.path.to_string_lossy()).to_owned(),
                 };
-                let members = to.iter().map(member).collect::<Vec<_>>();
-                let same = |a: &Member, b: &Member| a.id == b.id;
-                let same = members.len() == record.members.len()
-                    && members.iter().zip(&record.members).all(|(a, b)| same(a, b));
-                record.generation += u64::from(!same);
-                record.members = members;
-                record.next_file = record.next_file.max(membership.next_file.get() + ID_BATCH);
-                record.publication += 1;
+                let members = to.iter().map(member).collect();
+                *record = plan_publication(&record, members, membership.next_file.get());
                 record.clone()
             };
             membership.published_at.set(self.handle.now());
             let written = all(to.iter().map(|directory| directory.publish(&record))).await;
             let same = record.generation == membership.agreed_generation.get();
-            let reached = written.iter().any(Result::is_ok);
-            let complete = written.iter().all(Result::is_ok);
-            let mut again = false;
+            let mut outcomes = Vec::with_capacity(to.len());
+            let mut failure = None;
             for (directory, result) in to.iter().zip(written) {
                 let Err(error) = result else {
                     self.counters.on_written(0, super::superblock::SLOT);
+                    outcomes.push(Written::Yes);
                     continue;
                 };
                 self.on_directory_failure(directory, "writing the superblock", &error);
-                if !directory.is_member() {
-                    again = true;
-                } else if !same || !reached {
-                    // It stays a member, although it failed, and does not know.
+                if directory.is_member() {
                     let what = format!("writing the superblock of {}", directory.path.display());
-                    return (ticket, Err(Error::from_io(what, &error)));
+                    failure = failure.or(Some(Error::from_io(what, &error)));
+                    outcomes.push(Written::StillMember);
+                } else {
+                    outcomes.push(Written::Excluded);
                 }
-                // With the same members as before, one that knows is enough: a start needs all of them, and takes
-                // the highest numbers.
             }
-            if again {
-                continue;
-            }
+            let complete = match (plan_conclusion(&outcomes, same), failure) {
+                (Conclusion::Published { complete }, _) => complete,
+                (Conclusion::Again, _) => continue,
+                (Conclusion::Failed, failure) => {
+                    return (ticket, Err(failure.unwrap_or_else(|| Error::internal("no directory failed"))));
+                }
+            };
             let joining = to.iter().filter(|directory| directory.state.get() == State::Joining);
             joining.for_each(|directory| directory.state.set(State::Member));
             membership.agreed_generation.set(record.generation);

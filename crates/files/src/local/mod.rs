@@ -10,10 +10,10 @@
 //! file. docs/formats/files.md describes every byte.
 //!
 //! **Map.** [`open`] starts a store: [`guard`] takes the locks, [`plan`] decides who is a member. [`membership`] keeps
-//! the directories in agreement. [`lifecycle`] creates, seals and deletes, with space from [`pool`]; [`access`]
-//! appends and reads. [`resync`] brings copies back in the background. [`catalogue`] and [`directory`] hold what is
-//! known of files and directories; [`layout`], [`superblock`], [`header`] and [`names`] are the formats; [`space`] is
-//! arithmetic.
+//! the directories in agreement, deciding by [`agreement`]. [`lifecycle`] creates, seals and deletes, with space from
+//! [`pool`]; [`access`] appends and reads. [`resync`] brings copies back in the background. [`catalogue`] and
+//! [`directory`] hold what is known of files and directories; [`layout`], [`superblock`], [`header`] and [`names`] are
+//! the formats; [`space`] is arithmetic.
 //!
 //! **Invariants.**
 //! - What an append confirmed is durable in every copy of the file in a member directory.
@@ -25,6 +25,7 @@
 //! An idle store costs nothing: no task has a timer unless a directory is away.
 
 mod access;
+pub mod agreement;
 mod catalogue;
 mod directory;
 mod engine;
@@ -37,12 +38,12 @@ mod lifecycle;
 mod membership;
 mod names;
 mod open;
-mod plan;
+pub mod plan;
 mod pool;
 mod resync;
 mod space;
 mod spares;
-mod superblock;
+pub mod superblock;
 mod wait;
 
 use std::cell::Cell;

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use base::{DirectoryId, Error, ErrorKind, FileId, Incarnation, MIB, Result, Set, StoreId, units};
 use runtime::Handle;
 
+use super::agreement::was_left_behind;
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, READ, State, WRITE, lock_within};
 use super::guard::{Guarded, Probe, explain, form_directory, probe_directory};
@@ -90,7 +91,7 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
                 directory.id.set(superblock.directory);
                 directory.guard(guards, superblock.sequence);
                 directory.state.set(State::Resynchronizing);
-                let left_behind = superblock.record.lineages.last() != plan.record.lineages.last();
+                let left_behind = was_left_behind(&superblock.record, &plan.record);
                 returning.push((directory, left_behind));
                 report.notes.push(format!("{} was away: it is being resynchronized", path.display()));
             }

@@ -23,18 +23,18 @@ use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblo
 
 /// One of the directories that were given.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// Its path.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Whether there is a directory under this path, and it answers.
-    pub(crate) exists: bool,
+    pub exists: bool,
     /// Its superblock; none in an empty directory.
-    pub(crate) superblock: Option<Superblock>,
+    pub superblock: Option<Superblock>,
 }
 
 /// What a directory is to the store that starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
+pub enum Role {
     /// Holds all that was confirmed in its copies.
     Member,
     /// Empty: becomes a member in this start.
@@ -48,23 +48,23 @@ pub(crate) enum Role {
 
 /// The decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Of each directory found, in order.
-    pub(crate) roles: Vec<Role>,
+    pub roles: Vec<Role>,
     /// What the store's directories agreed on last; `members` without those that are missing, and a new lineage if
     /// there are any. The highest incarnation, file id and publication of all directories.
-    pub(crate) record: StoreRecord,
+    pub record: StoreRecord,
     /// Members that were not found, and are given up.
-    pub(crate) missing: Vec<Member>,
+    pub missing: Vec<Member>,
     /// Whether the store is made by this start.
-    pub(crate) created: bool,
+    pub created: bool,
 }
 
 /// Decides. `fresh` is a random store id and lineage, used where a new one is needed.
 ///
 /// # Errors
 /// `Conflict` for directories that do not belong together, `Invalid` where members are missing.
-pub(crate) fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, u64)) -> Result<Plan> {
+pub fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, u64)) -> Result<Plan> {
     let Some(newest) = newest_record(found)? else {
         let record = StoreRecord {
             store: fresh.0,

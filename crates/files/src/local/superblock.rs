@@ -9,9 +9,9 @@ use base::{BLOCK, DirectoryId, Incarnation, StoreId};
 use super::layout::{self, Readable, Unreadable, get, get_u64, get_u128, put};
 
 /// Most directories of one store.
-pub(crate) const MEMBERS_MAX: usize = 32;
+pub const MEMBERS_MAX: usize = 32;
 /// Most starts without missing directories that a store remembers.
-pub(crate) const LINEAGES_MAX: usize = 8;
+pub const LINEAGES_MAX: usize = 8;
 /// Bytes of one slot.
 pub(crate) const SLOT: u64 = BLOCK;
 /// Slots of a superblock file.
@@ -30,50 +30,50 @@ const _: () = assert!(MEMBERS_AT + MEMBERS_MAX * MEMBER_SIZE <= SLOT as usize, "
 
 /// A directory that belongs to the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Member {
+pub struct Member {
     /// Which.
-    pub(crate) id: DirectoryId,
+    pub id: DirectoryId,
     /// Where it was when this was written, for a person; perhaps only the end of the path.
-    pub(crate) path: String,
+    pub path: String,
 }
 
 /// What all directories of a store agree on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct StoreRecord {
+pub struct StoreRecord {
     /// The store.
-    pub(crate) store: StoreId,
+    pub store: StoreId,
     /// Grows with each change of the members. 0: this directory was never part of a store.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// The number of the last life that wrote.
-    pub(crate) incarnation: Incarnation,
+    pub incarnation: Incarnation,
     /// File ids from here on were never given out.
-    pub(crate) next_file: u64,
+    pub next_file: u64,
     /// Grows with each publication, from life to life.
-    pub(crate) publication: u64,
+    pub publication: u64,
     /// A publication that every member knew when this record was made. A member that does not know it was put back to
     /// an older state.
-    pub(crate) agreed_publication: u64,
+    pub agreed_publication: u64,
     /// A random number for the birth of the store and for each start that left members behind, the newest last. A
     /// directory whose newest is unknown elsewhere went a way of its own.
-    pub(crate) lineages: Vec<u64>,
+    pub lineages: Vec<u64>,
     /// The directories that hold all that was confirmed.
-    pub(crate) members: Vec<Member>,
+    pub members: Vec<Member>,
 }
 
 /// One slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Superblock {
+pub struct Superblock {
     /// The number of this update of this directory.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// The directory.
-    pub(crate) directory: DirectoryId,
+    pub directory: DirectoryId,
     /// What it says about the store.
-    pub(crate) record: StoreRecord,
+    pub record: StoreRecord,
 }
 
 impl StoreRecord {
     /// Whether `directory` is one of the members.
-    pub(crate) fn has_member(&self, directory: DirectoryId) -> bool {
+    pub fn has_member(&self, directory: DirectoryId) -> bool {
         self.members.iter().any(|member| member.id == directory)
     }
 }
@@ -81,7 +81,7 @@ impl StoreRecord {
 impl Superblock {
     /// Where the next update of a superblock that is now at `sequence` goes.
     pub(crate) fn slot_offset(sequence: u64) -> u64 {
-        sequence % SLOTS * SLOT
+        slot_of(sequence) * SLOT
     }
 
     /// The bytes of one slot.
@@ -124,9 +124,19 @@ impl Superblock {
             return Err(Unreadable::Newer);
         }
         let blank = slots.iter().all(|slot| *slot == Err(Unreadable::Blank));
-        let newest = slots.into_iter().flatten().max_by_key(|slot| slot.record.sequence);
+        let newest = newest_slot(slots.into_iter().flatten(), |slot| slot.record.sequence);
         newest.ok_or(if blank { Unreadable::Blank } else { Unreadable::Damaged })
     }
+}
+
+/// Which slot the next update of a superblock goes to that is at `sequence` then: the one with the older content.
+pub fn slot_of(sequence: u64) -> u64 {
+    sequence % SLOTS
+}
+
+/// Which of the valid slots counts.
+pub fn newest_slot<T>(slots: impl Iterator<Item = T>, sequence: impl Fn(&T) -> u64) -> Option<T> {
+    slots.max_by_key(sequence)
 }
 
 fn decode_fields(slot: &[u8]) -> Option<Superblock> {
