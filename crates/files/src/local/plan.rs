@@ -8,7 +8,12 @@
 //! known to be older, whatever its generation, and two sides that both went on alone are told apart.
 //!
 //! Being a member is what counts, not the generation in a directory's own superblock: a crash in the middle of a
-//! change leaves members whose superblock is one change behind, and they hold all that was confirmed, too.
+//! change leaves members whose superblocks are of two generations, and each of them holds all that was confirmed.
+//!
+//! **A generation that one of its members does not know never counted,** and does not count later, either: the others
+//! may have gone on for long without it, and whoever was to join by it may have missed that. Even while nobody has, to
+//! go on by it is not safe: should those who do not know it fail next, they would be complete without the rest. So the
+//! newest that may have counted decides.
 //!
 //! **A member that was put back to an older state** (a backup, a snapshot of the disk) is found out by the number of
 //! its last publication: each one says which earlier one all members know. A member that does not know that one is
@@ -17,9 +22,13 @@
 
 use std::path::PathBuf;
 
-use base::{Error, Incarnation, Result, StoreId};
+use base::{DirectoryId, Error, Incarnation, Result, StoreId};
 
 use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblock};
+
+/// File ids that a start without members leaves to these. If they go on without it, too, their files are others, and
+/// are known as such by their names.
+const FILES_LEFT_BEHIND: u64 = 1 << 32;
 
 /// One of the directories that were given.
 #[derive(Clone, Debug)]
@@ -80,11 +89,13 @@ pub fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, u64)) -
         return Ok(Plan { roles: vec![Role::Joins; found.len()], record, missing: Vec::new(), created: true });
     };
     let mut record = newest.clone();
-    let is_current = |member: &Member| {
-        let mut all = belonging(found).filter(|(_, superblock)| superblock.directory == member.id);
-        all.any(|(_, superblock)| superblock.record.publication >= newest.agreed_publication)
-    };
-    let (present, missing) = record.members.into_iter().partition::<Vec<_>, _>(is_current);
+    let highest = belonging(found).map(|(_, superblock)| superblock.record.generation).max().unwrap_or(0);
+    if highest > newest.generation {
+        // That one never counted. It is left behind for good.
+        record.generation = highest + 1;
+    }
+    let (present, missing) =
+        record.members.into_iter().partition::<Vec<_>, _>(|member| is_current(found, newest, member.id));
     record.members = present;
     if !missing.is_empty() {
         if !accept_missing {
@@ -110,6 +121,7 @@ pub fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, u64)) -
         record.next_file = record.next_file.max(superblock.record.next_file);
         record.publication = record.publication.max(superblock.record.publication);
     }
+    record.next_file += if missing.is_empty() { 0 } else { FILES_LEFT_BEHIND };
     Ok(Plan { roles, record, missing, created: false })
 }
 
@@ -145,7 +157,7 @@ fn newest_record(found: &[Found]) -> Result<Option<&StoreRecord>> {
     };
     let records = all.iter().map(|(_, superblock)| &superblock.record);
     let descendants = records.clone().filter(|record| records.clone().all(|other| knows(record, other)));
-    match descendants.max_by_key(|record| (record.generation, record.publication)) {
+    match newest_of(found, descendants.collect()) {
         Some(newest) => Ok(Some(newest)),
         None => {
             let paths = all.iter().map(|(found, _)| found.path.display().to_string()).collect::<Vec<_>>();
@@ -156,6 +168,29 @@ fn newest_record(found: &[Found]) -> Result<Option<&StoreRecord>> {
             )))
         }
     }
+}
+
+/// Which of the records of one lineage decides.
+fn newest_of<'a>(found: &[Found], mut records: Vec<&'a StoreRecord>) -> Option<&'a StoreRecord> {
+    let time = |record: &StoreRecord| (record.incarnation, record.publication, record.generation);
+    records.sort_by_key(|record| std::cmp::Reverse(time(record)));
+    // A member that was put back to an older state says nothing about what came after it.
+    let does_not_know = |superblock: &Superblock, record: &StoreRecord| {
+        record.has_member(superblock.directory)
+            && superblock.record.generation < record.generation
+            && superblock.record.publication >= record.agreed_publication
+    };
+    let may_have_counted = |record: &StoreRecord| {
+        let mut known = belonging(found).filter(|(_, superblock)| superblock.record.generation > 0);
+        !known.any(|(_, superblock)| does_not_know(superblock, record))
+    };
+    records.iter().copied().find(|record| may_have_counted(record)).or(records.first().copied())
+}
+
+/// Whether a member is there, and not in an older state than everybody knows according to `record`.
+fn is_current(found: &[Found], record: &StoreRecord, member: DirectoryId) -> bool {
+    let mut all = belonging(found).filter(|(_, superblock)| superblock.directory == member);
+    all.any(|(_, superblock)| superblock.record.publication >= record.agreed_publication)
 }
 
 fn check_count(count: usize) -> Result<()> {
@@ -183,7 +218,7 @@ fn refusal(found: &[Found], missing: &[Member]) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use base::{DirectoryId, ErrorKind};
+    use base::ErrorKind;
 
     use super::*;
 
@@ -231,12 +266,45 @@ mod tests {
 
     #[test]
     fn every_member_of_the_newest_generation_is_needed() {
-        let plan = plan_open(&found(vec![member(1, 2, &[1, 2]), member(2, 1, &[1, 2, 3])]), false, FRESH).unwrap();
+        let plan = plan_open(&found(vec![member(1, 2, &[1, 2]), member(2, 2, &[1, 2])]), false, FRESH).unwrap();
         assert_eq!(plan.roles, [Role::Member, Role::Member]);
         assert_eq!((plan.record.generation, plan.record.incarnation, plan.record.next_file), (2, Incarnation(20), 200));
         let refused = plan_open(&found(vec![member(2, 1, &[1, 2])]), false, FRESH).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Invalid);
         assert!(refused.message.contains("/srv/1") && refused.message.contains("--accept-missing-directories"));
+    }
+
+    #[test]
+    fn a_generation_that_a_member_does_not_know_never_counted() {
+        // 3 was about to join when the process was killed. Whatever it was told, it may have missed what came after.
+        let told = |generation| member(3, generation, &[1, 2, 3]);
+        let given = found(vec![member(1, 2, &[1, 2]), member(2, 2, &[1, 2]), told(3)]);
+        let plan = plan_open(&given, false, FRESH).unwrap();
+        assert_eq!(plan.roles, [Role::Member, Role::Member, Role::Returns]);
+        assert_eq!((plan.record.members.len(), plan.record.generation), (2, 4), "and never will");
+        assert_eq!((plan.record.incarnation, plan.record.publication), (Incarnation(30), 30));
+        // One of the others was told, too.
+        let given = found(vec![member(1, 3, &[1, 2, 3]), member(2, 2, &[1, 2]), told(3)]);
+        assert_eq!(plan_open(&given, false, FRESH).unwrap().roles, [Role::Member, Role::Member, Role::Returns]);
+        // 3 was about to be left out: it is a member still.
+        let (alone, before) = (member(1, 3, &[1, 2]), |id| member(id, 2, &[1, 2, 3]));
+        let all = found(vec![alone.clone(), before(2), before(3)]);
+        assert_eq!(plan_open(&all, false, FRESH).unwrap().roles, [Role::Member; 3]);
+        let refused = plan_open(&found(vec![alone, before(2)]), false, FRESH).unwrap_err();
+        assert!(refused.message.contains("/srv/3"), "{refused}");
+        // Everybody who knew of the one before was told: it is finished.
+        let mut forming = superblock(3, 0, &[], &[]);
+        forming.record.publication = 20;
+        let given = found(vec![member(1, 3, &[1, 2, 3]), member(2, 3, &[1, 2, 3]), Some(forming)]);
+        assert_eq!(plan_open(&given, false, FRESH).unwrap().roles, [Role::Member; 3]);
+        // It may have counted if nobody is there who did not know it: then all of its members are needed.
+        let refused = plan_open(&found(vec![member(1, 3, &[1, 2, 3]), told(3)]), false, FRESH).unwrap_err();
+        assert!(refused.message.contains("/srv/2"), "{refused}");
+        // Whoever was put back to an older state does not know either, but says nothing.
+        let mut put_back = superblock(3, 2, &[1], &[1, 2]);
+        put_back.record.publication = 19;
+        let given = found(vec![member(1, 3, &[1, 2, 3]), member(2, 3, &[1, 2, 3]), Some(put_back)]);
+        assert!(plan_open(&given, false, FRESH).unwrap_err().message.contains("an older state"));
     }
 
     #[test]
@@ -257,6 +325,7 @@ mod tests {
     fn leaving_members_behind_is_remembered() {
         let plan = plan_open(&found(vec![member(1, 2, &[1, 2]), None]), true, FRESH).unwrap();
         assert_eq!(plan.roles, [Role::Member, Role::Absent], "an empty directory may be the missing one, unmounted");
+        assert_eq!(plan.record.next_file, 200 + FILES_LEFT_BEHIND, "nor do their files get the same names");
         assert_eq!((plan.missing.len(), &plan.record.lineages[..]), (1, &[1, 700][..]));
         assert_eq!(plan.record.members.len(), 1);
 

@@ -26,6 +26,7 @@ use runtime::{Class, File};
 
 use super::Local;
 use super::access::is_full;
+use super::agreement;
 use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, MAKE_UNSYNCED, READ, State, WRITE, aligned};
 use super::guard::{Guarded, Probe, probe_directory};
@@ -287,8 +288,8 @@ impl Local {
 
     /// Whether a directory is there again.
     async fn look_for(self: &Rc<Self>, directory: &Rc<Directory>) {
-        if directory.is_naming() {
-            // From before it failed: a file could still turn up in it.
+        if directory.is_naming() || !self.membership.is_settled() {
+            // A file could still turn up in it from before it failed, or a superblock that says it is a member.
             return;
         }
         let expected = directory.id.get();
@@ -311,7 +312,7 @@ impl Local {
         };
         tracing::info!("{} is back: resynchronizing it", directory.path.display());
         directory.state.set(State::Resynchronizing);
-        let left_behind = superblock.record.lineages.last() != self.membership.record().lineages.last();
+        let left_behind = agreement::was_left_behind(&superblock.record, &self.membership.record());
         self.resynchronize(directory, left_behind).await;
     }
 
@@ -356,6 +357,7 @@ impl Local {
                 }
             }
         }
+        self.tell_members(directory).await?;
         directory
             .behind_bytes
             .set(names.iter().filter_map(|(_, name)| self.comparable(*name)).map(|(_, len)| len).sum());
@@ -388,6 +390,14 @@ impl Local {
         }
     }
 
+    /// Tells a directory that comes back who the members are. What it knows may be that it is the only one: should this
+    /// life end while its files are being removed, it would start alone, with what is left.
+    async fn tell_members(&self, directory: &Directory) -> io::Result<()> {
+        let agreed = self.membership.agreed();
+        let agreed = agreed.ok_or_else(|| io::Error::other("the members do not agree yet"))?;
+        directory.publish(&agreed).await
+    }
+
     async fn names_in(&self, directory: &Directory) -> io::Result<Vec<(String, Name)>> {
         let entries = self.handle.read_directory(&directory.files()).await?;
         Ok(entries.into_iter().filter_map(|entry| Some((entry.name.clone(), Name::parse(&entry.name)?))).collect())
@@ -411,8 +421,8 @@ impl Local {
         let file = self.handle.open(&directory.path_of(name), READ).await?;
         let block = file.read_up_to(0, HEADER as usize).await?;
         let Some(header) = decode(&block) else { return Ok(true) };
-        let here = |id| self.members().iter().any(|member| member.id.get() == id);
-        Ok(!header.birth.directories.iter().any(|id| here(*id)))
+        let members = self.each_member().map(|member| member.id.get()).collect::<Vec<_>>();
+        Ok(agreement::is_only_there(false, &header.birth.directories, &members))
     }
 
     /// Compares a copy with the members' and attaches it, if the file lacks one and this one fits it.
