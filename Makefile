@@ -18,10 +18,10 @@ test:
 	cargo test --locked --workspace --no-fail-fast
 	tests/clients/run
 
-# The same with many more seeds in the simulated world.
+# The same with many more seeds in the simulated world, and larger models.
 test-long:
 	@scripts/setup test
-	LEVEE_SEEDS=20000 cargo test --locked --workspace --no-fail-fast
+	LEVEE_SEEDS=20000 LEVEE_BOUNDS=large cargo test --locked --workspace --no-fail-fast
 
 lint:
 	cargo fmt --all --check
