@@ -94,6 +94,7 @@ use runtime::Handle;
 
 pub use options::Options;
 pub use recovery::inspect::{Damage, Inspection, SegmentInspection, inspect};
+pub use recovery::{Replay, ReplayedSegment, is_proven};
 pub use statistics::Statistics;
 
 /// The ownership of every segment, until segments move between servers.

@@ -34,17 +34,30 @@ pub(crate) struct Batch {
     data_start: usize,
 }
 
-/// Where an append stands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) file: FileId,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) log: u32,
-    pub(crate) ordinal: u32,
-    pub(crate) base: LogSequence,
-    pub(crate) sequence: LogSequence,
-    pub(crate) durable_through: LogSequence,
-    pub(crate) offset: u64,
+/// Where an append stands: what its header says of it, apart from what is in it. See [`AppendHeader`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Place {
+    /// The file.
+    pub file: FileId,
+    /// The life of the server.
+    pub incarnation: Incarnation,
+    /// Which journal of that life.
+    pub log: u32,
+    /// The file's place among the files of that journal.
+    pub ordinal: u32,
+    /// The log sequence of the file's first append.
+    pub base: LogSequence,
+    /// The append's own.
+    pub sequence: LogSequence,
+    /// Every append up to this one is durable.
+    pub durable_through: LogSequence,
+    /// Where in the file.
+    pub offset: u64,
+}
+
+/// The bytes of an append of `records`, which match their checksums.
+pub fn encode_append(place: &Place, records: Vec<JournalRecord>) -> Bytes {
+    Batch::new(records.into_iter().map(|record| Submitted::new(record, |_| ())).collect()).encode(place)
 }
 
 /// How long an append becomes while records are added to it.

@@ -33,6 +33,7 @@ mod scan;
 mod tests;
 pub(crate) mod writer;
 
+pub use batch::{Place, encode_append};
 pub use inspect::{DamagedAppend, JournalInspection, inspect};
 use ledger::LedgerFile;
 pub use writer::JournalStatistics;

@@ -25,7 +25,7 @@ use files::{FileInfo, FileKind, Store};
 use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle};
 
-use self::replay::Replay;
+pub use self::replay::{Replay, ReplayedSegment};
 use crate::EPOCH;
 use crate::admission::{Admission, Promises, Reserve};
 use crate::cache::{CacheExtent, CacheMemory};
@@ -211,7 +211,10 @@ async fn restore_index(
 /// Whether every block of a large write is there. What only some copies have is brought to all: it counts from now
 /// on, so it has to be as durable as anything that counts. Where no copy can be read, nothing can be said: it may have
 /// been acknowledged.
-async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss: bool) -> Result<bool> {
+///
+/// # Errors
+/// `Io`: no copy can be read.
+pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss: bool) -> Result<bool> {
     let store = files.store();
     let Some(id) = record.segment() else { return Ok(false) };
     let entries = record.entries();

@@ -15,33 +15,35 @@ use crate::transaction::{Record, ScannedLog};
 
 /// The state of the engine when its transaction log ended.
 #[derive(Debug, Default)]
-pub(crate) struct Replay {
+pub struct Replay {
     /// Every segment.
-    pub(crate) segments: BTreeMap<SegmentId, ReplayedSegment>,
+    pub segments: BTreeMap<SegmentId, ReplayedSegment>,
     /// Volumes that were dropped and may still stand in a journal.
-    pub(crate) dropped: BTreeSet<VolumeId>,
+    pub dropped: BTreeSet<VolumeId>,
     /// Large writes that do not count.
-    pub(crate) rejected: BTreeSet<LogSequence>,
+    pub rejected: BTreeSet<LogSequence>,
     /// Where the replay of the journal may start.
-    pub(crate) journal: Option<JournalPosition>,
+    pub journal: Option<JournalPosition>,
     /// A segment that the checkpoint does not know has no record before this one.
     from: LogSequence,
     /// Records whose effect on the index is needed, in log order.
-    pub(crate) effects: Vec<(LogSequence, Record)>,
+    pub effects: Vec<(LogSequence, Record)>,
 }
 
 /// One segment of a [`Replay`].
 #[derive(Debug, Default)]
-pub(crate) struct ReplayedSegment {
-    pub(crate) start: SegmentStart,
-    pub(crate) tables: SegmentTables,
+pub struct ReplayedSegment {
+    /// Where its sequences stand.
+    pub start: SegmentStart,
+    /// Its tables.
+    pub tables: SegmentTables,
     /// Data files, and how many bytes of each were appended.
-    pub(crate) data_files: BTreeMap<FileId, u64>,
+    pub data_files: BTreeMap<FileId, u64>,
 }
 
 impl Replay {
     /// Replays `scanned`, whose records are taken out of it.
-    pub(crate) fn new(scanned: &mut ScannedLog) -> Replay {
+    pub fn new(scanned: &mut ScannedLog) -> Replay {
         let mut replay = Replay { from: LogSequence(1), ..Replay::default() };
         if let Some(checkpoint) = scanned.checkpoint.take() {
             replay.from = checkpoint.from;
@@ -115,12 +117,12 @@ impl Replay {
     }
 
     /// How many bytes of each data file anything may refer to.
-    pub(crate) fn lengths(&self) -> BTreeMap<FileId, u64> {
+    pub fn lengths(&self) -> BTreeMap<FileId, u64> {
         self.segments.values().flat_map(|segment| segment.data_files.clone()).collect()
     }
 
     /// Files that something refers to: data files and tables.
-    pub(crate) fn referenced(&self) -> BTreeSet<FileId> {
+    pub fn referenced(&self) -> BTreeSet<FileId> {
         let segments = self.segments.values();
         segments
             .flat_map(|segment| {

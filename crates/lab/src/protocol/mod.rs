@@ -1,11 +1,13 @@
 //! Protocols as states and steps, of which every one is visited: what may go wrong in any order of events, within
 //! small bounds. docs/TESTING.md lists what is real code in each model, and what is left out.
 //!
-//! [`explore`] is the search. [`membership`]: which directories hold what was confirmed. Each model can be given a flaw,
-//! to see that its invariants notice it.
+//! [`explore`] is the search. [`membership`]: which directories hold what was confirmed. [`recovery`]: what a start finds
+//! in journals and logs. Each model can be given a flaw, to see that its
+//! invariants notice it.
 
 pub mod explore;
 pub mod membership;
 #[cfg(test)]
 mod proof;
+pub mod recovery;
 pub mod small_set;

@@ -33,8 +33,11 @@ fn bounds() -> Vec<(&'static str, Membership)> {
             ("two excluded", Membership { left: both, ..excluded }),
             ("more starts", Membership { left: Left { starts: 4, ..alone }, before: Before::MissedAWrite, ..PAIR }),
             ("backups and deletions", Membership { left: Left { backups: 1, deletions: 1, ..failures }, ..PAIR }),
-            ("one joins, failures", Membership { empty: 1, left: Left { failures: 2, ..failures }, ..PAIR }),
-            ("three, failures", Membership { directories: 3, left: Left { failures: 2, ..failures }, ..PAIR }),
+            ("one joins, failures", Membership { empty: 1, left: Left { failures: 2, writes: 0, ..failures }, ..PAIR }),
+            (
+                "three, failures",
+                Membership { directories: 3, left: Left { failures: 2, writes: 0, ..failures }, ..PAIR },
+            ),
         ]);
     }
     bounds
