@@ -2,11 +2,12 @@
 //! small bounds. docs/TESTING.md lists what is real code in each model, and what is left out.
 //!
 //! [`explore`] is the search. [`membership`]: which directories hold what was confirmed. [`recovery`]: what a start finds
-//! in journals and logs. Each model can be given a flaw, to see that its
+//! in journals and logs. [`ownership`]: who may write to a segment. Each model can be given a flaw, to see that its
 //! invariants notice it.
 
 pub mod explore;
 pub mod membership;
+pub mod ownership;
 #[cfg(test)]
 mod proof;
 pub mod recovery;
