@@ -32,6 +32,10 @@ impl Local {
         }
         let mut avoided: Vec<Rc<Directory>> = Vec::new();
         let mut failure = None;
+        if self.place(options, &avoided).is_err() {
+            // Others may have made room since the last look.
+            self.look_at_space().await;
+        }
         let entry = loop {
             // Each try has an id of its own: what a failed one left behind is no copy of the file.
             let file = self.take_file_id().await?;
@@ -83,8 +87,6 @@ impl Local {
         let copies = (copies_wanted as usize).min(members.len());
         let need = HEADER + options.capacity;
         let full = || {
-            // Whoever is refused changes no file: others may have made room meanwhile.
-            self.touch_space();
             let free = base::units::format_size(self.space().free);
             let need = base::units::format_size(options.capacity);
             Error::full(format!(

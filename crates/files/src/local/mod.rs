@@ -66,6 +66,8 @@ pub use self::open::open;
 
 /// How long the room of the file systems, as they last said, is believed while files come and go.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
+/// The same before a file is refused: whoever has no room tries again and again.
+const LOOK_AGE_MAX: Duration = Duration::from_millis(10);
 
 /// How to open a store.
 #[derive(Clone, Debug)]
@@ -284,19 +286,30 @@ impl Local {
         let weak = self.this.clone();
         let task = async move {
             let Some(local) = weak.upgrade() else { return };
-            for directory in local.members() {
-                let looked = async {
-                    directory.check_presence().await?;
-                    directory.refresh_space().await
-                };
-                if let Err(error) = looked.await {
-                    local.on_directory_failure(&directory, "looking for the directory", &error);
-                }
-            }
-            local.refreshed.set(local.handle.now());
+            local.refresh_space().await;
             local.refreshing.set(false);
         };
         self.handle.spawn(Class::Background, "files: space", task).detach();
+    }
+
+    /// Asks the file systems for their room, unless that was a moment ago: before anybody is told that there is none.
+    async fn look_at_space(&self) {
+        if self.handle.now() - self.refreshed.get() >= LOOK_AGE_MAX {
+            self.refresh_space().await;
+        }
+    }
+
+    async fn refresh_space(&self) {
+        for directory in self.members() {
+            let looked = async {
+                directory.check_presence().await?;
+                directory.refresh_space().await
+            };
+            if let Err(error) = looked.await {
+                self.on_directory_failure(&directory, "looking for the directory", &error);
+            }
+        }
+        self.refreshed.set(self.handle.now());
     }
 }
 
