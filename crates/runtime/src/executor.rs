@@ -108,8 +108,11 @@ impl Executor {
         }
         let _guard = TurnGuard::enter(self);
         self.queues.wake_up();
+        // What timers and other threads have woken meanwhile is received, too: only what the last turn left counts as
+        // work that comes before a look at the receive buffer.
+        let left = self.queues.len(Class::Io);
         self.queues.take_foreign();
-        let start = self.receive(may_block);
+        let start = self.receive(may_block, left);
         self.resume_yielded();
         let mut polls = self.run_io(start);
         self.run_turn_end_hooks();
@@ -141,10 +144,10 @@ impl Executor {
     }
 
     /// Starts the turn, with receiving if it is time to. Gives the time at which I/O tasks may run.
-    fn receive(&self, may_block: bool) -> Instant {
+    fn receive(&self, may_block: bool, left: usize) -> Instant {
         let now = self.driver.now();
         self.timers.fire(now);
-        let plan = self.schedule.borrow_mut().plan_receive(self.queues.len(Class::Io));
+        let plan = self.schedule.borrow_mut().plan_receive(left);
         if !plan {
             self.on_turn_start(now, false);
             return now;
