@@ -9,6 +9,7 @@ pub mod histogram;
 pub mod ids;
 pub mod interval_map;
 pub mod io;
+pub mod levels;
 pub mod limits;
 pub mod prng;
 pub mod time;

@@ -175,6 +175,12 @@ impl Engine {
         self.0.close().await
     }
 
+    /// Says what foreground work leaves of the disks' bandwidth, in bytes per second: background work takes no more of
+    /// it while there is room. Holds for a second.
+    pub fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
+        self.0.gc.set_spare(bytes_per_sec);
+    }
+
     /// What it did since it was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()

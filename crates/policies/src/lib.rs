@@ -3,6 +3,7 @@
 //! A policy has one shape: `new(settings, now)`, `on_<event>(now, event)`, `plan_<decision>(now)`; integers for its
 //! state. A paper's baseline is a setting of the same policy, not another one.
 
+pub mod admission;
 pub mod dump;
 pub mod fusion;
 pub mod gc;

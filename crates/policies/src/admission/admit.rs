@@ -1,0 +1,544 @@
+//! Admission as a whole: arrivals, grants, completions.
+
+use std::time::Duration;
+
+use base::levels::{Credits, Levels, Rate};
+use base::{Instant, Map, SegmentId, VolumeId};
+
+use super::buckets::{Bucket, Buckets};
+use super::estimator::Estimator;
+use super::levels::{Allowance, ClientId};
+use super::line::{Key, Line, Lines, Place, Waiting};
+use super::monitor::Monitor;
+use super::reason::{Reason, Waits};
+use super::rings::{Rings, may_spend};
+use super::settings::{AdmissionSettings, Throttle};
+
+/// How often an estimate may change the cheque bucket's size.
+const RESIZE: Duration = Duration::from_millis(100);
+
+/// An I/O that arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Its segment, and with it its volume.
+    pub segment: SegmentId,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// What is said to an arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It may start.
+    Start,
+    /// It is in line: [`Admission::next_grant`] hands its ticket out.
+    Wait,
+}
+
+/// A request that was in line and may start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant<T> {
+    /// What it was put in line with.
+    pub ticket: T,
+    /// How long it waited.
+    pub waited_ns: u64,
+    /// For what.
+    pub reason: Reason,
+}
+
+/// More requests wait than may: this one is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overload {
+    /// How many may wait.
+    pub waiting_max: usize,
+}
+
+/// A volume that requests were made for.
+struct Volume {
+    client: ClientId,
+    allowance: Allowance,
+    waits: Waits,
+    started: u64,
+}
+
+/// What is left to do of a round of grants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Round {
+    /// So many lines are still to be looked at for requests within their base level.
+    Base(usize),
+    Steady,
+    Hot,
+    Done,
+}
+
+/// What a server's admission knows of itself.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct AdmissionStatus {
+    /// Tokens in the main bucket, in bytes; below zero: debt.
+    pub main: i64,
+    /// Tokens in the cheque bucket.
+    pub cheque: i64,
+    /// What a full cheque bucket holds.
+    pub cheque_size: u64,
+    /// Requests in line.
+    pub waiting: usize,
+    /// Segments that were used in the last second.
+    pub active_segments: u64,
+    /// Segments that are hot.
+    pub hot_segments: u64,
+    /// Bytes that were started, and how many of them on the cheque bucket.
+    pub started_bytes: u64,
+    /// See [`AdmissionStatus::started_bytes`].
+    pub overdrawn_bytes: u64,
+    /// The estimate: 95th percentile, the 99.999th that follows from it, what the store has left in bytes per second.
+    pub p95_ns: Option<u64>,
+    /// See [`AdmissionStatus::p95_ns`].
+    pub p99999_ns: Option<u64>,
+    /// See [`AdmissionStatus::p95_ns`].
+    pub available_bytes_per_sec: Option<u64>,
+}
+
+/// What a server's admission knows of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeStatus {
+    /// What it is held to.
+    pub levels: Levels,
+    /// Requests that were started.
+    pub started: u64,
+    /// What requests waited for.
+    pub waits: Waits,
+    /// Its segments that are hot now.
+    pub hot_segments: Vec<SegmentId>,
+}
+
+/// The admission of a block server; `T` is what the server finds a waiting request by.
+pub struct Admission<T> {
+    settings: AdmissionSettings,
+    buckets: Buckets,
+    monitor: Monitor,
+    estimator: Estimator,
+    /// Whether nothing but the requests counted here uses the store.
+    alone: bool,
+    resized: Instant,
+    volumes: Vec<Volume>,
+    by_volume: Map<VolumeId, u32>,
+    free_volumes: Vec<u32>,
+    /// Volumes with a base level.
+    promised: usize,
+    lines: Lines<T>,
+    rings: Rings,
+    round: Round,
+    waiting: usize,
+    started_bytes: u64,
+    overdrawn_bytes: u64,
+}
+
+impl<T> Admission<T> {
+    /// Nobody there, both buckets full.
+    pub fn new(settings: AdmissionSettings, now: Instant) -> Self {
+        let main = settings.main_bytes();
+        let cheque = match settings.throttle {
+            Throttle::DualBuckets => main.saturating_mul(settings.cheque_permille) / 1000,
+            _ => 0,
+        };
+        Admission {
+            buckets: Buckets::new(settings.interval, main, cheque, now),
+            monitor: Monitor::new(
+                settings.interval,
+                main.saturating_mul(settings.hot_share_percent) / 100,
+                settings.hot_requests_min,
+                settings.calm_intervals,
+            ),
+            estimator: Estimator::new(settings.estimator),
+            alone: false,
+            resized: now,
+            volumes: Vec::new(),
+            by_volume: Map::default(),
+            free_volumes: Vec::new(),
+            promised: 0,
+            lines: Lines::new(),
+            rings: Rings::default(),
+            round: Round::Done,
+            waiting: 0,
+            started_bytes: 0,
+            overdrawn_bytes: 0,
+            settings,
+        }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &AdmissionSettings {
+        &self.settings
+    }
+
+    /// Says whose a volume is and what it was promised; also while requests wait.
+    pub fn set_volume(&mut self, now: Instant, volume: VolumeId, client: ClientId, levels: Levels) {
+        let number = self.volume_number(now, volume);
+        let known = &mut self.volumes[number as usize];
+        known.client = client;
+        if *known.allowance.levels() != levels {
+            self.promised -= usize::from(!known.allowance.levels().base.is_none());
+            self.promised += usize::from(!levels.base.is_none());
+            known.allowance = Allowance::new(levels, self.settings.interval, now);
+            self.begin_round(now);
+        }
+    }
+
+    /// Forgets a volume, unless requests of it wait.
+    pub fn remove_volume(&mut self, volume: VolumeId) {
+        let Some(number) = self.by_volume.get(&volume).copied() else { return };
+        let known = &mut self.volumes[number as usize];
+        if Reason::ALL.iter().any(|reason| known.waits.of(*reason).now > 0) {
+            return;
+        }
+        self.promised -= usize::from(!known.allowance.levels().base.is_none());
+        known.allowance = Allowance::new(Levels::default(), self.settings.interval, Instant::ZERO);
+        self.by_volume.remove(&volume);
+        self.free_volumes.push(number);
+    }
+
+    /// A request arrives: it starts, or `ticket` is put in line.
+    ///
+    /// # Errors
+    /// [`Overload`]: nothing was put in line.
+    pub fn submit(&mut self, now: Instant, request: Request, ticket: impl FnOnce() -> T) -> Result<Verdict, Overload> {
+        let volume = self.volume_number(now, request.segment.volume);
+        let cost = request.bytes + self.settings.operation_bytes;
+        if self.settings.throttle == Throttle::Off {
+            self.volumes[volume as usize].started += 1;
+            self.started_bytes += request.bytes;
+            return Ok(Verdict::Start);
+        }
+        self.refill(now);
+        let number = self.line_of(now, request.segment, volume);
+        let line = self.lines.get_mut(number);
+        self.monitor.on_arrival(&mut line.track, now, cost);
+        let reason = match line.waiting.front() {
+            Some(first) => first.reason,
+            None => match self.start(now, number, volume, request.bytes, cost, true) {
+                Ok(()) => return Ok(Verdict::Start),
+                Err(reason) => reason,
+            },
+        };
+        if self.waiting >= self.settings.waiting_max {
+            return Err(Overload { waiting_max: self.settings.waiting_max });
+        }
+        self.waiting += 1;
+        self.volumes[volume as usize].waits.on_wait(reason);
+        let ticket = ticket();
+        let line = self.lines.get_mut(number);
+        line.waiting.push_back(Waiting { arrived: now, bytes: request.bytes, cost, volume, reason, ticket });
+        if line.place == Place::Nowhere {
+            let is_hot = self.settings.throttle == Throttle::DualBuckets && self.monitor.is_hot(&line.track, now);
+            self.rings.enter(number, line, is_hot);
+            if self.round == Round::Hot && !is_hot {
+                self.round = Round::Steady;
+            }
+        }
+        Ok(Verdict::Wait)
+    }
+
+    /// The next of those in line that may start now.
+    pub fn next_grant(&mut self, now: Instant) -> Option<Grant<T>> {
+        self.refill(now);
+        loop {
+            match self.round {
+                Round::Base(0) => self.round = Round::Steady,
+                Round::Base(left) => {
+                    // The steady ring has gone round once when only the hot one's lines are left.
+                    let is_hot = left <= self.rings.hot.len();
+                    if let Some(grant) = self.grant_base(now, is_hot) {
+                        return Some(grant);
+                    }
+                    self.round = Round::Base(left - 1);
+                }
+                Round::Steady if self.rings.steady.is_empty() => self.round = Round::Hot,
+                Round::Hot if self.rings.hot.is_empty() => self.round = Round::Done,
+                Round::Steady | Round::Hot => {
+                    if let Some(grant) = self.grant_in_turn(now, self.round == Round::Hot) {
+                        return Some(grant);
+                    }
+                }
+                Round::Done => return None,
+            }
+        }
+    }
+
+    /// When to call [`Admission::next_grant`] next: at once, at the next refill, or not at all.
+    pub fn next_look(&self, now: Instant) -> Option<Instant> {
+        match (self.rings.is_empty(), self.round) {
+            (true, _) => None,
+            (false, Round::Done) => Some(self.buckets.next_refill()),
+            (false, _) => Some(now),
+        }
+    }
+
+    /// A request that was started at `granted` is done.
+    pub fn on_done(&mut self, now: Instant, granted: Instant, bytes: u64) {
+        self.estimator.on_done(now, now.nanos_since(granted), bytes);
+    }
+
+    /// Says whether anything but the requests that pass here uses the store: garbage collection, a rebuild.
+    pub fn set_background(&mut self, is_busy: bool) {
+        self.alone = !is_busy;
+    }
+
+    /// What the store has left, in bytes per second, as far as that is known: background work takes no more.
+    pub fn available(&self) -> Option<u64> {
+        self.estimator.available()
+    }
+
+    /// What it knows of itself.
+    pub fn status(&self, now: Instant) -> AdmissionStatus {
+        AdmissionStatus {
+            main: self.buckets.main(),
+            cheque: self.buckets.cheque(),
+            cheque_size: self.buckets.cheque_size(),
+            waiting: self.waiting,
+            active_segments: self.monitor.active(),
+            hot_segments: self.lines.used().filter(|line| self.is_hot(line, now)).count() as u64,
+            started_bytes: self.started_bytes,
+            overdrawn_bytes: self.overdrawn_bytes,
+            p95_ns: self.estimator.p95_ns(),
+            p99999_ns: self.estimator.predicted_p99999_ns(),
+            available_bytes_per_sec: self.estimator.available(),
+        }
+    }
+
+    /// What it knows of a volume, if requests for it were made.
+    pub fn volume(&self, volume: VolumeId, now: Instant) -> Option<VolumeStatus> {
+        let known = &self.volumes[*self.by_volume.get(&volume)? as usize];
+        let hot = self.lines.used().filter(|line| self.is_hot(line, now)).filter_map(|line| match line.key {
+            Key::Segment(segment) if segment.volume == volume => Some(segment),
+            _ => None,
+        });
+        let mut hot_segments: Vec<SegmentId> = hot.collect();
+        hot_segments.sort_unstable();
+        let levels = *known.allowance.levels();
+        Some(VolumeStatus { levels, started: known.started, waits: known.waits, hot_segments })
+    }
+
+    fn is_hot(&self, line: &Line<T>, now: Instant) -> bool {
+        self.settings.throttle == Throttle::DualBuckets && self.monitor.is_hot(&line.track, now)
+    }
+
+    #[inline]
+    fn volume_number(&mut self, now: Instant, id: VolumeId) -> u32 {
+        match self.by_volume.get(&id) {
+            Some(number) => *number,
+            None => self.add_volume(now, id),
+        }
+    }
+
+    #[cold]
+    fn add_volume(&mut self, now: Instant, id: VolumeId) -> u32 {
+        let allowance = Allowance::new(Levels::default(), self.settings.interval, now);
+        let volume = Volume { client: ClientId::default(), allowance, waits: Waits::default(), started: 0 };
+        let number = match self.free_volumes.pop() {
+            Some(number) => {
+                self.volumes[number as usize] = volume;
+                number
+            }
+            None => {
+                self.volumes.push(volume);
+                self.volumes.len() as u32 - 1
+            }
+        };
+        self.by_volume.insert(id, number);
+        number
+    }
+
+    #[inline]
+    fn line_of(&mut self, now: Instant, segment: SegmentId, volume: u32) -> u32 {
+        let (key, cap) = match self.settings.throttle {
+            Throttle::Off | Throttle::OneBucket => (Key::All, 0),
+            Throttle::DualBuckets => (Key::Segment(segment), 0),
+            Throttle::ClientCap(cap) => (Key::Client(self.volumes[volume as usize].client), cap),
+            Throttle::SegmentCap(cap) => (Key::Segment(segment), cap),
+        };
+        let interval = self.settings.interval;
+        self.lines.number_of(key, || {
+            let burst = Rate { iops: 0, bytes_per_sec: cap };
+            (cap > 0).then(|| {
+                Allowance::new(Levels { base: Rate::default(), burst, credits: Credits::default() }, interval, now)
+            })
+        })
+    }
+
+    /// Takes what a request needs, or says what is missing. `arrives`: it is not in line.
+    #[inline]
+    fn start(
+        &mut self,
+        now: Instant,
+        number: u32,
+        volume: u32,
+        bytes: u64,
+        cost: u64,
+        arrives: bool,
+    ) -> Result<(), Reason> {
+        let line = self.lines.get_mut(number);
+        let known = &mut self.volumes[volume as usize];
+        if !known.allowance.has_burst(now) {
+            let levels = known.allowance.levels();
+            return Err(if levels.burst == levels.base { Reason::BaseLevel } else { Reason::BurstLevel });
+        }
+        if line.cap.as_mut().is_some_and(|cap| !cap.has_burst(now)) {
+            return Err(match self.settings.throttle {
+                Throttle::ClientCap(_) => Reason::ClientCap,
+                _ => Reason::SegmentCap,
+            });
+        }
+        let is_base = known.allowance.has_base(now);
+        let is_dual = self.settings.throttle == Throttle::DualBuckets;
+        let is_hot = is_dual && !is_base && self.monitor.is_hot(&line.track, now);
+        let missing = if is_hot { Reason::HotSegment } else { Reason::MainBucketEmpty };
+        // Tokens were issued, and those in line have not had their turn yet: who comes now is behind its like.
+        let is_behind = match self.round {
+            Round::Base(_) | Round::Steady => !is_base,
+            Round::Hot => is_hot,
+            Round::Done => false,
+        };
+        if arrives && is_behind {
+            return Err(missing);
+        }
+        let drawn = if is_hot { self.buckets.draw_hot(cost) } else { self.buckets.draw_steady(cost) };
+        let bucket = drawn.ok_or(missing)?;
+        known.allowance.draw(cost, is_base);
+        known.started += 1;
+        if let Some(cap) = &mut line.cap {
+            cap.draw(cost, false);
+        }
+        self.started_bytes += bytes;
+        self.overdrawn_bytes += if bucket == Bucket::Cheque { bytes } else { 0 };
+        Ok(())
+    }
+
+    /// Issues the tokens of intervals that have begun.
+    #[inline]
+    fn refill(&mut self, now: Instant) {
+        if now >= self.buckets.next_refill() {
+            self.on_interval(now);
+        }
+    }
+
+    #[cold]
+    fn on_interval(&mut self, now: Instant) {
+        self.estimator.update(now, self.alone);
+        let available = self.estimator.available();
+        if self.settings.cheque_follows_estimate && now.since(self.resized) >= RESIZE {
+            self.resized = now;
+            self.resize_cheque(available);
+        }
+        self.buckets.refill(now, available);
+        self.lines.sweep(&self.monitor, now);
+        self.begin_round(now);
+    }
+
+    /// The cheque bucket holds what the store is estimated to have left in an interval, within bounds.
+    fn resize_cheque(&mut self, available: Option<u64>) {
+        let Some(per_sec) = available.filter(|_| self.settings.throttle == Throttle::DualBuckets) else { return };
+        let usual = self.settings.main_bytes().saturating_mul(self.settings.cheque_permille) / 1000;
+        let estimated = super::settings::per_interval(per_sec, self.settings.interval);
+        self.buckets.set_cheque_size(estimated.clamp(usual / 4, usual * 2));
+    }
+
+    fn begin_round(&mut self, now: Instant) {
+        if self.rings.is_empty() {
+            self.round = Round::Done;
+            return;
+        }
+        let (dual, monitor) = (self.settings.throttle == Throttle::DualBuckets, &self.monitor);
+        self.rings.sort(&mut self.lines, |line| dual && monitor.is_hot(&line.track, now));
+        self.round = Round::Base(if self.promised > 0 { self.rings.turning() } else { 0 });
+    }
+
+    /// Starts the first request of the line at a ring's front if it is within the base level; else its turn is over.
+    fn grant_base(&mut self, now: Instant, is_hot: bool) -> Option<Grant<T>> {
+        let number = self.rings.ring(is_hot).front().copied()?;
+        let first = self.lines.get_mut(number).waiting.front()?;
+        let (volume, bytes, cost) = (first.volume, first.bytes, first.cost);
+        let is_base = self.volumes[volume as usize].allowance.has_base(now);
+        if is_base && self.start(now, number, volume, bytes, cost, false).is_ok() {
+            let grant = self.take_first(now, number, is_hot);
+            // A line that is empty now has left its ring, and is not to be counted again.
+            if self.lines.get_mut(number).place == Place::Nowhere
+                && let Round::Base(left) = self.round
+            {
+                self.round = Round::Base(left - 1);
+            }
+            return grant;
+        }
+        self.rings.rotate(is_hot);
+        None
+    }
+
+    /// Lets the line at a ring's front take its turn. Nothing: look again, the ring or the round has changed.
+    fn grant_in_turn(&mut self, now: Instant, is_hot: bool) -> Option<Grant<T>> {
+        let number = self.rings.ring(is_hot).front().copied()?;
+        let line = self.lines.get_mut(number);
+        let turned =
+            !is_hot && self.settings.throttle == Throttle::DualBuckets && self.monitor.is_hot(&line.track, now);
+        if turned {
+            self.rings.steady.pop_front();
+            self.rings.enter(number, line, true);
+            return None;
+        }
+        let first = line.waiting.front()?;
+        let (volume, bytes, cost) = (first.volume, first.bytes, first.cost);
+        if !may_spend(line, cost) {
+            self.rings.rotate(is_hot);
+            return None;
+        }
+        match self.start(now, number, volume, bytes, cost, false) {
+            Ok(()) => self.take_first(now, number, is_hot),
+            Err(reason) => {
+                self.blame(number, reason);
+                match reason {
+                    Reason::HotSegment | Reason::MainBucketEmpty => {
+                        self.lines.get_mut(number).deficit += cost;
+                        self.round = Round::Done;
+                    }
+                    _ => self.rings.park(is_hot, self.lines.get_mut(number)),
+                }
+                None
+            }
+        }
+    }
+
+    /// What keeps the first request of a line from starting now. Who comes later inherits it, so that a line which
+    /// never empties does not tell for ever what it once waited for.
+    fn blame(&mut self, number: u32, reason: Reason) {
+        let Some(first) = self.lines.get_mut(number).waiting.front_mut() else { return };
+        let before = std::mem::replace(&mut first.reason, reason);
+        self.volumes[first.volume as usize].waits.on_change(before, reason);
+    }
+
+    /// The first request of the line at a ring's front has been started.
+    fn take_first(&mut self, now: Instant, number: u32, is_hot: bool) -> Option<Grant<T>> {
+        let line = self.lines.get_mut(number);
+        let Waiting { arrived, volume, reason, ticket, .. } = line.waiting.pop_front()?;
+        if line.waiting.is_empty() {
+            self.rings.leave(is_hot, line);
+        }
+        self.waiting -= 1;
+        let waited_ns = now.nanos_since(arrived);
+        self.volumes[volume as usize].waits.on_start(reason, waited_ns);
+        Some(Grant { ticket, waited_ns, reason })
+    }
+}
+
+#[cfg(test)]
+impl<T> Admission<T> {
+    pub(super) fn known_lines(&self) -> usize {
+        self.lines.used().count()
+    }
+
+    pub(super) fn steady_waiting(&self, now: Instant) -> bool {
+        self.lines.used().any(|line| !line.waiting.is_empty() && !self.is_hot(line, now))
+    }
+
+    pub(super) fn has_base(&mut self, volume: VolumeId, now: Instant) -> bool {
+        let number = self.by_volume.get(&volume).copied();
+        number.is_some_and(|number| self.volumes[number as usize].allowance.has_base(now))
+    }
+}

@@ -1,0 +1,204 @@
+//! The main and the cheque bucket (NSDI 2026, §4.2, dual-bucket throttling).
+//!
+//! Every interval the main bucket is filled with what the limit gives; nothing is carried over but debt. Then, while the
+//! cheque bucket is not full, the main one gives it some: what the estimate says that the store has left, at least 5%
+//! of an interval's tokens, at most a full cheque. So in the long run no more is spent than the limit gives, and a full
+//! cheque bucket lets steady segments overdraw by its size, once.
+//!
+//! A request starts where a balance is positive, however large it is; the debt is paid by later intervals. Intervals that
+//! passed unnoticed are made up for at the next look: an idle server needs no timer.
+
+use std::time::Duration;
+
+use base::Instant;
+
+/// Least share of an interval's tokens that a cheque bucket which is not full gets, in percent.
+const CHEQUE_FLOW_MIN_PERCENT: i64 = 5;
+
+/// Which bucket tokens came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bucket {
+    /// For all.
+    Main,
+    /// For steady segments: an overdraw.
+    Cheque,
+}
+
+/// Both buckets of a server. Tokens are bytes.
+#[derive(Clone, Debug)]
+pub struct Buckets {
+    interval_ns: u64,
+    main_size: i64,
+    cheque_size: i64,
+    main: i64,
+    cheque: i64,
+    /// The interval that was issued last.
+    issued: u64,
+}
+
+impl Buckets {
+    /// Two full buckets; without a cheque bucket where its size is 0.
+    pub fn new(interval: Duration, main_size: u64, cheque_size: u64, now: Instant) -> Buckets {
+        let interval_ns = (interval.as_nanos() as u64).max(1);
+        let (main_size, cheque_size) = (main_size.max(1) as i64, cheque_size as i64);
+        Buckets {
+            interval_ns,
+            main_size,
+            cheque_size,
+            main: main_size,
+            cheque: cheque_size,
+            issued: now.0 / interval_ns,
+        }
+    }
+
+    /// Tokens in the main bucket; below zero: debt.
+    pub fn main(&self) -> i64 {
+        self.main
+    }
+
+    /// Tokens in the cheque bucket; below zero: debt.
+    pub fn cheque(&self) -> i64 {
+        self.cheque
+    }
+
+    /// What a full cheque bucket holds.
+    pub fn cheque_size(&self) -> u64 {
+        self.cheque_size as u64
+    }
+
+    /// Changes what a full cheque bucket holds. What it holds beyond that is gone.
+    pub fn set_cheque_size(&mut self, size: u64) {
+        self.cheque_size = size as i64;
+        self.cheque = self.cheque.min(self.cheque_size);
+    }
+
+    /// When the next tokens are issued.
+    pub fn next_refill(&self) -> Instant {
+        Instant((self.issued + 1).saturating_mul(self.interval_ns))
+    }
+
+    /// Issues the tokens of every interval that has begun since the last time. `available` is what the store is
+    /// estimated to have left, in bytes per second, where that is known. Says whether there were any.
+    pub fn refill(&mut self, now: Instant, available: Option<u64>) -> bool {
+        let interval = now.0 / self.interval_ns;
+        let Some(passed) = interval.checked_sub(self.issued).filter(|passed| *passed > 0) else { return false };
+        self.issued = interval;
+        let flow = self.cheque_flow(available);
+        let mut left = passed;
+        while left > 0 {
+            left -= 1;
+            self.main = self.main.min(0) + self.main_size;
+            let given = flow.min(self.cheque_size - self.cheque).min(self.main).max(0);
+            self.main -= given;
+            self.cheque += given;
+            let is_full = self.cheque == self.cheque_size && self.main == self.main_size;
+            if is_full {
+                break;
+            }
+        }
+        true
+    }
+
+    /// What a cheque bucket that is not full gets of an interval's tokens.
+    fn cheque_flow(&self, available: Option<u64>) -> i64 {
+        let least = (self.main_size * CHEQUE_FLOW_MIN_PERCENT / 100).max(1);
+        let estimated = available.map_or(self.cheque_size, |per_sec| {
+            i64::try_from(u128::from(per_sec) * u128::from(self.interval_ns) / 1_000_000_000).unwrap_or(i64::MAX)
+        });
+        estimated.min(self.cheque_size).max(least)
+    }
+
+    /// Draws `cost` for a steady segment: from the main bucket, or else from the cheque.
+    pub fn draw_steady(&mut self, cost: u64) -> Option<Bucket> {
+        self.draw_hot(cost).or_else(|| {
+            (self.cheque > 0).then(|| {
+                self.cheque -= cost as i64;
+                Bucket::Cheque
+            })
+        })
+    }
+
+    /// Draws `cost` for a hot segment: from the main bucket only.
+    pub fn draw_hot(&mut self, cost: u64) -> Option<Bucket> {
+        (self.main > 0).then(|| {
+            self.main -= cost as i64;
+            Bucket::Main
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Prng;
+
+    use super::*;
+
+    const T: Duration = Duration::from_millis(10);
+
+    fn at(interval: u64) -> Instant {
+        Instant(interval * 10_000_000 + 3)
+    }
+
+    fn drain_main(buckets: &mut Buckets) {
+        while buckets.draw_hot(100).is_some() {}
+    }
+
+    #[test]
+    fn steady_ones_overdraw_once_and_are_paid_back_from_the_main_bucket() {
+        let mut buckets = Buckets::new(T, 1000, 200, at(0));
+        drain_main(&mut buckets);
+        assert_eq!(buckets.draw_hot(1), None);
+        assert_eq!(buckets.draw_steady(150), Some(Bucket::Cheque));
+        assert_eq!(buckets.draw_steady(150), Some(Bucket::Cheque), "a positive balance is enough");
+        assert_eq!((buckets.draw_steady(1), buckets.cheque()), (None, -100));
+        assert!(!buckets.refill(at(0), Some(0)));
+        // 80 bytes per interval: the estimate.
+        assert!(buckets.refill(at(1), Some(8_000)));
+        assert_eq!((buckets.main(), buckets.cheque()), (920, -20));
+        // Without an estimate to speak of, 5%.
+        assert!(buckets.refill(at(2), Some(0)));
+        assert_eq!((buckets.main(), buckets.cheque()), (950, 30));
+        assert!(buckets.refill(at(3), Some(u64::MAX)));
+        assert_eq!((buckets.main(), buckets.cheque()), (830, 200));
+        assert!(buckets.refill(at(4), None));
+        assert_eq!((buckets.main(), buckets.cheque()), (1000, 200));
+    }
+
+    #[test]
+    fn a_debt_is_paid_by_later_intervals() {
+        let mut buckets = Buckets::new(T, 1000, 0, at(7));
+        assert_eq!(buckets.draw_hot(3500), Some(Bucket::Main));
+        for (interval, main) in [(8, -1500), (9, -500), (10, 500), (11, 1000)] {
+            assert!(buckets.refill(at(interval), None));
+            assert_eq!(buckets.main(), main);
+        }
+        assert_eq!(buckets.draw_hot(3500), Some(Bucket::Main));
+        assert!(buckets.refill(at(14), None));
+        assert_eq!(buckets.main(), 500, "intervals that nobody saw count");
+        assert!(buckets.refill(at(1_000_000_000_000), None));
+        assert_eq!(buckets.main(), 1000);
+    }
+
+    /// However it is drawn from, no more is spent than issued, and looks more or less often make no difference.
+    #[test]
+    fn no_token_comes_from_nothing() {
+        for seed in 0..200 {
+            let mut prng = Prng::new(seed);
+            let (main, cheque) = (prng.between(100, 5000), prng.below(2000));
+            let mut buckets = Buckets::new(T, main, cheque, at(0));
+            let (mut spent, mut interval, mut largest) = (0, 0, 0);
+            for _ in 0..500 {
+                interval += prng.below(3);
+                buckets.refill(at(interval), Some(prng.below(1_000_000)));
+                for _ in 0..prng.below(30) {
+                    let cost = prng.between(1, 1000);
+                    let drawn = if prng.one_in(2) { buckets.draw_hot(cost) } else { buckets.draw_steady(cost) };
+                    spent += if drawn.is_some() { cost } else { 0 };
+                    largest = largest.max(cost);
+                }
+                let issued = main * (interval + 1) + cheque;
+                assert!(spent <= issued + 2 * largest, "seed {seed}: {spent} of {issued}");
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests that wait in the order of their arrival, and what is known of the segment that they are for.
+
+use std::collections::VecDeque;
+
+use base::{Instant, Map, SegmentId};
+
+use super::levels::{Allowance, ClientId};
+use super::monitor::{Monitor, Track};
+use super::reason::Reason;
+
+/// Whose requests stand in one line.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Key {
+    /// Everybody's: one bucket.
+    All,
+    /// A client's: a cap for each.
+    Client(ClientId),
+    /// A segment's.
+    Segment(SegmentId),
+}
+
+/// Where a line's turn comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Nothing waits in it.
+    Nowhere,
+    /// Among the steady ones.
+    Steady,
+    /// Among the hot ones.
+    Hot,
+    /// Its first request has used up a level or a cap: it comes back with the next refill.
+    Parked,
+}
+
+/// A request in a line.
+pub struct Waiting<T> {
+    pub arrived: Instant,
+    pub bytes: u64,
+    pub cost: u64,
+    /// The volume's number in the server's table.
+    pub volume: u32,
+    pub reason: Reason,
+    pub ticket: T,
+}
+
+/// A line.
+pub struct Line<T> {
+    pub key: Key,
+    pub track: Track,
+    pub cap: Option<Allowance>,
+    pub place: Place,
+    /// What deficit round robin still owes it, in bytes.
+    pub deficit: u64,
+    pub waiting: VecDeque<Waiting<T>>,
+}
+
+/// The lines of a server, by number. Those of segments that are not used are given up after a while.
+pub struct Lines<T> {
+    by_key: Map<Key, u32>,
+    lines: Vec<Line<T>>,
+    free: Vec<u32>,
+    /// Where the search for unused ones goes on.
+    swept: usize,
+}
+
+/// Lines that one refill looks at, for unused ones.
+const SWEEP: usize = 16;
+
+impl<T> Lines<T> {
+    pub fn new() -> Self {
+        Lines { by_key: Map::default(), lines: Vec::new(), free: Vec::new(), swept: 0 }
+    }
+
+    /// The line of `key`, a new one with `cap` where there is none.
+    #[inline]
+    pub fn number_of(&mut self, key: Key, cap: impl FnOnce() -> Option<Allowance>) -> u32 {
+        match self.by_key.get(&key) {
+            Some(number) => *number,
+            None => self.add(key, cap()),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, key: Key, cap: Option<Allowance>) -> u32 {
+        let line =
+            Line { key, track: Track::default(), cap, place: Place::Nowhere, deficit: 0, waiting: VecDeque::new() };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.lines[number as usize] = line;
+                number
+            }
+            None => {
+                self.lines.push(line);
+                self.lines.len() as u32 - 1
+            }
+        };
+        self.by_key.insert(key, number);
+        number
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> &mut Line<T> {
+        &mut self.lines[number as usize]
+    }
+
+    /// Lines that are in use.
+    pub fn used(&self) -> impl Iterator<Item = &Line<T>> {
+        self.by_key.values().map(|number| &self.lines[*number as usize])
+    }
+
+    /// Gives up some of the lines whose segment has not been used for a second.
+    pub fn sweep(&mut self, monitor: &Monitor, now: Instant) {
+        for _ in 0..SWEEP.min(self.lines.len()) {
+            self.swept = (self.swept + 1) % self.lines.len();
+            let line = &mut self.lines[self.swept];
+            let owes = line.cap.as_mut().is_some_and(|cap| !cap.has_burst(now));
+            let is_idle = line.waiting.is_empty() && monitor.is_idle(&line.track, now) && !owes;
+            // One that was given up already is in nobody's table.
+            if is_idle && self.by_key.get(&line.key) == Some(&(self.swept as u32)) {
+                self.by_key.remove(&line.key);
+                line.waiting = VecDeque::new();
+                self.free.push(self.swept as u32);
+            }
+        }
+    }
+}
