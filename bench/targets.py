@@ -157,11 +157,12 @@ class NbdkitMemory(Target):
 
 
 class Levee(Target):
-    """`levee up` on one directory with its defaults."""
+    """`levee up` on one directory with its defaults, or with `options` besides."""
 
     name = "levee"
     binary = "target/release/levee"
     volume = "bench"
+    options = ()
 
     def launch(self):
         self.start_process()
@@ -171,7 +172,7 @@ class Levee(Target):
         begun = time.monotonic()
         log = open(self.directory / "log", "ab")
         command = [self.binary, "up", "--dir", self.directory / "store", "--listen", "127.0.0.1:0",
-                   "--api-listen", "127.0.0.1:0"]
+                   "--api-listen", "127.0.0.1:0", *self.options]
         if volume:
             command += ["--volume", self.volume, "--size", str(self.size)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True)

@@ -12,6 +12,8 @@
 //! is no name of elsewhere, a change needs the token of the store's token file, and so does every request where the
 //! address is not loopback; connections, bodies, waiting calls and waiting times have bounds.
 
+mod bodies;
+mod explain;
 mod guard;
 mod routes;
 mod serve;

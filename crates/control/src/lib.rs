@@ -9,6 +9,7 @@
 //! again.
 
 pub mod http;
+pub mod levels;
 pub mod metrics;
 pub mod observe;
 pub mod rules;

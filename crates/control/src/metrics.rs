@@ -117,8 +117,9 @@ impl Page {
                 self.family(metric.name, kind, metric.help);
                 last = metric.name;
             }
-            let label = metric.label.as_ref().map(|(label, value)| (*label, value.as_str()));
-            self.sample(metric.name, label.as_slice(), metric.value);
+            let labels: Vec<(&str, &str)> =
+                metric.labels.iter().map(|(label, value)| (*label, value.as_str())).collect();
+            self.sample(metric.name, &labels, metric.value);
         }
     }
 
@@ -186,6 +187,10 @@ mod tests {
                 Metric::labelled("queue_depth", "Requests that wait.", "queue", "journal", 3.0),
                 Metric::plain("gc_moves_total", "Blocks that GC moved.", 7.0),
                 Metric::labelled("queue_depth", "Requests that wait.", "queue", "dump", 1.0),
+                Metric {
+                    labels: vec![("volume", "vm-1".into()), ("reason", "hot_segment".into())],
+                    ..Metric::plain("throttled_seconds_total", "How long requests waited.", 0.25)
+                },
             ],
             ..Snapshot::default()
         }
@@ -207,6 +212,7 @@ mod tests {
             r#"levee_disk_written_bytes_total{kind="journal"} 8192"#,
             r#"levee_directory_healthy{directory="/disk \"a\"",state="healthy"} 1"#,
             r#"levee_queue_depth{queue="dump"} 1"#,
+            r#"levee_throttled_seconds_total{volume="vm-1",reason="hot_segment"} 0.25"#,
             "levee_gc_moves_total 7",
             "# TYPE levee_gc_moves_total counter",
         ] {

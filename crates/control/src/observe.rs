@@ -3,8 +3,9 @@
 //! Nothing here is global: several nodes live in one process of a test. Whoever assembles a node implements
 //! [`Observer`]; the snapshot travels to the HTTP thread, so it is compact (a distribution is 30 numbers) and `Send`.
 
-use base::Histogram;
+use base::{Histogram, VolumeId};
 use files::{Statistics, StoreSpace};
+use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
 
 /// The binary logarithm of the smallest bound of a [`Distribution`] in nanoseconds: 8.2 us.
 pub const FIRST_POWER: u32 = 13;
@@ -56,15 +57,15 @@ pub struct VolumeCounters {
     pub requests: Vec<RequestCounters>,
 }
 
-/// A number under a name, with at most one label.
+/// A number under a name, with labels.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Metric {
     /// Its name after `levee_`, unit last; counters end in `_total`.
     pub name: &'static str,
     /// What it is, in one sentence.
     pub help: &'static str,
-    /// A label and its value.
-    pub label: Option<(&'static str, String)>,
+    /// Labels and their values; the same ones for all of a name.
+    pub labels: Vec<(&'static str, String)>,
     /// The number.
     pub value: f64,
 }
@@ -72,7 +73,7 @@ pub struct Metric {
 impl Metric {
     /// A number without a label.
     pub fn plain(name: &'static str, help: &'static str, value: f64) -> Self {
-        Metric { name, help, label: None, value }
+        Metric { name, help, labels: Vec::new(), value }
     }
 
     /// One of several numbers that a label tells apart.
@@ -83,7 +84,7 @@ impl Metric {
         label_value: impl Into<String>,
         value: f64,
     ) -> Self {
-        Metric { name, help, label: Some((label, label_value.into())), value }
+        Metric { name, help, labels: vec![(label, label_value.into())], value }
     }
 }
 
@@ -114,8 +115,45 @@ pub struct Snapshot {
     pub metrics: Vec<Metric>,
 }
 
+/// How long one kind of request of a volume took, from its arrival to its reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Quantiles {
+    /// `read` or `write`.
+    pub operation: &'static str,
+    /// Requests that succeeded.
+    pub requests: u64,
+    /// Their median in nanoseconds.
+    pub p50_ns: u64,
+    /// Their 99th percentile.
+    pub p99_ns: u64,
+}
+
+impl Quantiles {
+    /// Of a histogram of nanoseconds.
+    pub fn of(operation: &'static str, histogram: &Histogram) -> Self {
+        let [p50_ns, p99_ns] = [500_000, 990_000].map(|per_million| histogram.quantile(per_million));
+        Quantiles { operation, requests: histogram.count(), p50_ns, p99_ns }
+    }
+}
+
+/// Why I/O of a volume waits or waited.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The settings of the block server's admission.
+    pub settings: AdmissionSettings,
+    /// How it stands.
+    pub server: AdmissionStatus,
+    /// What it knows of the volume; none where nobody has used it since the store started.
+    pub volume: Option<VolumeStatus>,
+    /// By kind of request.
+    pub latency: Vec<Quantiles>,
+}
+
 /// Takes snapshots. Called on the store's loop; quick, and without waiting.
 pub trait Observer {
     /// The present state. `volumes` is left to the manager.
     fn observe(&self) -> Snapshot;
+
+    /// Why I/O of a volume waits; none while the block server is going away.
+    fn explain(&self, volume: VolumeId) -> Option<Explained>;
 }

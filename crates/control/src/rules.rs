@@ -1,5 +1,7 @@
-//! What a volume may be called, and how large it may be: each refusal says what would be accepted.
+//! What a volume may be called, how large it may be, and what it may be promised: each refusal says what would be
+//! accepted.
 
+use base::levels::{BASE_IOPS_MAX, BURST_IOPS_MAX, Levels};
 use base::limits::{DATA_SECTOR_DEFAULT, VOLUME_NAME_MAX, VOLUME_SIZE_MAX, VOLUME_SIZE_MIN};
 use base::units::{format_size, is_aligned};
 use base::{BLOCK, Error, Result, SECTOR};
@@ -76,6 +78,40 @@ pub fn check_owner(owner: &str) -> Result<()> {
     }
 }
 
+/// Checks a volume's levels. Zeros are what is not given, and fit everything.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_levels(levels: &Levels) -> Result<()> {
+    let (base, burst, percent) = (levels.base, levels.burst, levels.credits.percent);
+    let wrong = |message: String| Err(Error::invalid(message));
+    if base.iops > BASE_IOPS_MAX {
+        return wrong(format!("a base level cannot promise {} IOPS: choose up to {BASE_IOPS_MAX}", base.iops));
+    }
+    if burst.iops > BURST_IOPS_MAX {
+        return wrong(format!("a burst level cannot allow {} IOPS: choose up to {BURST_IOPS_MAX}", burst.iops));
+    }
+    if burst.iops > 0 && burst.iops < base.iops {
+        return wrong(format!(
+            "a burst level of {} IOPS is below the base level of {}: choose {} or more, or 0 for no bound",
+            burst.iops, base.iops, base.iops
+        ));
+    }
+    if burst.bytes_per_sec > 0 && burst.bytes_per_sec < base.bytes_per_sec {
+        let [burst, base] = [burst.bytes_per_sec, base.bytes_per_sec];
+        return wrong(format!(
+            "a burst level of {burst} bytes per second ({}) is below the base level of {base} ({}): choose that or more, \
+             or 0 for no bound",
+            format_size(burst),
+            format_size(base)
+        ));
+    }
+    match percent <= 100 {
+        true => Ok(()),
+        false => wrong(format!("of what a volume does not use, {percent} percent cannot be saved: choose 0 to 100")),
+    }
+}
+
 /// The known word that is nearest to `word`, if one is near enough to be what was meant.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
@@ -88,6 +124,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use base::levels::{Credits, Rate};
     use base::{GIB, KIB, MIB, TIB};
 
     use super::*;
@@ -114,6 +151,36 @@ mod tests {
         }
         assert!(check_data_sector(128 * KIB).is_ok() && check_data_sector(2 * MIB).is_ok());
         assert!(check_data_sector(3 * KIB).is_err() && check_data_sector(0).is_err());
+    }
+
+    #[test]
+    fn levels_within_the_limits() {
+        let levels = |base: (u64, u64), burst: (u64, u64), percent| Levels {
+            base: Rate { iops: base.0, bytes_per_sec: base.1 },
+            burst: Rate { iops: burst.0, bytes_per_sec: burst.1 },
+            credits: Credits { cap_seconds: u32::MAX, percent },
+        };
+        for good in [
+            levels((0, 0), (0, 0), 0),
+            levels((50_000, MIB), (1_000_000, MIB), 100),
+            levels((50_000, GIB), (0, 0), 0),
+            levels((0, 0), (1, 1), 0),
+            // A bound in one dimension says nothing of the other.
+            levels((50_000, 0), (0, 1), 0),
+            levels((7, u64::MAX), (7, u64::MAX), 1),
+        ] {
+            assert!(check_levels(&good).is_ok(), "{good:?}");
+        }
+        for (bad, part) in [
+            (levels((50_001, 0), (0, 0), 0), "choose up to 50000"),
+            (levels((0, 0), (1_000_001, 0), 0), "choose up to 1000000"),
+            (levels((100, 0), (99, 0), 0), "choose 100 or more, or 0"),
+            (levels((0, MIB), (0, MIB - 1), 0), "below the base level of 1048576 (1 MiB)"),
+            (levels((0, 0), (0, 0), 101), "choose 0 to 100"),
+        ] {
+            let error = check_levels(&bad).unwrap_err();
+            assert!(error.kind == base::ErrorKind::Invalid && error.message.contains(part), "{error}");
+        }
     }
 
     #[test]

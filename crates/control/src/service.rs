@@ -7,13 +7,15 @@
 //! attach) -> clients are let go -> the block server drops the segments (durable) -> forget (durable). What a crash or
 //! an error interrupts is taken up by [`Manager::resume`] or by a retry in the background.
 //!
-//! Invariants: an attachment's generation is durable before anybody hears of it; an answer follows durability.
+//! Invariants: an attachment's generation and a volume's levels are durable before anybody hears of them; an answer
+//! follows durability.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::levels::Levels;
 use base::limits::{API_CALLS_MAX, DATA_SECTOR_DEFAULT};
 use base::{Error, ErrorKind, Generation, Result, VolumeId};
 use files::{Redundancy, Store};
@@ -21,7 +23,8 @@ use runtime::sync::{Budget, oneshot};
 use runtime::{Class, Handle, Task};
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 
-use crate::observe::{Observer, Snapshot};
+use crate::levels::LevelsChange;
+use crate::observe::{Explained, Observer, Snapshot};
 use crate::table::log::TableLog;
 use crate::table::{Change, Row, VolumeState, VolumeTable};
 
@@ -53,8 +56,10 @@ pub struct CreateVolume {
     pub data_sector_bytes: u64,
     /// Whose it is.
     pub owner: String,
-    /// Whether a volume of that name and size may exist already.
+    /// Whether a volume of that name and size may exist already; its levels stay as they are.
     pub allow_existing: bool,
+    /// Its levels.
+    pub levels: LevelsChange,
 }
 
 impl CreateVolume {
@@ -66,6 +71,7 @@ impl CreateVolume {
             data_sector_bytes: DATA_SECTOR_DEFAULT,
             owner: String::new(),
             allow_existing: false,
+            levels: LevelsChange::default(),
         }
     }
 }
@@ -95,6 +101,15 @@ pub enum Request {
         /// Whether clients may lose it.
         force: bool,
     },
+    /// Promises a volume something else: [`Reply::Volume`].
+    SetLevels {
+        /// Its name.
+        name: String,
+        /// What changes.
+        change: LevelsChange,
+    },
+    /// Why I/O of a volume waits: [`Reply::Explained`].
+    Explain(String),
     /// The state of everything: [`Reply::Snapshot`].
     Observe,
     /// Whether the loop turns: [`Reply::Healthy`].
@@ -112,6 +127,8 @@ pub enum Reply {
     Volumes(Vec<VolumeView>),
     /// The volume is deleted, and whether its space was given back already.
     Deleted(VolumeView, bool),
+    /// A volume, and why its I/O waits.
+    Explained(VolumeView, Box<Explained>),
     /// The state of everything.
     Snapshot(Box<Snapshot>),
     /// The loop turns, and the store is open.
@@ -216,6 +233,10 @@ impl Manager {
             Request::Delete { name, force } => {
                 self.delete(&name, force).await.map(|(view, is_done)| Reply::Deleted(view, is_done))
             }
+            Request::SetLevels { name, change } => self.set_levels(&name, change).await.map(Reply::Volume),
+            Request::Explain(name) => {
+                self.explain(&name).map(|(view, explained)| Reply::Explained(view, Box::new(explained)))
+            }
             Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
             Request::Health => Ok(Reply::Healthy),
             Request::Observe => self.observe().map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
@@ -259,6 +280,7 @@ impl Manager {
             created_wall_ms: self.0.handle.wall_ms(),
             generation: Generation(0),
             state: VolumeState::Active,
+            levels: wanted.levels.over(Levels::default()),
         };
         match self.commit(move |table| table.plan_create(fresh)).await {
             Ok(_) => self.show(&name).map(|view| (view, false)),
@@ -304,6 +326,16 @@ impl Manager {
     fn view(&self, row: &Row) -> VolumeView {
         let clients = self.0.user.borrow().as_ref().map_or(0, |user| user.users(row.id));
         VolumeView { row: row.clone(), clients }
+    }
+
+    /// Promises a volume something else. It holds from its next request on, also while the volume is attached.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for levels against the rules, `Full`, `Io`.
+    pub async fn set_levels(&self, name: &str, change: LevelsChange) -> Result<VolumeView> {
+        let wanted = name.to_owned();
+        self.commit(move |table| table.plan_set_levels(&wanted, |levels| change.over(levels))).await?;
+        self.show(name)
     }
 
     /// Deletes a volume; says whether its space was given back already (otherwise that goes on in the background).
@@ -366,15 +398,28 @@ impl Manager {
     /// # Errors
     /// `Retry` while the store starts; `Internal` where a part of it cannot be looked at.
     pub fn observe(&self) -> Result<Snapshot> {
-        let observer = self.0.observer.borrow().clone();
-        let observer = observer.ok_or_else(|| Error::retry("the store is starting or shutting down"))?;
         let volumes = self.0.table.borrow().rows().filter(|row| row.state == VolumeState::Active).count();
+        let snapshot = self.look(|observer| observer.observe())?;
+        Ok(Snapshot { volumes, ..snapshot })
+    }
+
+    /// Why I/O of a volume waits or waited.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of [`Manager::observe`].
+    pub fn explain(&self, name: &str) -> Result<(VolumeView, Explained)> {
+        let view = self.show(name)?;
+        let explained = self.look(|observer| observer.explain(view.row.id))?;
+        explained.map(|explained| (view, explained)).ok_or_else(starting_or_stopping)
+    }
+
+    fn look<T>(&self, question: impl FnOnce(&dyn Observer) -> T) -> Result<T> {
+        let observer = self.0.observer.borrow().clone().ok_or_else(starting_or_stopping)?;
         // It only looks, so nothing is left half done; and nobody's disk stops because a counter cannot be read.
-        let snapshot = catch_unwind(AssertUnwindSafe(|| observer.observe())).map_err(|_| {
+        catch_unwind(AssertUnwindSafe(|| question(&*observer))).map_err(|_| {
             tracing::error!("looking at the state of the store failed: this is a bug");
             Error::internal("the state of the store could not be read, a bug that its log tells; its disks go on")
-        })?;
-        Ok(Snapshot { volumes, ..snapshot })
+        })
     }
 
     /// Takes no more changes, waits for the one in flight, ends the log and lets go of everybody.
@@ -411,6 +456,7 @@ impl Manager {
             match outcome {
                 Ok(change) => {
                     this.0.table.borrow_mut().apply(change.clone());
+                    this.tell_owner(&change);
                     Ok(change)
                 }
                 Err(error) => {
@@ -423,6 +469,17 @@ impl Manager {
         self.apart("volume table", steps).await
     }
 
+    /// Lets the owner of a volume's segments know of new levels: in the order of the log, and before anything else
+    /// happens to the volume, so that a volume which is being dropped is not known anew.
+    fn tell_owner(&self, change: &Change) {
+        let Change::SetLevels { volume, .. } = change else { return };
+        let owner = self.0.owner.borrow().clone();
+        let descriptor = self.0.table.borrow().get(*volume).map(Row::descriptor);
+        if let (Some(owner), Ok(descriptor)) = (owner, descriptor) {
+            owner.set_levels(&descriptor);
+        }
+    }
+
     /// Runs `steps` in a task of their own, to their end even when the caller stops waiting.
     async fn apart<T: 'static>(
         &self,
@@ -433,6 +490,10 @@ impl Manager {
         self.0.handle.spawn(Class::Io, name, async move { sender.send(steps.await) }).detach();
         receiver.await.unwrap_or_else(|| Err(Error::internal("the store is shutting down")))
     }
+}
+
+fn starting_or_stopping() -> Error {
+    Error::retry("the store is starting or shutting down")
 }
 
 impl VolumeDirectory for Manager {

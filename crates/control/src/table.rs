@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use base::levels::Levels;
 use base::limits::VOLUMES_MAX;
 use base::units::format_size;
 use base::{Error, Generation, Result, VolumeId};
@@ -43,7 +44,7 @@ pub struct Row {
     pub size: u64,
     /// Its stripe unit in bytes.
     pub data_sector_bytes: u64,
-    /// Whose it is: a label without meaning to Levee.
+    /// Whose it is: tells clients apart where each has a cap, and means nothing else to Levee.
     pub owner: String,
     /// When it was created, in milliseconds since 1970: a label.
     pub created_wall_ms: u64,
@@ -51,6 +52,8 @@ pub struct Row {
     pub generation: Generation,
     /// Where it stands in its life.
     pub state: VolumeState,
+    /// What it was promised, and the most that it gets.
+    pub levels: Levels,
 }
 
 impl Row {
@@ -59,6 +62,8 @@ impl Row {
         VolumeDescriptor {
             data_sector_bytes: self.data_sector_bytes,
             generation: self.generation,
+            owner: self.owner.clone(),
+            levels: self.levels,
             ..VolumeDescriptor::new(self.id, self.name.as_str(), self.size)
         }
     }
@@ -80,6 +85,13 @@ pub enum Change {
     MarkDeleted(VolumeId),
     /// Nothing of a deleted volume is left.
     Forget(VolumeId),
+    /// A volume is promised something else.
+    SetLevels {
+        /// The volume.
+        volume: VolumeId,
+        /// What it has from now on.
+        levels: Levels,
+    },
 }
 
 /// All volumes, and the ids that were ever given out.
@@ -132,13 +144,14 @@ impl VolumeTable {
     /// Decides on a new volume; the id of `wanted` is set here.
     ///
     /// # Errors
-    /// `Invalid` for a name, size, data sector or owner against the rules, `Conflict` for a name that exists, `Full`
+    /// `Invalid` for a name, size, data sector, owner or levels against the rules, `Conflict` for a name that exists, `Full`
     /// for too many volumes.
     pub fn plan_create(&self, wanted: Row) -> Result<Change> {
         rules::check_name(&wanted.name)?;
         rules::check_size(wanted.size)?;
         rules::check_data_sector(wanted.data_sector_bytes)?;
         rules::check_owner(&wanted.owner)?;
+        rules::check_levels(&wanted.levels)?;
         if let Ok(existing) = self.find(&wanted.name) {
             return Err(Error::conflict(format!(
                 "there is a volume {:?} already, of {} ({} bytes); choose another name or delete it first",
@@ -171,6 +184,17 @@ impl VolumeTable {
         self.get(volume).map(|row| Change::MarkDeleted(row.id))
     }
 
+    /// Decides on the levels of a volume, given those that it has.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for levels against the rules.
+    pub fn plan_set_levels(&self, name: &str, change: impl FnOnce(Levels) -> Levels) -> Result<Change> {
+        let row = self.find(name)?;
+        let levels = change(row.levels);
+        rules::check_levels(&levels)?;
+        Ok(Change::SetLevels { volume: row.id, levels })
+    }
+
     /// Takes an id out of use without a volume: the outcome of its creation is unknown.
     pub fn burn_id(&mut self) {
         self.next_id.0 += 1;
@@ -189,6 +213,7 @@ impl VolumeTable {
             Change::Attach { volume, generation } => self.get(*volume).is_ok_and(|row| row.generation < *generation),
             Change::MarkDeleted(volume) => self.get(*volume).is_ok(),
             Change::Forget(volume) => self.rows.get(volume).is_some_and(|row| row.state == VolumeState::Deleting),
+            Change::SetLevels { volume, .. } => self.get(*volume).is_ok(),
         };
         match fits {
             true => Ok(()),
@@ -215,6 +240,7 @@ impl VolumeTable {
             Change::Forget(volume) => {
                 self.rows.remove(&volume);
             }
+            Change::SetLevels { volume, levels } => self.row_mut(volume).levels = levels,
         }
     }
 
@@ -248,6 +274,7 @@ impl VolumeTable {
 
 #[cfg(test)]
 mod tests {
+    use base::levels::Rate;
     use base::{ErrorKind, GIB, KIB};
 
     use super::*;
@@ -262,6 +289,7 @@ mod tests {
             created_wall_ms: 0,
             generation: Generation(0),
             state: VolumeState::Active,
+            levels: Levels::default(),
         }
     }
 
@@ -306,6 +334,31 @@ mod tests {
         assert_eq!(table.plan_attach(volume).unwrap_err().kind, ErrorKind::NotFound);
         assert_eq!(table.plan_delete(volume).unwrap_err().kind, ErrorKind::NotFound);
         assert!(table.check(&Change::MarkDeleted(volume)).is_err());
+    }
+
+    #[test]
+    fn levels_change_and_nothing_else_does() {
+        let mut table = VolumeTable::default();
+        let volume = create(&mut table, "a");
+        let before = table.get(volume).unwrap().clone();
+        let iops = |levels: Levels, base, burst| Levels {
+            base: Rate { iops: base, ..levels.base },
+            burst: Rate { iops: burst, ..levels.burst },
+            ..levels
+        };
+        table.apply(table.plan_set_levels("a", |levels| iops(levels, 100, 200)).unwrap());
+        let after = table.get(volume).unwrap();
+        assert_eq!(after.levels, iops(Levels::default(), 100, 200));
+        assert_eq!((after.descriptor().levels, after.descriptor().owner.as_str()), (after.levels, ""));
+        assert_eq!(Row { levels: before.levels, ..after.clone() }, before);
+        // Rules look at the whole, not at what was changed.
+        assert_eq!(table.plan_set_levels("a", |levels| iops(levels, 100, 99)).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(table.plan_set_levels("b", |levels| levels).unwrap_err().kind, ErrorKind::NotFound);
+        let bad = Row { levels: iops(Levels::default(), 50_001, 0), ..row("b", GIB) };
+        assert_eq!(table.plan_create(bad).unwrap_err().kind, ErrorKind::Invalid);
+        let late = table.plan_set_levels("a", |levels| levels).unwrap();
+        table.apply(table.plan_delete(volume).unwrap());
+        assert!(table.check(&late).is_err(), "a volume that is being deleted has none");
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Result, VolumeId};
+use base::{Error, ErrorKind, Histogram, Instant, Result, SegmentId, VolumeId};
 use control::Manager;
 use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
-use control::observe::{Observer, Snapshot};
+use control::observe::{Explained, Observer, Quantiles, Snapshot};
 use control::service::{self, Call, Request};
 use files::Redundancy;
 use files::memory::{Memory, MemoryOptions};
+use policies::admission::{self, Admission, AdmissionSettings};
 use runtime::sim::{NodeOptions, World};
 use serde_json::{Value, json};
 use wire::{LocalBoxFuture, VolumeOwner, VolumeUser};
@@ -20,6 +21,8 @@ use wire::{LocalBoxFuture, VolumeOwner, VolumeUser};
 struct Others;
 
 impl VolumeOwner for Others {
+    fn set_levels(&self, _volume: &wire::VolumeDescriptor) {}
+
     fn drop_volume(&self, _volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -39,6 +42,26 @@ impl VolumeUser for Others {
 impl Observer for Others {
     fn observe(&self) -> Snapshot {
         Snapshot { store: "00ff".into(), incarnation: 1, memory_bytes_max: 512 << 20, ..Snapshot::default() }
+    }
+
+    /// A volume of which two requests wait, and one has waited.
+    fn explain(&self, volume: VolumeId) -> Option<Explained> {
+        let settings = AdmissionSettings { limit_bytes_per_sec: 409_600, ..AdmissionSettings::default() };
+        let mut admission = Admission::new(settings.clone(), Instant::ZERO);
+        let request = admission::Request { segment: SegmentId { volume, index: 3 }, bytes: 4096 };
+        for _ in 0..5 {
+            admission.submit(Instant::ZERO, request, || ()).unwrap();
+        }
+        let now = Instant(20_000_000);
+        assert!(admission.next_grant(now).is_some() && admission.next_grant(now).is_none());
+        let mut latency = Histogram::new();
+        [1_000, 1_000, 1_000_000].into_iter().for_each(|ns| latency.record(ns));
+        Some(Explained {
+            settings,
+            server: admission.status(now),
+            volume: admission.volume(volume, now),
+            latency: vec![Quantiles::of("read", &Histogram::new()), Quantiles::of("write", &latency)],
+        })
     }
 }
 
@@ -105,6 +128,12 @@ impl Api {
         (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
     }
 
+    fn patch(&self, path: &str, body: &str) -> (u16, Value) {
+        let request = self.agent.patch(self.url(path)).header("authorization", format!("Bearer {}", self.token));
+        let mut response = request.header("content-type", "application/json").send(body).unwrap();
+        (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
+    }
+
     fn delete(&self, path: &str) -> (u16, Value) {
         let request = self.agent.delete(self.url(path)).header("authorization", format!("Bearer {}", self.token));
         let mut response = request.call().unwrap();
@@ -138,7 +167,7 @@ fn a_volume_from_creation_to_deletion() {
     assert_eq!(status, 201);
     let expected = json!({
         "id": 1, "name": "vm-1", "size_bytes": 10737418240u64, "data_sector_bytes": 131072, "segments": 4,
-        "state": "active", "generation": 0, "clients": 1, "owner": "ops", "created_ms": created["created_ms"],
+        "state": "active", "generation": 0, "clients": 1, "owner": "ops", "created_ms": created["created_ms"], "levels": levels(&[]),
         "uris": ["nbd+unix:///vm-1?socket=/store/nbd.sock"],
     });
     assert_eq!(created, expected);
@@ -154,6 +183,81 @@ fn a_volume_from_creation_to_deletion() {
     assert_eq!(api.delete("/v1/volumes/vm-1?force=true"), (200, json!({"volume": expected, "is_dropped": true})));
     let (status, body) = api.get("/v1/volumes/vm-1");
     assert_eq!((status, kind(&body)), (404, "not_found"));
+}
+
+/// Levels of which only some are given.
+fn levels(given: &[(&str, u64)]) -> Value {
+    let mut levels = json!({
+        "base_iops": null, "base_bytes_per_second": null, "burst_iops": null, "burst_bytes_per_second": null,
+        "credit_seconds": null, "credit_percent": null,
+    });
+    given.iter().for_each(|(key, value)| levels[key] = json!(value));
+    levels
+}
+
+#[test]
+fn levels_are_given_changed_and_taken_away() {
+    let api = start();
+    let (_, created) = api.post(
+        r#"{"name": "a", "size": "1G", "base_iops": 100, "base_bandwidth": "1M", "burst_iops": 200,
+            "credit_seconds": 60, "credit_percent": 50}"#,
+    );
+    let mut expected = levels(&[
+        ("base_iops", 100),
+        ("base_bytes_per_second", 1 << 20),
+        ("burst_iops", 200),
+        ("credit_seconds", 60),
+        ("credit_percent", 50),
+    ]);
+    assert_eq!(created["levels"], expected);
+    let (status, changed) =
+        api.patch("/v1/volumes/a", r#"{"base_bandwidth": null, "burst_iops": 0, "burst_bandwidth": 4096}"#);
+    (expected["base_bytes_per_second"], expected["burst_iops"]) = (Value::Null, Value::Null);
+    expected["burst_bytes_per_second"] = json!(4096);
+    assert_eq!((status, &changed["levels"], &changed["size_bytes"]), (200, &expected, &created["size_bytes"]));
+    assert_eq!(api.get("/v1/volumes/a").1, changed);
+    for (path, body, status, part) in [
+        ("/v1/volumes/a", "{}", 400, "nothing is to change"),
+        ("/v1/volumes/a", r#"{"size": "2G"}"#, 400, "there is no field \"size\""),
+        ("/v1/volumes/a", r#"{"burst_iops": 99}"#, 400, "choose 100 or more"),
+        ("/v1/volumes/b", r#"{"base_iops": 1}"#, 404, "there is no volume"),
+    ] {
+        let (found, answer) = api.patch(path, body);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(found == status && message.contains(part), "{body}: {found} {message}");
+    }
+    assert_eq!(api.get("/v1/volumes/a").1, changed, "what is refused changes nothing");
+}
+
+#[test]
+fn waiting_is_explained() {
+    let api = start();
+    api.post(r#"{"name": "a", "size": "1G", "base_iops": 5}"#);
+    let (status, found) = api.get("/v1/volumes/a/explain");
+    let expected = json!({
+        "volume": "a", "clients": 1, "levels": levels(&[("base_iops", 5)]), "started_requests": 3,
+        "waits": [{
+            "reason": "main_bucket_empty", "requests": 1, "total_ns": 20_000_000, "longest_ns": 20_000_000,
+            "waiting_requests": 2,
+        }],
+        "hot_segments": [],
+        "latency": [
+            {"operation": "read", "requests": 0, "p50_ns": 0, "p99_ns": 0},
+            {"operation": "write", "requests": 3, "p50_ns": found["latency"][1]["p50_ns"],
+             "p99_ns": found["latency"][1]["p99_ns"]},
+        ],
+        "server": {
+            "throttle": "dual-buckets", "bandwidth_bytes_per_second": 409_600, "cap_bytes_per_second": null,
+            "main_bytes": found["server"]["main_bytes"], "main_size_bytes": 4096,
+            "cheque_bytes": found["server"]["cheque_bytes"], "cheque_size_bytes": 819,
+            "waiting_requests": 2, "active_segments": 1, "hot_segments": 0, "started_bytes": 12_288,
+            "overdrawn_bytes": 4096, "p95_ns": null, "p99999_ns": null, "available_bytes_per_second": null,
+        },
+    });
+    assert_eq!((status, &found), (200, &expected));
+    let [p50, p99] = ["p50_ns", "p99_ns"].map(|key| found["latency"][1][key].as_u64().unwrap());
+    assert!((1_000..2_000).contains(&p50) && p99 >= 1_000_000, "{p50} {p99}");
+    assert_eq!(kind(&api.get("/v1/volumes/b/explain").1), "not_found");
 }
 
 #[test]
@@ -284,6 +388,7 @@ fn the_openapi_document_says_what_the_routes_do() {
     let list = api.get("/v1/volumes").1;
     let status = api.get("/v1/status").1;
     let failure = api.get("/v1/volumes/none").1;
+    let explained = api.get("/v1/volumes/a/explain").1;
     let deleted = api.delete("/v1/volumes/a?force=true").1;
     let schemas = &document["components"]["schemas"];
     for (name, value) in [
@@ -295,6 +400,11 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("Failure", &failure),
         ("FailureDetail", &failure["error"]),
         ("Deleted", &deleted),
+        ("Levels", &volume["levels"]),
+        ("Explanation", &explained),
+        ("Waiting", &explained["waits"][0]),
+        ("Latency", &explained["latency"][0]),
+        ("Admission", &explained["server"]),
     ] {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let mut required: Vec<String> = serde_json::from_value(schemas[name]["required"].clone()).unwrap();
@@ -305,4 +415,11 @@ fn the_openapi_document_says_what_the_routes_do() {
         }
         assert_eq!((&found, &found), (&required, &properties), "{name}");
     }
+    // What is taken is what is documented: a body with every field of the document is read.
+    let fields = schemas["SetLevels"]["properties"].as_object().unwrap();
+    let all: Value = fields.keys().map(|key| (key.clone(), json!(1))).collect();
+    assert_eq!(fields.len(), 6);
+    let created = api.post(&json!({"name": "b", "size": "1G"}).to_string()).0;
+    assert_eq!((created, api.patch("/v1/volumes/b", &all.to_string()).0), (201, 200));
+    assert!(fields.keys().all(|key| schemas["CreateVolume"]["properties"][key] == fields[key]));
 }

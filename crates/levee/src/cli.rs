@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::parse_size;
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use lab::verify::FaultKind;
 
 /// Levee, an elastic block store: virtual disks over NBD on local directories.
@@ -26,7 +26,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a whole store in this process, until Ctrl-C or SIGTERM.
     Up(Up),
-    /// Create, list, show and delete volumes of a running store.
+    /// Create, list, show, change and delete volumes of a running store, and say why one waits.
     #[command(subcommand)]
     Volume(Volume),
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
@@ -137,6 +137,9 @@ pub struct Up {
     /// Keep so many copies, at most one per directory. Default: 2 with several directories.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub copies: Option<u8>,
+    /// Start so many bytes of reads and writes per second, such as 500M, and let bursts wait for more. Default: no limit.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub bandwidth: Option<u64>,
     /// Start although acknowledged writes have rotted on disk, and go on without them.
     #[arg(long)]
     pub accept_data_loss: bool,
@@ -161,12 +164,14 @@ pub enum Volume {
         /// Its stripe unit, a power of two. Default: 128K.
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         data_sector: Option<u64>,
-        /// A label that says whose it is.
-        #[arg(long, default_value = "", hide_default_value = true)]
+        /// Whose it is.
+        #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
         owner: String,
-        /// Succeed if a volume of that name and size exists already.
+        /// Succeed if a volume of that name and size exists already. It keeps its levels.
         #[arg(long)]
         allow_existing: bool,
+        #[command(flatten)]
+        levels: Levels,
         #[command(flatten)]
         api: Api,
     },
@@ -182,6 +187,23 @@ pub enum Volume {
         #[command(flatten)]
         api: Api,
     },
+    /// Change what a volume is promised and the most that it gets, also while it is in use. What is not named stays.
+    #[command(group = ArgGroup::new("what changes").required(true).multiple(true).args(LEVELS))]
+    Set {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        levels: Levels,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Say why I/O of a volume waits or waited since the store started, and what can be done about it.
+    Explain {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
     /// Delete a volume and its data.
     Delete {
         /// Its name.
@@ -192,6 +214,33 @@ pub enum Volume {
         #[command(flatten)]
         api: Api,
     },
+}
+
+/// The flags of [`Levels`].
+const LEVELS: [&str; 6] =
+    ["base_iops", "base_bandwidth", "burst_iops", "burst_bandwidth", "credit_seconds", "credit_percent"];
+
+/// Base and burst levels; 0 takes one away.
+#[derive(Args)]
+pub struct Levels {
+    /// Promise so many operations per second: they come before everybody's bursts. At most 50000.
+    #[arg(long, value_name = "N")]
+    pub base_iops: Option<u64>,
+    /// Promise so many bytes per second, such as 100M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub base_bandwidth: Option<u64>,
+    /// Allow no more operations per second, however idle the store is. At most 1000000.
+    #[arg(long, value_name = "N")]
+    pub burst_iops: Option<u64>,
+    /// Allow no more bytes per second, such as 200M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub burst_bandwidth: Option<u64>,
+    /// Save what it does not use of its base level, up to so many seconds of it.
+    #[arg(long, value_name = "S")]
+    pub credit_seconds: Option<u32>,
+    /// How much of what it does not use is saved, in percent.
+    #[arg(long, value_name = "P")]
+    pub credit_percent: Option<u32>,
 }
 
 /// How to reach a running store.

@@ -1,12 +1,14 @@
 //! `levee`: an elastic block store, its command line.
 //!
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
-//! ([`client`]), [`inspect`] looks at one that does not run, [`verify`] tests this build in simulated worlds. What is printed goes to standard output, as text or with
-//! `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! ([`client`]), [`explain`] says in sentences why a volume waits, [`inspect`] looks at a store that does not run,
+//! [`verify`] tests this build in simulated worlds. What is printed goes to standard output, as text or with `--json` as
+//! one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 mod cli;
 mod client;
 mod console;
+mod explain;
 mod inspect;
 mod up;
 mod verify;

@@ -2,12 +2,13 @@
 
 use base::units::format_size;
 use base::{Error, Result};
+use serde::Serialize;
 use ureq::http::Method;
 use wire::api::{self, Size};
 
-use crate::cli::Volume as Command;
+use crate::cli::{Levels, Volume as Command};
 use crate::client::Client;
-use crate::console;
+use crate::{console, explain};
 
 /// Does what was asked.
 ///
@@ -15,10 +16,10 @@ use crate::console;
 /// What the store answers.
 pub fn run(command: Command) -> Result<()> {
     match command {
-        Command::Create { name, size, data_sector, owner, allow_existing, api } => {
+        Command::Create { name, size, data_sector, owner, allow_existing, levels, api } => {
             let data_sector = data_sector.map(Size::Bytes);
-            let wanted = api::CreateVolume { name, size: Size::Bytes(size), data_sector, owner, allow_existing };
-            let body = serde_json::to_string(&wanted).map_err(|error| Error::internal(error.to_string()))?;
+            let (size, levels) = (Size::Bytes(size), wanted_levels(&levels));
+            let body = json(&api::CreateVolume { name, size, data_sector, owner, allow_existing, levels })?;
             let volume: api::Volume = Client::new(&api)?.change(Method::POST, "/v1/volumes", &body)?;
             match api.json {
                 true => console::print_json(&volume),
@@ -49,6 +50,28 @@ pub fn run(command: Command) -> Result<()> {
                 }
             }
         }
+        Command::Set { name, levels, api } => {
+            let body = json(&wanted_levels(&levels))?;
+            let volume: api::Volume = Client::new(&api)?.change(Method::PATCH, &path_of(&name)?, &body)?;
+            match api.json {
+                true => console::print_json(&volume),
+                false => {
+                    console::print(&details_of(&volume));
+                    Ok(())
+                }
+            }
+        }
+        Command::Explain { name, api } => {
+            let path = format!("{}/explain", path_of(&name)?);
+            let found: api::Explanation = Client::new(&api)?.get(&path)?;
+            match api.json {
+                true => console::print_json(&found),
+                false => {
+                    console::print(&explain::sentences(&found));
+                    Ok(())
+                }
+            }
+        }
         Command::Delete { name, force, api } => {
             let query = if force { "?force=true" } else { "" };
             let path = format!("{}{query}", path_of(&name)?);
@@ -69,6 +92,21 @@ pub fn run(command: Command) -> Result<()> {
 fn path_of(name: &str) -> Result<String> {
     node::rules::check_name(name)?;
     Ok(format!("/v1/volumes/{name}"))
+}
+
+fn wanted_levels(levels: &Levels) -> api::SetLevels {
+    api::SetLevels {
+        base_iops: levels.base_iops,
+        base_bandwidth: levels.base_bandwidth.map(Size::Bytes),
+        burst_iops: levels.burst_iops,
+        burst_bandwidth: levels.burst_bandwidth.map(Size::Bytes),
+        credit_seconds: levels.credit_seconds,
+        credit_percent: levels.credit_percent,
+    }
+}
+
+fn json(body: &impl Serialize) -> Result<String> {
+    serde_json::to_string(body).map_err(|error| Error::internal(error.to_string()))
 }
 
 fn size_of(volume: &api::Volume) -> String {
@@ -110,6 +148,13 @@ fn details_of(volume: &api::Volume) -> String {
     ];
     if !volume.owner.is_empty() {
         lines.push(format!("owner        {}", volume.owner));
+    }
+    let levels = &volume.levels;
+    let [base, burst] = [explain::base_level(levels), explain::burst_level(levels)];
+    lines.extend(base.map(|base| format!("base level   {base}")));
+    lines.extend(burst.map(|burst| format!("burst level  {burst}")));
+    if let (Some(seconds), Some(percent)) = (levels.credit_seconds, levels.credit_percent) {
+        lines.push(format!("credits      {percent}% of what it leaves over, up to {seconds} s of its base level"));
     }
     lines.extend(volume.uris.iter().map(|uri| format!("attach       {uri}")));
     lines.join("\n")

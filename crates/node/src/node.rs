@@ -69,7 +69,8 @@ impl Node {
         let manager = Manager::open(handle, &store, options).await?;
         let engine = Engine::open(handle, &store, resolved.engine.clone()).await?;
         let directory: Rc<Manager> = Rc::new(manager.clone());
-        let server = Server::new(handle, engine.clone(), directory.clone(), server::Options::default());
+        let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
+        let server = Server::new(handle, engine.clone(), directory.clone(), server_options);
         let agent_options =
             agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
         let agent = Agent::new(handle, directory, link::call(server.clone()), agent_options);

@@ -3,10 +3,13 @@
 use std::rc::Weak;
 
 use agent::{Agent, OperationStatistics, VolumeStatistics};
-use base::{Histogram, Instant};
-use control::observe::{Distribution, Metric, Observer, RequestCounters, Snapshot, VolumeCounters};
+use base::{Histogram, Instant, VolumeId};
+use control::observe::{
+    Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
+};
 use engine::Engine;
 use files::Store;
+use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Waits};
 use runtime::Handle;
 use server::Server;
 
@@ -38,7 +41,7 @@ impl Observer for NodeObserver {
         };
         let event = |name, help, count: u64| Metric::plain(name, help, count as f64);
         let index = &engine.index_tables;
-        Snapshot {
+        let mut snapshot = Snapshot {
             store: self.store.id().to_string(),
             incarnation: self.store.incarnation().0,
             uptime_seconds: self.handle.now().nanos_since(self.begun) as f64 / 1e9,
@@ -85,8 +88,73 @@ impl Observer for NodeObserver {
                 event("loop_turns_total", "Turns of the event loop.", looped.turns),
                 event("loop_sleeps_total", "Turns that ended asleep.", looped.sleeps),
             ],
+        };
+        if let Some(server) = self.server.upgrade() {
+            let (settings, status) = server.admission();
+            snapshot.metrics.extend(admission(&settings, &status));
+            for (volume, name, _) in &volumes {
+                let waits = server.admission_of(*volume).map(|volume| volume.waits).unwrap_or_default();
+                snapshot.metrics.extend(throttled(name, &waits));
+            }
         }
+        snapshot
     }
+
+    fn explain(&self, volume: VolumeId) -> Option<Explained> {
+        let server = self.server.upgrade()?;
+        let (settings, status) = server.admission();
+        let statistics = self.agent.volume_statistics();
+        let statistics = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
+        let statistics = statistics.unwrap_or_default();
+        let latency = vec![
+            Quantiles::of("read", &statistics.read.latency_ns),
+            Quantiles::of("write", &statistics.write.latency_ns),
+        ];
+        Some(Explained { settings, server: status, volume: server.admission_of(volume), latency })
+    }
+}
+
+fn admission(settings: &AdmissionSettings, status: &AdmissionStatus) -> Vec<Metric> {
+    let plain = |name, help, value: u64| Metric::plain(name, help, value as f64);
+    let mut metrics = vec![
+        plain("admission_waiting_requests", "Requests that wait for tokens.", status.waiting as u64),
+        plain("admission_active_segments", "Segments used in the last second.", status.active_segments),
+        plain("admission_hot_segments", "Segments that ask for more than their share.", status.hot_segments),
+        plain("admission_started_bytes_total", "Bytes of requests that got their tokens.", status.started_bytes),
+        plain("admission_overdrawn_bytes_total", "Started bytes from the cheque bucket.", status.overdrawn_bytes),
+    ];
+    // Without a limit there are always enough.
+    if settings.limit_bytes_per_sec < u64::MAX {
+        metrics.push(Metric::labelled(TOKENS.0, TOKENS.1, "bucket", "main", status.main as f64));
+        metrics.push(Metric::labelled(TOKENS.0, TOKENS.1, "bucket", "cheque", status.cheque as f64));
+    }
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let p95 = status.p95_ns.map(|p95| {
+        Metric::plain("admission_p95_seconds", "95th percentile of recent latencies below admission.", seconds(p95))
+    });
+    let available = status
+        .available_bytes_per_sec
+        .map(|left| plain("admission_available_bytes_per_second", "What the disks are estimated to have left.", left));
+    metrics.extend(p95.into_iter().chain(available));
+    metrics
+}
+
+/// Name and help of the buckets' tokens.
+const TOKENS: (&str, &str) = ("admission_tokens_bytes", "Tokens in a bucket of admission; below zero: debt.");
+
+/// For which reasons requests of a volume waited; only those that occurred.
+fn throttled(volume: &str, waits: &Waits) -> Vec<Metric> {
+    let occurred = Reason::ALL.into_iter().filter(|reason| waits.of(*reason).requests > 0);
+    let metrics = occurred.flat_map(|reason| {
+        let labels = vec![("volume", volume.to_owned()), ("reason", reason.name().to_owned())];
+        let wait = waits.of(reason);
+        let requests =
+            Metric::plain("throttled_requests_total", "Requests that waited for tokens.", wait.requests as f64);
+        let total = wait.total_ns as f64 / 1e9;
+        let seconds = Metric::plain("throttled_seconds_total", "How long requests waited for tokens, added up.", total);
+        [Metric { labels: labels.clone(), ..requests }, Metric { labels, ..seconds }]
+    });
+    metrics.collect()
 }
 
 fn traffic(name: &str, volume: &VolumeStatistics) -> VolumeCounters {

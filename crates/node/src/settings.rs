@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use wire::api::Size;
 
+mod admission;
+
+pub use admission::{AdmissionSettings, Throttle};
+
 /// The settings of one node that plays all roles.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -33,6 +37,8 @@ pub struct Settings {
     pub api: ApiSettings,
     /// The engine.
     pub engine: EngineSettings,
+    /// Who has to wait when there is more to do than the store takes.
+    pub admission: AdmissionSettings,
     /// Start although acknowledged records have rotted, and go on without them. Not for a file: a flag, once.
     #[serde(skip)]
     pub accept_data_loss: bool,
@@ -95,6 +101,7 @@ impl Default for Settings {
             nbd: NbdSettings::default(),
             api: ApiSettings::default(),
             engine: EngineSettings::default(),
+            admission: AdmissionSettings::default(),
             accept_data_loss: false,
             accept_missing_directories: false,
             holder: String::new(),
@@ -129,11 +136,27 @@ impl Default for EngineSettings {
 }
 
 /// Every table of the file with its keys.
-const KEYS: [(&str, &[&str]); 4] = [
-    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine"]),
+const KEYS: [(&str, &[&str]); 5] = [
+    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission"]),
     ("nbd", &["listen", "socket"]),
     ("api", &["listen", "host_names"]),
     ("engine", &["journal_file", "journal_files", "data_file", "large_write", "segment_cache", "fusion_wait_us"]),
+    (
+        "admission",
+        &[
+            "throttle",
+            "bandwidth",
+            "client_cap",
+            "segment_cap",
+            "cheque_percent",
+            "interval_ms",
+            "hot_share_percent",
+            "calm_intervals",
+            "operation_cost",
+            "service_bandwidth",
+            "headroom",
+        ],
+    ),
 ];
 
 impl Settings {
@@ -186,6 +209,7 @@ impl Settings {
             ..engine::Options::default()
         };
         engine.check().map_err(|error| error.context("engine"))?;
+        let admission = self.admission.resolve()?;
         let socket = self.nbd.socket.clone().unwrap_or_else(|| self.directories[0].join("nbd.sock"));
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             return Err(Error::invalid(format!(
@@ -194,7 +218,15 @@ impl Settings {
                 socket.display()
             )));
         }
-        Ok(Resolved { memory_bytes, payload_bytes_max: memory_bytes / 8, capacity_bytes, copies, engine, socket })
+        Ok(Resolved {
+            memory_bytes,
+            payload_bytes_max: memory_bytes / 8,
+            capacity_bytes,
+            copies,
+            engine,
+            admission,
+            socket,
+        })
     }
 }
 
@@ -214,6 +246,8 @@ pub struct Resolved {
     pub copies: u8,
     /// The engine's options.
     pub engine: engine::Options,
+    /// The block server's admission.
+    pub admission: policies::admission::AdmissionSettings,
     /// The path of the NBD socket.
     pub socket: PathBuf,
 }
@@ -282,6 +316,17 @@ mod tests {
             large_write = "128K"
             segment_cache = "256K"
             fusion_wait_us = 8
+            [admission]
+            throttle = "client-cap"
+            bandwidth = "1G"
+            client_cap = "60M"
+            cheque_percent = 25
+            interval_ms = 20
+            hot_share_percent = 150
+            calm_intervals = 5
+            operation_cost = "16K"
+            service_bandwidth = "2G"
+            headroom = 300000000
         "#;
         let settings = Settings::from_toml(text).unwrap();
         let resolved = settings.resolve().unwrap();
@@ -289,7 +334,10 @@ mod tests {
         assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);
         assert_eq!(resolved.engine.fusion_wait, Duration::from_micros(8));
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
-        // What is written is read again.
+        assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
+        // What is written is read again; for that, also what another throttle needs.
+        let admission = AdmissionSettings { segment_cap: Some(Size::Bytes(MIB)), ..settings.admission.clone() };
+        let settings = Settings { admission, ..settings };
         let written = toml::to_string(&settings).unwrap();
         assert_eq!(Settings::from_toml(&written).unwrap(), settings);
         // And every key that serde knows is in the list that hints come from.
@@ -336,6 +384,8 @@ mod tests {
         assert!(refusal("[nbd]\nlisten = 'nowhere'").contains("line 2"));
         assert!(refusal("memory = ").contains("line 1"));
         assert!(refusal("").contains("--dir"));
+        assert!(refusal("bandwidth = '1G'").contains("bandwidth belongs below [admission]"));
+        assert!(refusal("directories = ['/d']\n[admission]\ninterval_ms = 0").contains("choose from 1 to 1000"));
         assert!(refusal("directories = ['/d']\n[engine]\njournal_files = 1").contains("at least 2"));
         assert!(refusal(&format!("directories = ['/{}']", "x".repeat(120))).contains("107 bytes"));
     }

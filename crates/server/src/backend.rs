@@ -34,6 +34,9 @@ pub trait Backend: 'static {
 
     /// See [`engine::Engine::drop_volume`].
     fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>>;
+
+    /// See [`engine::Engine::set_spare_bandwidth`].
+    fn set_spare_bandwidth(&self, _bytes_per_sec: u64) {}
 }
 
 impl Backend for engine::Engine {
@@ -74,5 +77,9 @@ impl Backend for engine::Engine {
 
     fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>> {
         self.drop_volume(volume)
+    }
+
+    fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
+        self.set_spare_bandwidth(bytes_per_sec);
     }
 }

@@ -8,12 +8,14 @@
 //! directory has recorded; every older session of the volume is closed at once and drained before the new one's first
 //! request (docs/SAFETY.md, rules 19 and 20), so that a write of a former holder never lands behind one of the new
 //! holder. **Ownership** is an epoch per segment; until segments move it is 1 everywhere, and it is checked all the
-//! same. **Admission** bounds how many requests the engine works on at once.
+//! same. **Admission** decides which reads and writes start and which wait, and why (`gate`, [`policies::admission`]), and
+//! bounds how many requests the engine works on at once.
 //!
 //! Invariants: at most one session of a volume is open; a closed session admits nothing; an open one was opened when
 //! no request of an older one was in flight; every reply carries the owner's epoch, errors included.
 
 mod backend;
+mod gate;
 mod server;
 mod session;
 mod statistics;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
 use base::{AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, ReadPart, Result, VolumeId, WriteStamp};
+use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
 use runtime::Handle;
 use runtime::sync::{Budget, Permit};
 use wire::{
@@ -13,19 +14,25 @@ use wire::{
 };
 
 use crate::backend::Backend;
+use crate::gate::Gate;
 use crate::session::{FIRST_EPOCH, InFlight, Sessions};
 use crate::statistics::{ServerStatistics, StageStatistics};
 
 /// Settings of a server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Requests that the engine works on at once; others wait in order of arrival.
     pub requests_max: usize,
+    /// Who has to wait when there is more to do than the store takes.
+    pub admission: AdmissionSettings,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { requests_max: CONNECTIONS_MAX * REQUESTS_PER_CONNECTION / 16 }
+        Options {
+            requests_max: CONNECTIONS_MAX * REQUESTS_PER_CONNECTION / 16,
+            admission: AdmissionSettings { limit_bytes_per_sec: u64::MAX, ..AdmissionSettings::default() },
+        }
     }
 }
 
@@ -35,6 +42,7 @@ pub struct Server<B: Backend> {
     backend: B,
     directory: Rc<dyn VolumeDirectory>,
     sessions: Sessions,
+    gate: Gate,
     slots: Budget,
     stopping: Cell<bool>,
     statistics: RefCell<ServerStatistics>,
@@ -45,6 +53,13 @@ struct Admitted {
     in_flight: InFlight,
     _slot: Permit,
     since: Instant,
+}
+
+/// Whether a request moves bytes of the volume: only then it needs tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Data,
+    Metadata,
 }
 
 /// Which of the statistics a request belongs to.
@@ -58,6 +73,7 @@ impl<B: Backend> Server<B> {
             backend,
             directory,
             sessions: Sessions::default(),
+            gate: Gate::new(handle, options.admission),
             slots: Budget::new(options.requests_max.max(1) as u64),
             stopping: Cell::new(false),
             statistics: RefCell::default(),
@@ -77,6 +93,16 @@ impl<B: Backend> Server<B> {
         statistics
     }
 
+    /// How admission stands.
+    pub fn admission(&self) -> (AdmissionSettings, AdmissionStatus) {
+        (self.gate.settings(), self.gate.status())
+    }
+
+    /// What admission knows of a volume, if it has seen requests for it.
+    pub fn admission_of(&self, volume: VolumeId) -> Option<VolumeStatus> {
+        self.gate.volume(volume)
+    }
+
     /// Refuses new requests and returns when those in flight are done. The engine is closed by its owner.
     pub async fn stop(&self) {
         self.stopping.set(true);
@@ -86,6 +112,7 @@ impl<B: Backend> Server<B> {
     async fn open_session(&self, volume: VolumeId, generation: Generation) -> Result<Attachment> {
         self.check_running()?;
         let descriptor = self.describe_current(volume, generation).await?;
+        self.gate.set_volume(volume, &descriptor.owner, descriptor.levels);
         let session = self.sessions.open(&descriptor, generation).await?;
         // The volume may have been deleted or attached anew while older sessions were drained.
         let still_current = self.describe_current(volume, generation).await.and_then(|_| self.check_running());
@@ -117,11 +144,14 @@ impl<B: Backend> Server<B> {
 
     /// Everything before the engine. The session counts the request from its arrival on, so that a newer session
     /// waits for it even while it is in line.
-    async fn admit(&self, target: Target, offset: u64, len: u64) -> Result<Admitted> {
+    async fn admit(&self, target: Target, offset: u64, len: u64, work: Work) -> Result<Admitted> {
         let arrived = self.handle.now();
         let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len));
         let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
         tracing::trace!(target: "levee::stage", segment = %target.segment, "session");
+        if work == Work::Data {
+            self.gate.pass(arrived, target.segment, len).await?;
+        }
         let slot = match self.slots.try_take(1) {
             Some(slot) => slot,
             None => self.slots.take(1).await,
@@ -133,8 +163,15 @@ impl<B: Backend> Server<B> {
     }
 
     /// As [`Self::admit`], for what changes data.
-    async fn admit_change(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> Result<Admitted> {
-        let admitted = self.admit(target, offset, len).await?;
+    async fn admit_change(
+        &self,
+        target: Target,
+        offset: u64,
+        len: u64,
+        stamp: WriteStamp,
+        work: Work,
+    ) -> Result<Admitted> {
+        let admitted = self.admit(target, offset, len, work).await?;
         let session = &admitted.in_flight.session;
         if session.read_only {
             return Err(Error::invalid(format!("{} is read-only", target.segment.volume)));
@@ -144,6 +181,13 @@ impl<B: Backend> Server<B> {
             return Err(Error::fenced(format!("a write of {theirs} in a session of {ours}")));
         }
         Ok(admitted)
+    }
+
+    /// A read or write is done: admission learns how long it took, background work what is left for it.
+    fn pass_out(&self, admitted: &Admitted, bytes: u64) {
+        if let Some(spare) = self.gate.on_done(self.handle.now(), admitted.since, bytes) {
+            self.backend.set_spare_bandwidth(spare);
+        }
     }
 
     /// Counts an outcome, and makes it a reply.
@@ -179,7 +223,7 @@ impl<B: Backend> BlockService for Server<B> {
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
-            let admitted = match self.admit(target, offset, len).await {
+            let admitted = match self.admit(target, offset, len, Work::Data).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
@@ -188,6 +232,7 @@ impl<B: Backend> BlockService for Server<B> {
                 let returned: u64 = parts.iter().map(ReadPart::len).sum();
                 assert_eq!(returned, len, "a read returns what was asked for");
             }
+            self.pass_out(&admitted, len);
             self.conclude(|s| &mut s.read, &admitted, len, result)
         })
     }
@@ -202,7 +247,7 @@ impl<B: Backend> BlockService for Server<B> {
     ) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
             let len = data.len() as u64;
-            let admitted = match self.admit_change(target, offset, len, stamp).await {
+            let admitted = match self.admit_change(target, offset, len, stamp, Work::Data).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
@@ -210,13 +255,14 @@ impl<B: Backend> BlockService for Server<B> {
                 true => self.backend.write(target.segment, offset, data, checksums, stamp).await,
                 false => Err(Error::invalid("a write has one checksum for each block that it touches")),
             };
+            self.pass_out(&admitted, len);
             self.conclude(|s| &mut s.write, &admitted, len, result)
         })
     }
 
     fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
-            let admitted = match self.admit_change(target, offset, len, stamp).await {
+            let admitted = match self.admit_change(target, offset, len, stamp, Work::Metadata).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
@@ -227,7 +273,7 @@ impl<B: Backend> BlockService for Server<B> {
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
         // An answered write is durable; what a flush can still tell is that the session is the newest.
-        Box::pin(async move { reply(self.admit(target, 0, base::SECTOR).await.map(drop)) })
+        Box::pin(async move { reply(self.admit(target, 0, base::SECTOR, Work::Metadata).await.map(drop)) })
     }
 
     fn allocation(
@@ -238,7 +284,7 @@ impl<B: Backend> BlockService for Server<B> {
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
         Box::pin(async move {
-            match self.admit(target, offset, len).await {
+            match self.admit(target, offset, len, Work::Metadata).await {
                 Ok(_admitted) => reply(self.backend.allocation(target.segment, offset, len, extents_max.max(1)).await),
                 Err(error) => reply(Err(error)),
             }
@@ -250,8 +296,13 @@ impl<B: Backend> VolumeOwner for Server<B> {
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.sessions.close_volume(volume).await;
+            self.gate.remove_volume(volume);
             self.backend.drop_volume(volume).await
         })
+    }
+
+    fn set_levels(&self, volume: &VolumeDescriptor) {
+        self.gate.set_volume(volume.id, &volume.owner, volume.levels);
     }
 }
 

@@ -23,12 +23,46 @@ pub struct Volume {
     pub generation: u64,
     /// Clients that are connected now.
     pub clients: usize,
-    /// Whose it is: a label.
+    /// Whose it is.
     pub owner: String,
+    /// What it was promised, and the most that it gets.
+    pub levels: Levels,
     /// When it was created, in milliseconds since 1970: a label.
     pub created_ms: u64,
     /// Where clients attach it.
     pub uris: Vec<String>,
+}
+
+/// Base and burst levels of a volume; null: not given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Levels {
+    /// Operations per second that it was promised.
+    pub base_iops: Option<u64>,
+    /// Bytes per second that it was promised.
+    pub base_bytes_per_second: Option<u64>,
+    /// Operations per second that it gets at most.
+    pub burst_iops: Option<u64>,
+    /// Bytes per second that it gets at most.
+    pub burst_bytes_per_second: Option<u64>,
+    /// Most that is saved of an unused base level, in seconds of it.
+    pub credit_seconds: Option<u32>,
+    /// How much of an unused base level is saved, in percent.
+    pub credit_percent: Option<u32>,
+}
+
+impl From<base::levels::Levels> for Levels {
+    fn from(levels: base::levels::Levels) -> Self {
+        let given = |rate: u64| (rate > 0).then_some(rate);
+        let saved = |credit: u32| (credit > 0).then_some(credit);
+        Levels {
+            base_iops: given(levels.base.iops),
+            base_bytes_per_second: given(levels.base.bytes_per_sec),
+            burst_iops: given(levels.burst.iops),
+            burst_bytes_per_second: given(levels.burst.bytes_per_sec),
+            credit_seconds: saved(levels.credits.cap_seconds),
+            credit_percent: saved(levels.credits.percent),
+        }
+    }
 }
 
 /// `GET /v1/volumes`.
@@ -48,12 +82,122 @@ pub struct CreateVolume {
     /// Its stripe unit: bytes, or text such as `128K`; 128 KiB if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_sector: Option<Size>,
-    /// Whose it is: a label.
+    /// Whose it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// Whether a volume of that name and size may exist already.
+    /// Whether a volume of that name and size may exist already. It keeps the levels that it has.
     #[serde(default)]
     pub allow_existing: bool,
+    /// Its levels.
+    #[serde(flatten)]
+    pub levels: SetLevels,
+}
+
+/// The body of `PATCH /v1/volumes/{name}`: what is left out stays as it is, 0 or null takes one away.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SetLevels {
+    /// Operations per second that it is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_iops: Option<u64>,
+    /// Bytes per second that it is promised: a number, or text such as `100M`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_bandwidth: Option<Size>,
+    /// Operations per second that it gets at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_iops: Option<u64>,
+    /// Bytes per second that it gets at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_bandwidth: Option<Size>,
+    /// Most that is saved of an unused base level, in seconds of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credit_seconds: Option<u32>,
+    /// How much of an unused base level is saved, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credit_percent: Option<u32>,
+}
+
+/// `GET /v1/volumes/{name}/explain`: why its I/O waits or waited, since the store started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Its name.
+    pub volume: String,
+    /// Clients that are connected now.
+    pub clients: usize,
+    /// What it is held to.
+    pub levels: Levels,
+    /// Reads and writes that were started.
+    pub started_requests: u64,
+    /// Why requests waited, the longest waiting in all first; reasons that did not occur are left out.
+    pub waits: Vec<Waiting>,
+    /// Its segments that are hot now, by their index.
+    pub hot_segments: Vec<u32>,
+    /// How long its reads and writes took.
+    pub latency: Vec<Latency>,
+    /// How the block server stands.
+    pub server: Admission,
+}
+
+/// What waiting for one reason came to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Waiting {
+    /// `hot_segment`, `main_bucket_empty`, `base_level`, `burst_level`, `client_cap` or `segment_cap`.
+    pub reason: String,
+    /// Requests that waited and were started.
+    pub requests: u64,
+    /// How long they waited, added up.
+    pub total_ns: u64,
+    /// How long the one waited that waited longest.
+    pub longest_ns: u64,
+    /// Requests that wait now.
+    pub waiting_requests: u64,
+}
+
+/// How long one kind of request took, from its arrival to its reply, waiting included.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    /// `read` or `write`.
+    pub operation: String,
+    /// Requests that succeeded.
+    pub requests: u64,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 took no longer.
+    pub p99_ns: u64,
+}
+
+/// How the admission of a block server stands.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Admission {
+    /// `dual-buckets`, `one-bucket`, `client-cap`, `segment-cap` or `off`.
+    pub throttle: String,
+    /// What all volumes together may move; null: without a limit.
+    pub bandwidth_bytes_per_second: Option<u64>,
+    /// What one client or one segment may move, where they are capped.
+    pub cap_bytes_per_second: Option<u64>,
+    /// Tokens in the main bucket; below zero: debt; null: there are always enough, as without a limit.
+    pub main_bytes: Option<i64>,
+    /// What a full main bucket holds: the tokens of one interval.
+    pub main_size_bytes: Option<u64>,
+    /// Tokens in the cheque bucket; below zero: debt.
+    pub cheque_bytes: Option<i64>,
+    /// What a full cheque bucket holds.
+    pub cheque_size_bytes: Option<u64>,
+    /// Requests of all volumes that wait now.
+    pub waiting_requests: u64,
+    /// Segments of all volumes that were used in the last second.
+    pub active_segments: u64,
+    /// Segments of all volumes that are hot now.
+    pub hot_segments: u64,
+    /// Bytes that were started.
+    pub started_bytes: u64,
+    /// How many of them on the cheque bucket.
+    pub overdrawn_bytes: u64,
+    /// The 95th percentile of recent latencies below admission; null: too few requests.
+    pub p95_ns: Option<u64>,
+    /// The 99.999th percentile that is predicted from it.
+    pub p99999_ns: Option<u64>,
+    /// What the disks are estimated to have left.
+    pub available_bytes_per_second: Option<u64>,
 }
 
 /// A size, as a number of bytes or as people write it.
@@ -178,5 +322,21 @@ mod tests {
         assert_eq!(read(r#"{"name": "a", "size": 4096}"#), Ok(4096));
         assert_eq!(read(r#"{"name": "a", "size": "10G"}"#), Ok(10 << 30));
         assert!(read(r#"{"name": "a", "size": "ten"}"#).is_err());
+    }
+
+    #[test]
+    fn levels_that_are_not_given_are_left_out_of_a_request_and_null_in_an_answer() {
+        let levels =
+            SetLevels { base_iops: Some(100), burst_bandwidth: Some(Size::Text("1M".into())), ..SetLevels::default() };
+        assert_eq!(serde_json::to_string(&levels).unwrap(), r#"{"base_iops":100,"burst_bandwidth":"1M"}"#);
+        let wanted = CreateVolume { levels: levels.clone(), ..CreateVolume::default() };
+        let text = serde_json::to_string(&wanted).unwrap();
+        assert_eq!(text, r#"{"name":"","size":0,"allow_existing":false,"base_iops":100,"burst_bandwidth":"1M"}"#);
+        assert_eq!(serde_json::from_str::<CreateVolume>(&text).unwrap(), wanted);
+        let shown = Levels::from(base::levels::Levels {
+            base: base::levels::Rate { iops: 100, bytes_per_sec: 0 },
+            ..Default::default()
+        });
+        assert_eq!(shown, Levels { base_iops: Some(100), ..Levels::default() });
     }
 }

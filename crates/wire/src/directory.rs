@@ -1,5 +1,6 @@
 //! Volumes as the control plane describes them, and what is asked of it.
 
+use base::levels::Levels;
 use base::limits::{DATA_SECTOR_DEFAULT, GROUP_SIZE, SEGMENTS_PER_GROUP};
 use base::{Generation, Result, VolumeId};
 
@@ -23,6 +24,10 @@ pub struct VolumeDescriptor {
     pub generation: Generation,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whose it is: tells clients apart where each has a cap.
+    pub owner: String,
+    /// What it was promised, and the most that it gets.
+    pub levels: Levels,
 }
 
 impl VolumeDescriptor {
@@ -36,6 +41,8 @@ impl VolumeDescriptor {
             segments: segments_for(size),
             generation: Generation(0),
             read_only: false,
+            owner: String::new(),
+            levels: Levels::default(),
         }
     }
 
@@ -91,6 +98,9 @@ pub trait VolumeOwner {
     /// # Errors
     /// `Io`.
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>>;
+
+    /// Says whose a volume is now, and what it was promised: holds from the next request on.
+    fn set_levels(&self, volume: &VolumeDescriptor);
 }
 
 /// What a manager asks of the side that uses volumes.

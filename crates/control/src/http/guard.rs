@@ -20,7 +20,7 @@ pub fn check(api: &Api, method: &Method, path: &str, headers: &HeaderMap) -> Res
     if (is_change || api.is_public) && path != "/healthz" {
         check_token(api, headers)?;
     }
-    match *method == Method::POST {
+    match matches!(*method, Method::POST | Method::PATCH) {
         true => check_content_type(headers),
         false => Ok(()),
     }
@@ -113,6 +113,9 @@ mod tests {
         let (right, json) = (("authorization", "Bearer secret"), ("content-type", "application/json; charset=utf-8"));
         assert_eq!(status(false, Method::POST, "/v1/volumes", &[host, right, json]), None);
         assert_eq!(status(false, Method::POST, "/v1/volumes", &[host, json]), Some(401));
+        assert_eq!(status(false, Method::PATCH, "/v1/volumes/a", &[host, right, json]), None);
+        assert_eq!(status(false, Method::PATCH, "/v1/volumes/a", &[host, json]), Some(401));
+        assert_eq!(status(false, Method::PATCH, "/v1/volumes/a", &[host, right]), Some(415));
         assert_eq!(
             status(false, Method::DELETE, "/v1/volumes/a", &[host, ("authorization", "Bearer wrong!")]),
             Some(401)

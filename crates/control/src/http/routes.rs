@@ -5,32 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::TrySendError;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, Request as HttpRequest, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use axum::{Json, Router};
-use base::limits::{API_BODY_MAX, DATA_SECTOR_DEFAULT};
+use base::limits::API_BODY_MAX;
 use base::{Error, ErrorKind};
-use serde_json::{Map, Value};
-use wire::api::{self, Size};
+use wire::api;
 
-use super::guard;
+use super::bodies::{parse_create, parse_force, parse_levels};
+use super::{explain, guard};
 use crate::metrics;
 use crate::observe::Snapshot;
 use crate::rules;
-use crate::service::{Call, CreateVolume, Reply, Request, VolumeView};
+use crate::service::{Call, Reply, Request, VolumeView};
 use crate::table::VolumeState;
 
 /// The OpenAPI 3.1 document, kept by hand next to the routes; a test compares the two.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// Every path with its methods.
-pub const ROUTES: [(&str, &[&str]); 6] = [
+pub const ROUTES: [(&str, &[&str]); 7] = [
     ("/v1/volumes", &["get", "post"]),
-    ("/v1/volumes/{name}", &["get", "delete"]),
+    ("/v1/volumes/{name}", &["get", "patch", "delete"]),
+    ("/v1/volumes/{name}/explain", &["get"]),
     ("/v1/status", &["get"]),
     ("/v1/openapi.json", &["get"]),
     ("/metrics", &["get"]),
@@ -108,7 +109,8 @@ pub fn router(api: Arc<Api>) -> Router {
     let only = |methods: MethodRouter<Arc<Api>>| methods.fallback(wrong_method);
     Router::new()
         .route("/v1/volumes", only(get(list_volumes).post(create_volume)))
-        .route("/v1/volumes/{name}", only(get(show_volume).delete(delete_volume)))
+        .route("/v1/volumes/{name}", only(get(show_volume).patch(change_volume).delete(delete_volume)))
+        .route("/v1/volumes/{name}/explain", only(get(explain_volume)))
         .route("/v1/status", only(get(status)))
         .route("/v1/openapi.json", only(get(openapi)))
         .route("/metrics", only(get(prometheus)))
@@ -143,11 +145,7 @@ async fn list_volumes(State(api): State<Arc<Api>>) -> Answer<Json<api::VolumeLis
 }
 
 async fn create_volume(State(api): State<Arc<Api>>, body: Body) -> Answer<Response> {
-    let body = axum::body::to_bytes(body, API_BODY_MAX).await.map_err(|_| {
-        let message = format!("the body cannot be read, or has more than {API_BODY_MAX} bytes");
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-    })?;
-    let wanted = parse_create(&body)?;
+    let wanted = parse_create(&read(body).await?)?;
     let Reply::Created(view, existed) = api.ask(Request::Create(wanted)).await? else { return Err(mixed_up()) };
     let location = format!("/v1/volumes/{}", view.row.name);
     let status = if existed { StatusCode::OK } else { StatusCode::CREATED };
@@ -157,6 +155,17 @@ async fn create_volume(State(api): State<Arc<Api>>, body: Body) -> Answer<Respon
 async fn show_volume(State(api): State<Arc<Api>>, Path(name): Path<String>) -> Answer<Json<api::Volume>> {
     let Reply::Volume(view) = api.ask(Request::Show(name)).await? else { return Err(mixed_up()) };
     Ok(Json(api.volume(view)))
+}
+
+async fn change_volume(State(api): State<Arc<Api>>, Path(name): Path<String>, body: Body) -> Answer<Json<api::Volume>> {
+    let change = parse_levels(&read(body).await?)?;
+    let Reply::Volume(view) = api.ask(Request::SetLevels { name, change }).await? else { return Err(mixed_up()) };
+    Ok(Json(api.volume(view)))
+}
+
+async fn explain_volume(State(api): State<Arc<Api>>, Path(name): Path<String>) -> Answer<Json<api::Explanation>> {
+    let Reply::Explained(view, explained) = api.ask(Request::Explain(name)).await? else { return Err(mixed_up()) };
+    Ok(Json(explain::explanation(view, *explained)))
 }
 
 async fn delete_volume(
@@ -169,6 +178,13 @@ async fn delete_volume(
         return Err(mixed_up());
     };
     Ok(Json(api::Deleted { volume: api.volume(view), is_dropped }))
+}
+
+async fn read(body: Body) -> Answer<Bytes> {
+    axum::body::to_bytes(body, API_BODY_MAX).await.map_err(|_| {
+        let message = format!("the body cannot be read, or has more than {API_BODY_MAX} bytes");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    })
 }
 
 async fn status(State(api): State<Arc<Api>>) -> Answer<Json<api::Status>> {
@@ -235,6 +251,7 @@ impl Api {
             state: if is_active { "active" } else { "deleting" }.into(),
             generation: view.row.generation.0,
             clients: view.clients,
+            levels: view.row.levels.into(),
             created_ms: view.row.created_wall_ms,
             uris,
             name: view.row.name,
@@ -280,122 +297,9 @@ pub fn volume_uri(listener: &str, volume: &str) -> String {
     }
 }
 
-/// Reads the body of a creation; the error names the field, and the nearest known one for an unknown field.
-fn parse_create(body: &[u8]) -> Result<CreateVolume, Error> {
-    const FIELDS: [&str; 5] = ["name", "size", "data_sector", "owner", "allow_existing"];
-    let fields: Map<String, Value> = serde_json::from_slice(body)
-        .map_err(|error| Error::invalid(format!("the body is not a JSON object: {error}")))?;
-    if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
-        let near = rules::nearest(unknown, FIELDS).map(|near| format!("did you mean {near:?}?"));
-        let hint = near.unwrap_or_else(|| format!("known are {}", FIELDS.join(", ")));
-        return Err(Error::invalid(format!("there is no field {unknown:?}; {hint}")));
-    }
-    let text = |key: &str| match fields.get(key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(Error::invalid(format!("{key:?} is text, not {other}"))),
-    };
-    let size = |key: &str| match fields.get(key) {
-        None => Ok(None),
-        Some(value) => serde_json::from_value::<Size>(value.clone())
-            .map_err(|_| format!("{value} is not a size; write a number of bytes or text such as \"10G\""))
-            .and_then(|size| size.bytes())
-            .map(Some)
-            .map_err(|message| Error::invalid(format!("{key:?}: {message}"))),
-    };
-    let missing =
-        |key: &str| Error::invalid(format!("{key:?} is missing; send {{\"name\": \"vm-1\", \"size\": \"10G\"}}"));
-    Ok(CreateVolume {
-        name: text("name")?.ok_or_else(|| missing("name"))?,
-        size: size("size")?.ok_or_else(|| missing("size"))?,
-        data_sector_bytes: size("data_sector")?.unwrap_or(DATA_SECTOR_DEFAULT),
-        owner: text("owner")?.unwrap_or_default(),
-        allow_existing: match fields.get("allow_existing") {
-            None => false,
-            Some(Value::Bool(allow)) => *allow,
-            Some(other) => return Err(Error::invalid(format!("\"allow_existing\" is true or false, not {other}"))),
-        },
-    })
-}
-
-fn parse_force(query: &str) -> Result<bool, Error> {
-    let mut force = false;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        force = match pair {
-            "force" | "force=true" => true,
-            "force=false" => false,
-            _ => return Err(Error::invalid(format!("the query {pair:?} is not known; known is force=true"))),
-        };
-    }
-    Ok(force)
-}
-
 #[cfg(test)]
 mod tests {
-    use base::{GIB, KIB};
-
     use super::*;
-
-    #[test]
-    fn a_body_is_read_or_refused_with_what_was_wrong() {
-        let full = br#"{"name": "a", "size": "1.5G", "data_sector": 131072, "owner": "x", "allow_existing": true}"#;
-        let wanted = parse_create(full).unwrap();
-        assert_eq!((wanted.size, wanted.data_sector_bytes, wanted.allow_existing), (3 * GIB / 2, 128 * KIB, true));
-        for (body, part) in [
-            ("", "not a JSON object"),
-            ("[]", "not a JSON object"),
-            (r#"{"name": "a"}"#, r#""size" is missing"#),
-            (r#"{"size": 1}"#, r#""name" is missing"#),
-            (r#"{"name": "a", "sise": 1}"#, r#"did you mean "size"?"#),
-            (r#"{"name": "a", "size": 1, "zzzzzzzzzzzz": 1}"#, "known are name, size"),
-            (r#"{"name": 7, "size": 1}"#, r#""name" is text, not 7"#),
-            (r#"{"name": "a", "size": -1}"#, "-1 is not a size"),
-            (r#"{"name": "a", "size": "x"}"#, "'x' is not a size"),
-            (r#"{"name": "a", "size": 1, "allow_existing": 1}"#, "true or false"),
-        ] {
-            let error = parse_create(body.as_bytes()).unwrap_err();
-            assert!(error.kind == ErrorKind::Invalid && error.message.contains(part), "{body}: {error}");
-        }
-    }
-
-    /// A fuzz target of bodies and queries: JSON with edits, and noise.
-    #[test]
-    fn a_request_is_read_or_refused() {
-        type Input = (u8, Vec<(u16, u8)>, Vec<u8>);
-        let examples = [
-            r#"{"name": "a", "size": "1.5G", "data_sector": 131072, "owner": "x", "allow_existing": true}"#,
-            r#"{"name": "vm-1", "size": 1073741824}"#,
-            r#"{"name": "\u00e9", "size": "9999999999999999999T"}"#,
-            r#"{"name": "a", "size": "1e308P", "data_sector": "0.1K"}"#,
-        ];
-        bolero::check!().with_iterations(20_000).with_type().for_each(|(example, edits, noise): &Input| {
-            let mut body = examples[usize::from(*example) % examples.len()].as_bytes().to_vec();
-            for (at, value) in edits.iter().take(3) {
-                let at = usize::from(*at) % body.len();
-                match value % 4 {
-                    0 => body[at] = *value,
-                    1 => body.insert(at, b"0123456789.eE-\"{}[],"[usize::from(*value) % 20]),
-                    2 => drop(body.remove(at)),
-                    _ => body[at] = b"0123456789.KMGTPi\" "[usize::from(*value) % 19],
-                }
-            }
-            for body in [&body, noise] {
-                match parse_create(body) {
-                    Ok(wanted) => drop(rules::check_size(wanted.size)),
-                    Err(error) => assert!(error.kind == ErrorKind::Invalid && !error.message.is_empty()),
-                }
-            }
-            drop(parse_force(&String::from_utf8_lossy(noise)));
-        });
-    }
-
-    #[test]
-    fn a_query_is_known_or_refused() {
-        assert!(
-            !parse_force("").unwrap() && parse_force("force=true").unwrap() && !parse_force("force=false").unwrap()
-        );
-        assert!(parse_force("froce=true").is_err() && parse_force("force=1").is_err());
-    }
 
     #[test]
     fn a_volume_has_a_uri_on_each_listener() {

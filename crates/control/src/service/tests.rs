@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use base::levels::Rate;
 use base::{GIB, Prng};
 use files::memory::{AppendFault, Memory, MemoryOptions};
 use runtime::sim::{NodeOptions, World};
@@ -18,6 +19,8 @@ struct Others {
     dropped: RefCell<Vec<VolumeId>>,
     clients: Cell<usize>,
     drops_that_fail: Cell<usize>,
+    /// What the manager said of levels, in order.
+    levels: RefCell<Vec<(String, Levels)>>,
 }
 
 /// [`Others`] as one life sees them.
@@ -27,6 +30,10 @@ struct Connected {
 }
 
 impl VolumeOwner for Connected {
+    fn set_levels(&self, volume: &VolumeDescriptor) {
+        self.others.levels.borrow_mut().push((volume.name.clone(), volume.levels));
+    }
+
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.handle.sleep(Duration::from_micros(200)).await;
@@ -119,6 +126,48 @@ fn creating_twice_is_a_conflict_unless_it_is_allowed_and_the_same() {
         let (first, first_existed) = first.await.unwrap();
         assert_eq!(first, second);
         assert!(existed != first_existed, "exactly one of them made it");
+    });
+}
+
+#[test]
+fn levels_are_durable_before_the_owner_hears_of_them() {
+    in_a_world(7, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        let base = |iops| LevelsChange { base_iops: Some(iops), ..LevelsChange::default() };
+        let iops = |base, burst| Levels {
+            base: Rate { iops: base, bytes_per_sec: 0 },
+            burst: Rate { iops: burst, bytes_per_sec: 0 },
+            ..Levels::default()
+        };
+        let wanted = CreateVolume { levels: base(100), ..CreateVolume::new("a", GIB) };
+        assert_eq!(manager.create(wanted).await.unwrap().0.row.levels, iops(100, 0));
+        let burst = LevelsChange { burst_iops: Some(200), ..LevelsChange::default() };
+        assert_eq!(manager.set_levels("a", burst).await.unwrap().row.levels, iops(100, 200));
+        assert_eq!(*others.levels.borrow(), [("a".to_owned(), iops(100, 200))]);
+
+        // What is refused or fails changes nothing, and nobody hears of it.
+        assert_eq!(manager.set_levels("a", base(201)).await.unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(manager.set_levels("b", base(1)).await.unwrap_err().kind, ErrorKind::NotFound);
+        memory.fail_appends(None, 1, AppendFault::Lost);
+        assert_eq!(manager.set_levels("a", base(7)).await.unwrap_err().kind, ErrorKind::Io);
+        assert_eq!((others.levels.borrow().len(), manager.show("a").unwrap().row.levels), (1, iops(100, 200)));
+
+        // Two at once, of which one has nobody waiting: both happen, in order.
+        let impatient = manager.clone();
+        let change = base(50);
+        let first = handle.spawn(Class::Io, "levels", async move { impatient.set_levels("a", change).await.map(drop) });
+        handle.yield_now().await;
+        drop(first);
+        let none = LevelsChange { burst_iops: Some(0), ..LevelsChange::default() };
+        manager.set_levels("a", none).await.unwrap();
+        assert_eq!(others.levels.borrow()[1..], [("a".to_owned(), iops(50, 200)), ("a".to_owned(), iops(50, 0))]);
+        let existing = CreateVolume { allow_existing: true, ..CreateVolume::new("a", GIB) };
+        assert_eq!(manager.create(existing).await.unwrap().0.row.levels, iops(50, 0));
+
+        drop(manager);
+        let manager = open(&handle, &memory, &others).await;
+        let found = manager.resolve("a").await.unwrap();
+        assert_eq!((found.levels, found.owner.as_str()), (iops(50, 0), ""));
     });
 }
 
@@ -280,6 +329,10 @@ impl Observer for Broken {
     fn observe(&self) -> Snapshot {
         panic!("a counter that makes no sense")
     }
+
+    fn explain(&self, _volume: VolumeId) -> Option<Explained> {
+        panic!("a volume that makes no sense")
+    }
 }
 
 #[test]
@@ -290,9 +343,10 @@ fn a_bug_in_what_is_only_looked_at_ends_one_call() {
         let _connection = manager.connect(connected.clone(), connected, Some(Rc::new(Broken)));
         let (calls, mailbox) = async_channel::bounded(4);
         manager.serve(mailbox).detach();
-        for _ in 0..2 {
+        manager.create(CreateVolume::new("known", GIB)).await.unwrap();
+        for request in [Request::Observe, Request::Explain("known".into()), Request::Observe] {
             let (reply, answer) = futures_channel::oneshot::channel();
-            calls.send(Call { request: Request::Observe, reply }).await.unwrap();
+            calls.send(Call { request, reply }).await.unwrap();
             let error = answer.await.unwrap().expect_err("there is nothing to tell");
             assert!(error.kind == ErrorKind::Internal && error.message.contains("its disks go on"), "{error}");
         }

@@ -1,6 +1,7 @@
 //! The bytes of the volume table: docs/formats/volume-table.md.
 
 use base::checksum::{crc32c, crc32c_append};
+use base::levels::{Credits, Levels, Rate};
 use base::units::round_up;
 use base::{BLOCK, Error, FileId, Generation, Incarnation, LogSequence, Result, VolumeId};
 
@@ -17,7 +18,8 @@ pub const HEADER: usize = 64;
 pub const BODY_MAX: usize = 16 + base::limits::VOLUMES_MAX * ROW_MAX;
 
 const ROW: usize = 48;
-const ROW_MAX: usize = ROW + base::limits::VOLUME_NAME_MAX + rules::OWNER_MAX;
+const LEVELS: usize = 40;
+const ROW_MAX: usize = ROW + base::limits::VOLUME_NAME_MAX + rules::OWNER_MAX + LEVELS;
 
 /// What a record says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,9 +138,23 @@ fn put_row(bytes: &mut Vec<u8>, row: &Row) {
     put_u64(bytes, row.data_sector_bytes);
     put_u64(bytes, row.created_wall_ms);
     put_u64(bytes, row.generation.0);
-    bytes.extend_from_slice(&[row.state as u8, row.name.len() as u8, row.owner.len() as u8, 0, 0, 0, 0, 0]);
+    let has_levels = row.levels != Levels::default();
+    let lengths = [row.name.len() as u8, row.owner.len() as u8];
+    bytes.extend_from_slice(&[row.state as u8, lengths[0], lengths[1], u8::from(has_levels), 0, 0, 0, 0]);
     bytes.extend_from_slice(row.name.as_bytes());
     bytes.extend_from_slice(row.owner.as_bytes());
+    if has_levels {
+        put_levels(bytes, &row.levels);
+    }
+}
+
+fn put_levels(bytes: &mut Vec<u8>, levels: &Levels) {
+    let credits = u64::from(levels.credits.cap_seconds) | u64::from(levels.credits.percent) << 32;
+    for rate in [levels.base, levels.burst] {
+        put_u64(bytes, rate.iops);
+        put_u64(bytes, rate.bytes_per_sec);
+    }
+    put_u64(bytes, credits);
 }
 
 fn put_change(bytes: &mut Vec<u8>, change: &Change) {
@@ -159,6 +175,11 @@ fn put_change(bytes: &mut Vec<u8>, change: &Change) {
         Change::Forget(volume) => {
             put_u64(bytes, 4);
             put_u64(bytes, volume.0);
+        }
+        Change::SetLevels { volume, levels } => {
+            put_u64(bytes, 5);
+            put_u64(bytes, volume.0);
+            put_levels(bytes, levels);
         }
     }
 }
@@ -201,8 +222,8 @@ impl Reader<'_> {
         let [id, size, data_sector_bytes, created_wall_ms, generation] =
             [self.u64()?, self.u64()?, self.u64()?, self.u64()?, self.u64()?];
         let tail = self.take(8)?;
-        let (state, name_len, owner_len) = (tail[0], tail[1], tail[2]);
-        if tail[3..] != [0; 5] {
+        let (state, name_len, owner_len, has_levels) = (tail[0], tail[1], tail[2], tail[3]);
+        if has_levels > 1 || tail[4..] != [0; 4] {
             return Err(Error::corrupt("a row of the volume table uses bytes that format 1 reserves"));
         }
         let row = Row {
@@ -218,13 +239,29 @@ impl Reader<'_> {
                 2 => VolumeState::Deleting,
                 _ => return Err(Error::corrupt(format!("a volume in the table has the unknown state {state}"))),
             },
+            levels: if has_levels == 1 { self.levels()? } else { Levels::default() },
         };
+        if has_levels == 1 && row.levels == Levels::default() {
+            return Err(Error::corrupt("a row of the volume table has levels that are none"));
+        }
         rules::check_name(&row.name)
             .and_then(|()| rules::check_size(row.size))
             .and_then(|()| rules::check_data_sector(row.data_sector_bytes))
             .and_then(|()| rules::check_owner(&row.owner))
             .map_err(|error| Error::corrupt(error.message).context("the volume table"))?;
         Ok(row)
+    }
+
+    fn levels(&mut self) -> Result<Levels> {
+        let [base_iops, base_bytes, burst_iops, burst_bytes, credits] =
+            [self.u64()?, self.u64()?, self.u64()?, self.u64()?, self.u64()?];
+        let levels = Levels {
+            base: Rate { iops: base_iops, bytes_per_sec: base_bytes },
+            burst: Rate { iops: burst_iops, bytes_per_sec: burst_bytes },
+            credits: Credits { cap_seconds: credits as u32, percent: (credits >> 32) as u32 },
+        };
+        rules::check_levels(&levels).map_err(|error| Error::corrupt(error.message).context("the volume table"))?;
+        Ok(levels)
     }
 
     fn table(&mut self) -> Result<VolumeTable> {
@@ -243,6 +280,7 @@ impl Reader<'_> {
             2 => Ok(Change::Attach { volume: VolumeId(self.u64()?), generation: Generation(self.u64()?) }),
             3 => Ok(Change::MarkDeleted(VolumeId(self.u64()?))),
             4 => Ok(Change::Forget(VolumeId(self.u64()?))),
+            5 => Ok(Change::SetLevels { volume: VolumeId(self.u64()?), levels: self.levels()? }),
             kind => Err(Error::corrupt(format!("the volume table has the unknown change {kind}"))),
         }
     }
@@ -260,7 +298,7 @@ mod fuzz;
 
 #[cfg(test)]
 mod tests {
-    use base::{GIB, KIB};
+    use base::{GIB, KIB, MIB};
 
     use super::*;
 
@@ -283,11 +321,24 @@ mod tests {
             created_wall_ms: 1_700_000_000_000,
             generation: Generation(3),
             state: VolumeState::Active,
+            levels: Levels::default(),
+        }
+    }
+
+    fn levels() -> Levels {
+        Levels {
+            base: Rate { iops: 3_000, bytes_per_sec: 128 * MIB },
+            burst: Rate { iops: 16_000, bytes_per_sec: 1 << 40 },
+            credits: Credits { cap_seconds: 3_600, percent: 50 },
         }
     }
 
     pub(super) fn bodies() -> Vec<Body> {
-        let table = VolumeTable::from_rows(VolumeId(9), [row(), Row { id: VolumeId(8), name: "b".into(), ..row() }]);
+        let promised = Row { id: VolumeId(7), name: "c".into(), levels: levels(), ..row() };
+        let table = VolumeTable::from_rows(
+            VolumeId(9),
+            [row(), promised.clone(), Row { id: VolumeId(8), name: "b".into(), ..row() }],
+        );
         vec![
             Body::Checkpoint(VolumeTable::default()),
             Body::Checkpoint(table.unwrap()),
@@ -295,6 +346,9 @@ mod tests {
             Body::Change(Change::Attach { volume: VolumeId(5), generation: Generation(4) }),
             Body::Change(Change::MarkDeleted(VolumeId(5))),
             Body::Change(Change::Forget(VolumeId(5))),
+            Body::Change(Change::Create(promised)),
+            Body::Change(Change::SetLevels { volume: VolumeId(5), levels: levels() }),
+            Body::Change(Change::SetLevels { volume: VolumeId(5), levels: Levels::default() }),
         ]
     }
 
@@ -331,6 +385,54 @@ mod tests {
             010403 0000000000 766d2d31 6f7073";
         assert_eq!(hex, expected.split_whitespace().collect::<String>());
         assert!(bytes[HEADER + 63..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn the_bytes_of_levels_stay_as_documented() {
+        let hex = |change, len: usize| -> String {
+            let bytes = encode(&header(), &Body::Change(change));
+            assert_eq!(u32_at(&bytes, 12) as usize, len);
+            bytes[HEADER..HEADER + len].iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        // base, burst, credits: seconds, percent
+        let five = "
+            b80b000000000000 0000000800000000 803e000000000000 0000000000010000
+            100e0000 32000000";
+        // create | id, size, data sector | created, generation | state, lengths, levels follow, reserved | name, owner
+        let promised = format!(
+            "0100000000000000
+            0500000000000000 0000008002000000 0000020000000000
+            0068e5cf8b010000 0300000000000000
+            010403 01 00000000 766d2d31 6f7073 {five}"
+        );
+        let joined = |text: &str| text.split_whitespace().collect::<String>();
+        assert_eq!(hex(Change::Create(Row { levels: levels(), ..row() }), 103), joined(&promised));
+        let set = format!("0500000000000000 0500000000000000 {five}");
+        assert_eq!(hex(Change::SetLevels { volume: VolumeId(5), levels: levels() }, 56), joined(&set));
+    }
+
+    #[test]
+    fn levels_that_are_none_or_break_the_rules_are_corrupt() {
+        let bytes = encode(&header(), &Body::Change(Change::Create(Row { levels: levels(), ..row() })));
+        let with = |at: usize, value: &[u8]| {
+            let mut bytes = bytes.clone();
+            bytes[HEADER + at..HEADER + at + value.len()].copy_from_slice(value);
+            let checksum = record_checksum(&bytes);
+            bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+            decode(FileId(0x1122), &bytes).map(drop)
+        };
+        assert!(with(0, &[1]).is_ok());
+        for (at, value) in [
+            (63, &[0; 40][..]),            // levels that are none
+            (51, &[2]),                    // neither with nor without levels
+            (52, &[1]),                    // reserved
+            (63, &u64::MAX.to_le_bytes()), // a base level beyond the limit
+            (79, &1u64.to_le_bytes()),     // a burst level below the base level
+            (99, &101u32.to_le_bytes()),   // more is saved than was left over
+            (51, &[0]),                    // bytes that belong to nothing
+        ] {
+            assert_eq!(with(at, value).unwrap_err().kind, base::ErrorKind::Corrupt, "{value:?} at {at}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::levels::{Levels, Rate};
 use base::{ErrorKind, FileId, GIB, Generation, KIB, Prng, VolumeId};
 use files::memory::{AppendFault, Memory, MemoryOptions};
 use files::{FileKind, Redundancy, Store};
@@ -26,6 +27,7 @@ fn wanted(name: String) -> Row {
         created_wall_ms: 1,
         generation: Generation(0),
         state: VolumeState::Active,
+        levels: Levels::default(),
     }
 }
 
@@ -35,10 +37,14 @@ fn random_change(table: &VolumeTable, prng: &mut Prng) -> Change {
         let rows: Vec<&Row> = table.rows().filter(|row| row.state == state).collect();
         (!rows.is_empty()).then(|| prng.pick(&rows).id)
     };
-    let planned = match prng.below(4) {
+    let planned = match prng.below(5) {
         0 => pick(prng, VolumeState::Active).map(|volume| table.plan_attach(volume).unwrap()),
         1 => pick(prng, VolumeState::Active).map(|volume| table.plan_delete(volume).unwrap()),
         2 => pick(prng, VolumeState::Deleting).map(Change::Forget),
+        3 => pick(prng, VolumeState::Active).map(|volume| {
+            let burst = Rate { iops: prng.below(1_000), bytes_per_sec: prng.below(1_000) };
+            Change::SetLevels { volume, levels: Levels { burst, ..Levels::default() } }
+        }),
         _ => None,
     };
     planned.unwrap_or_else(|| {

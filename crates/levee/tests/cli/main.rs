@@ -18,6 +18,10 @@ fn volume(id: u64, name: &str, size: u64, found: &Value, store: &Store) -> Value
     json!({
         "id": id, "name": name, "size_bytes": size, "data_sector_bytes": 131072, "segments": 4, "state": "active",
         "generation": found["generation"], "clients": 0, "owner": "", "created_ms": found["created_ms"],
+        "levels": {
+            "base_iops": null, "base_bytes_per_second": null, "burst_iops": null, "burst_bytes_per_second": null,
+            "credit_seconds": null, "credit_percent": null,
+        },
         "uris": [format!("nbd+unix:///{name}?socket={}", socket.display()), format!("{tcp}/{name}")],
     })
 }
@@ -104,6 +108,60 @@ fn addresses_as_json() {
 }
 
 #[test]
+fn levels_are_set_shown_and_explained() {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = Store::start(scratch.path(), &["--bandwidth", "20MiB"]);
+    let said = |arguments: &[&str]| {
+        let output = output(&[&["volume"], arguments, &["--api", &store.api]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let created = store.json(&[
+        "volume",
+        "create",
+        "vm-1",
+        "--size",
+        "1G",
+        "--owner",
+        "ops",
+        "--base-iops",
+        "100",
+        "--base-bandwidth",
+        "1M",
+        "--burst-iops",
+        "200",
+        "--credit-seconds",
+        "60",
+        "--credit-percent",
+        "50",
+    ]);
+    assert_eq!((&created["owner"], &created["levels"]["base_bytes_per_second"]), (&json!("ops"), &json!(1 << 20)));
+    let shown = said(&["show", "vm-1"]);
+    for line in [
+        "base level   100 IOPS and 1 MiB/s",
+        "burst level  200 IOPS",
+        "credits      50% of what it leaves over, up to 60 s of its base level",
+    ] {
+        assert!(shown.lines().any(|found| found == line), "{line}: {shown}");
+    }
+    let set = store.json(&["volume", "set", "vm-1", "--burst-iops", "0", "--burst-bandwidth", "2M"]);
+    assert_eq!((&set["levels"]["burst_iops"], &set["levels"]["base_iops"]), (&Value::Null, &json!(100)));
+    assert!(said(&["set", "vm-1", "--credit-percent", "0"]).contains("burst level  2 MiB/s"));
+    let too_low = refused(1, &["volume", "set", "vm-1", "--burst-bandwidth", "1K", "--api", &store.api]);
+    assert!(too_low.contains("choose that or more"), "{too_low}");
+
+    let explained = store.json(&["volume", "explain", "vm-1"]);
+    assert_eq!(
+        (&explained["waits"], &explained["server"]["bandwidth_bytes_per_second"]),
+        (&json!([]), &json!(20 << 20))
+    );
+    let sentences = said(&["explain", "vm-1"]);
+    assert!(sentences.starts_with("Nothing of vm-1 has waited") && sentences.contains("at 20 MiB/s"), "{sentences}");
+    let unknown = refused(1, &["volume", "explain", "vm-2", "--api", &store.api]);
+    assert!(unknown.contains("did you mean \"vm-1\"?"), "{unknown}");
+}
+
+#[test]
 fn what_a_volume_cannot_be_is_said() {
     let scratch = tempfile::tempdir().unwrap();
     let store = Store::start(scratch.path(), &[]);
@@ -136,7 +194,12 @@ fn wrong_usage_exits_2() {
     for arguments in [
         &["volume", "create", "a"][..],
         &["volume", "create", "a", "--size", "ten"],
+        &["volume", "set", "a"],
+        &["volume", "set", "a", "--base-iops", "many"],
+        &["volume", "set", "a", "--size", "2G"],
+        &["volume", "explain"],
         &["up", "--volume", "a"],
+        &["up", "--bandwidth", "fast"],
         &["up", "--listen", "nowhere"],
         &["up", "--copies", "0"],
         &["inspect"],
@@ -146,6 +209,8 @@ fn wrong_usage_exits_2() {
         let output = output(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
+    let none = refused(2, &["volume", "set", "a"]);
+    assert!(none.contains("--base-iops") && none.contains("--credit-percent"), "{none}");
     let size = refused(2, &["volume", "create", "a", "--size", "ten"]);
     assert!(size.contains("'ten' is not a size") && size.contains("10G"), "{size}");
     assert!(output(&["--help"]).status.success() && output(&["--version"]).status.success());
@@ -167,6 +232,7 @@ fn what_keeps_a_store_from_starting_is_said_with_what_to_do() {
     assert!(up(&["--dir", &path(&"x".repeat(100))]).contains("nbd.socket"));
     assert!(up(&["--dir", &path("a"), "--dir", &path("a")]).contains("twice"));
     assert!(up(&["--dir", &path("a"), "--memory", "1M"]).contains("64 MiB"));
+    assert!(up(&["--dir", &path("a"), "--bandwidth", "1K"]).contains("choose from 1 MiB to 1 TiB"));
 
     assert!(up(&["--config", &path("none.toml")]).contains("none.toml"));
     std::fs::write(path("wrong.toml"), "[api]\nlistn = \"127.0.0.1:0\"\n").unwrap();

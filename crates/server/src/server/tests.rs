@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base::levels::{Levels, Rate};
 use base::{Epoch, MIB, Prng, SegmentId, WriteSequence};
+use policies::admission::{Reason, Throttle};
 use runtime::sim::{NodeOptions, World};
 use runtime::{Class, Task};
 
@@ -248,7 +250,7 @@ fn errors_of_the_engine_are_answered_and_counted() {
 #[test]
 fn a_new_session_waits_for_what_the_older_one_has_in_flight() {
     for seed in 0..50 {
-        let fixture = fixture(seed, Options { requests_max: 2 });
+        let fixture = fixture(seed, Options { requests_max: 2, ..Options::default() });
         let volume = fixture.volumes.add(1);
         let first = fixture.volumes.next_generation(volume);
         let server = fixture.server.clone();
@@ -304,7 +306,7 @@ async fn agent_life(server: Rc<Server<Rc<Slow>>>, volumes: Rc<Volumes>, volume: 
 fn however_agents_compete_one_generation_writes_at_a_time() {
     let mut wrote = 0;
     for seed in 0..100 {
-        let fixture = fixture(seed, Options { requests_max: 3 });
+        let fixture = fixture(seed, Options { requests_max: 3, ..Options::default() });
         let volume = fixture.volumes.add(1);
         let agents: Vec<_> = (0..4)
             .map(|n| {
@@ -348,5 +350,89 @@ fn dropping_a_volume_and_stopping_drain_first() {
         assert_eq!(late.result.unwrap_err().kind, ErrorKind::Internal);
         assert_eq!(server.attach(two, Generation(1)).await.unwrap_err().kind, ErrorKind::Internal);
         assert_eq!(server.statistics().sessions, 0);
+    });
+}
+
+/// 100 requests of 4 KiB in each interval of 10 ms.
+fn throttled(throttle: Throttle) -> Options {
+    let admission = AdmissionSettings { throttle, limit_bytes_per_sec: 40_960_000, ..AdmissionSettings::default() };
+    Options { admission, ..Options::default() }
+}
+
+/// Two volumes, of which one asks for 50 ms worth of tokens at once and the other now and then for a little; how long
+/// the other one waited at most.
+fn wait_beside_a_burst(throttle: Throttle) -> Duration {
+    let fixture = fixture(11, throttled(throttle));
+    let (burst, calm) = (fixture.volumes.add(1), fixture.volumes.add(2));
+    let (server, volumes, handle) = (fixture.server.clone(), fixture.volumes.clone(), fixture.handle.clone());
+    fixture.world.block_on(&fixture.handle, async move {
+        let loud = server.attach(burst, volumes.next_generation(burst)).await.unwrap().session;
+        let quiet = server.attach(calm, volumes.next_generation(calm)).await.unwrap().session;
+        let reads: Vec<_> = (0..500)
+            .map(|_| {
+                let server = server.clone();
+                handle.spawn(Class::Io, "burst", async move {
+                    server.read(target(loud, burst, 0), 0, 4096).await.unwrap().result.map(drop)
+                })
+            })
+            .collect();
+        let mut longest = Duration::ZERO;
+        for _ in 0..20 {
+            handle.sleep(Duration::from_millis(1)).await;
+            let begun = handle.now();
+            server.read(target(quiet, calm, 0), 0, 4096).await.unwrap().result.unwrap();
+            longest = longest.max(handle.now().since(begun));
+        }
+        for read in reads {
+            read.await.unwrap();
+        }
+        let (settings, status) = server.admission();
+        assert!(settings.throttle == throttle && status.waiting == 0, "{status:?}");
+        let waits = server.admission_of(burst).unwrap().waits;
+        let reason = if throttle == Throttle::DualBuckets { Reason::HotSegment } else { Reason::MainBucketEmpty };
+        assert!(waits.of(reason).requests >= 400 && waits.of(reason).now == 0, "{waits:?}");
+        longest
+    })
+}
+
+#[test]
+fn a_burst_holds_others_up_in_one_bucket_and_not_in_two() {
+    let one = wait_beside_a_burst(Throttle::OneBucket);
+    assert!(one > Duration::from_millis(30), "it stood behind the burst: {one:?}");
+    let two = wait_beside_a_burst(Throttle::DualBuckets);
+    assert!(two < Duration::from_millis(2), "it did not notice: {two:?}");
+}
+
+#[test]
+fn levels_hold_from_the_next_request_on() {
+    let fixture = fixture(12, Options::default());
+    let volume = fixture.volumes.add(1);
+    let (server, volumes, handle) = (fixture.server.clone(), fixture.volumes.clone(), fixture.handle.clone());
+    fixture.world.block_on(&fixture.handle, async move {
+        let session = server.attach(volume, volumes.next_generation(volume)).await.unwrap().session;
+        let begun = handle.now();
+        let mut descriptor = volumes.get(volume).unwrap();
+        descriptor.levels.burst = Rate { iops: 1000, bytes_per_sec: 0 };
+        server.set_levels(&descriptor);
+        let reads: Vec<_> = (0..200)
+            .map(|_| {
+                let server = server.clone();
+                handle.spawn(Class::Io, "reader", async move {
+                    server.read(target(session, volume, 0), 0, 512).await.unwrap().result.map(drop)
+                })
+            })
+            .collect();
+        handle.sleep(Duration::from_millis(95)).await;
+        let waits = server.admission_of(volume).unwrap().waits;
+        assert_eq!(waits.of(Reason::BurstLevel).now, 100, "1,000 in a second");
+        // Without a level nothing holds the rest up.
+        descriptor.levels = Levels::default();
+        server.set_levels(&descriptor);
+        for read in reads {
+            read.await.unwrap();
+        }
+        assert!(handle.now().since(begun) < Duration::from_millis(97));
+        server.drop_volume(volume).await.unwrap();
+        assert!(server.admission_of(volume).is_none());
     });
 }

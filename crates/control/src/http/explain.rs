@@ -1,0 +1,78 @@
+//! Why I/O of a volume waits, as the API says it.
+
+use policies::admission::{Reason, Throttle, Waits};
+use wire::api;
+
+use crate::observe::Explained;
+use crate::service::VolumeView;
+
+/// The answer. The levels are those of the table: a volume that nobody has used yet has them, too.
+pub fn explanation(view: VolumeView, explained: Explained) -> api::Explanation {
+    let Explained { settings, server, volume, latency } = explained;
+    let latency = latency.into_iter().map(|latency| api::Latency {
+        operation: latency.operation.into(),
+        requests: latency.requests,
+        p50_ns: latency.p50_ns,
+        p99_ns: latency.p99_ns,
+    });
+    let limit = Some(settings.limit_bytes_per_sec).filter(|limit| *limit < u64::MAX);
+    let started_requests = volume.as_ref().map_or(0, |volume| volume.started);
+    let (waits, hot) = volume.map(|volume| (volume.waits, volume.hot_segments)).unwrap_or_default();
+    api::Explanation {
+        volume: view.row.name,
+        clients: view.clients,
+        levels: view.row.levels.into(),
+        started_requests,
+        waits: waits_of(&waits),
+        hot_segments: hot.iter().map(|segment| segment.index).collect(),
+        latency: latency.collect(),
+        server: api::Admission {
+            throttle: throttle_name(settings.throttle).into(),
+            bandwidth_bytes_per_second: limit,
+            cap_bytes_per_second: match settings.throttle {
+                Throttle::ClientCap(cap) | Throttle::SegmentCap(cap) => Some(cap),
+                _ => None,
+            },
+            main_bytes: limit.map(|_| server.main),
+            main_size_bytes: limit.map(|_| settings.main_bytes()),
+            cheque_bytes: limit.map(|_| server.cheque),
+            cheque_size_bytes: limit.map(|_| server.cheque_size),
+            waiting_requests: server.waiting as u64,
+            active_segments: server.active_segments,
+            hot_segments: server.hot_segments,
+            started_bytes: server.started_bytes,
+            overdrawn_bytes: server.overdrawn_bytes,
+            p95_ns: server.p95_ns,
+            p99999_ns: server.p99999_ns,
+            available_bytes_per_second: server.available_bytes_per_sec,
+        },
+    }
+}
+
+/// What a throttle is called in settings and answers.
+pub fn throttle_name(throttle: Throttle) -> &'static str {
+    match throttle {
+        Throttle::Off => "off",
+        Throttle::OneBucket => "one-bucket",
+        Throttle::DualBuckets => "dual-buckets",
+        Throttle::ClientCap(_) => "client-cap",
+        Throttle::SegmentCap(_) => "segment-cap",
+    }
+}
+
+/// The reasons that occurred, the one that cost most first.
+fn waits_of(waits: &Waits) -> Vec<api::Waiting> {
+    let occurred = Reason::ALL.iter().map(|reason| (reason, waits.of(*reason)));
+    let mut waits: Vec<api::Waiting> = occurred
+        .filter(|(_, wait)| wait.requests > 0 || wait.now > 0)
+        .map(|(reason, wait)| api::Waiting {
+            reason: reason.name().into(),
+            requests: wait.requests,
+            total_ns: wait.total_ns,
+            longest_ns: wait.max_ns,
+            waiting_requests: wait.now,
+        })
+        .collect();
+    waits.sort_by_key(|wait| std::cmp::Reverse(wait.total_ns));
+    waits
+}

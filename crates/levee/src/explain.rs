@@ -1,0 +1,332 @@
+//! `levee volume explain`: why a volume waits, in sentences. The reason first, then what can be done about it, then the
+//! numbers.
+
+use base::units::format_size;
+use wire::api::{Admission, Explanation, Latency, Levels, Waiting};
+
+/// Everything that a person should know.
+pub fn sentences(found: &Explanation) -> String {
+    let mut parts: Vec<String> = found.waits.iter().map(|wait| wait_for(found, wait)).collect();
+    if parts.is_empty() {
+        parts.push(nothing_waited(found));
+    }
+    parts.push(numbers(found).join("\n"));
+    parts.join("\n\n")
+}
+
+/// What a volume was promised, if anything.
+pub fn base_level(levels: &Levels) -> Option<String> {
+    rate(levels.base_iops, levels.base_bytes_per_second)
+}
+
+/// The most that a volume gets, if it has a bound.
+pub fn burst_level(levels: &Levels) -> Option<String> {
+    rate(levels.burst_iops, levels.burst_bytes_per_second)
+}
+
+fn rate(iops: Option<u64>, bytes: Option<u64>) -> Option<String> {
+    match (iops, bytes.map(per_second)) {
+        (Some(iops), Some(bytes)) => Some(format!("{iops} IOPS and {bytes}")),
+        (Some(iops), None) => Some(format!("{iops} IOPS")),
+        (None, bytes) => bytes,
+    }
+}
+
+fn nothing_waited(found: &Explanation) -> String {
+    let name = &found.volume;
+    let why_not = match (found.server.throttle.as_str(), found.started_requests) {
+        ("off", _) => " The store's throttle is off: nobody waits for tokens, whatever the levels say.".into(),
+        (_, 0) => " It had no reads or writes since the store started.".into(),
+        (_, started) => {
+            let count = count(started, "read or write", "reads and writes");
+            format!(" Since the store started, its {count} all started at once.")
+        }
+    };
+    format!("Nothing of {name} has waited for tokens.{why_not}\n  If it is slow, /metrics tells in which stage.")
+}
+
+/// One reason, what it came to, and what can be done.
+fn wait_for(found: &Explanation, wait: &Waiting) -> String {
+    let (name, waits) = (&found.volume, if wait.waiting_requests > 0 { "waits" } else { "has waited" });
+    let mut lines = vec![format!("{name} {waits} because {}.", because(found, &wait.reason))];
+    let requests = count(wait.requests, "request", "requests");
+    let mut amount = format!("{requests} waited for this {} in all", duration(wait.total_ns));
+    if wait.requests > 1 {
+        amount.push_str(&format!(", the longest {}", duration(wait.longest_ns)));
+    }
+    if wait.waiting_requests > 0 {
+        amount.push_str(&format!("; {} now", count(wait.waiting_requests, "waits", "wait")));
+    }
+    lines.push(format!("  {amount}."));
+    lines.extend(advice(found, &wait.reason).into_iter().map(|advice| format!("  {advice}")));
+    lines.join("\n")
+}
+
+fn because(found: &Explanation, reason: &str) -> String {
+    let limit = found.server.bandwidth_bytes_per_second.map_or("bandwidth".into(), per_second);
+    let cap = found.server.cap_bytes_per_second.map_or("cap".into(), |cap| format!("cap of {}", per_second(cap)));
+    let level = |level: Option<String>| level.map(|level| format!(" of {level}")).unwrap_or_default();
+    match reason {
+        "hot_segment" => format!(
+            "it bursts: it asks for more than its share of the {limit} that the store gives out, and those who do not \
+             go first"
+        ),
+        "main_bucket_empty" => format!("all volumes together ask for more than the {limit} that the store gives out"),
+        "base_level" => format!(
+            "it has used up its base level{}, and its burst level gives it no more",
+            level(base_level(&found.levels))
+        ),
+        "burst_level" => format!("it has used up its burst level{}", level(burst_level(&found.levels))),
+        "client_cap" => format!("the volumes of its owner together have used up the {cap} for each client"),
+        "segment_cap" => format!("one of its segments has used up the {cap} for each segment"),
+        other => format!("of {other}"),
+    }
+}
+
+fn advice(found: &Explanation, reason: &str) -> Vec<String> {
+    let name = &found.volume;
+    let first = format!("To let it go before other bursts, raise its base level: {}", set(name, "base", &found.levels));
+    let disks = "If the disks take more, raise the limit: levee up --bandwidth SIZE, or admission.bandwidth".to_owned();
+    let burst = set(name, "burst", &found.levels);
+    match reason {
+        "hot_segment" => vec![first, disks],
+        "main_bucket_empty" => {
+            let others = "To hold others back, bound them: levee volume set OTHER --burst-bandwidth SIZE".to_owned();
+            vec![first, others, disks]
+        }
+        "base_level" | "burst_level" => vec![format!("Raise its burst level (0: no bound): {burst}")],
+        "client_cap" | "segment_cap" => vec![format!("Raise the cap: admission.{reason} in --config")],
+        _ => Vec::new(),
+    }
+}
+
+/// The command that changes a level, in the dimensions that it has; in operations where it has none.
+fn set(name: &str, level: &str, levels: &Levels) -> String {
+    let (iops, bytes) = match level {
+        "base" => (levels.base_iops, levels.base_bytes_per_second),
+        _ => (levels.burst_iops, levels.burst_bytes_per_second),
+    };
+    let mut command = format!("levee volume set {name}");
+    if iops.is_some() || bytes.is_none() {
+        command.push_str(&format!(" --{level}-iops N"));
+    }
+    if bytes.is_some() {
+        command.push_str(&format!(" --{level}-bandwidth SIZE"));
+    }
+    command
+}
+
+fn numbers(found: &Explanation) -> Vec<String> {
+    let levels = match (base_level(&found.levels), burst_level(&found.levels)) {
+        (None, None) => "none: no promise, and no bound".into(),
+        (base, burst) => {
+            format!("base {}, burst {}", base.unwrap_or("none".into()), burst.unwrap_or("without a bound".into()))
+        }
+    };
+    let mut lines = vec![format!("levels   {levels}")];
+    lines.extend(found.latency.iter().filter(|latency| latency.requests > 0).map(latency_of));
+    if !found.hot_segments.is_empty() {
+        let indexes: Vec<String> = found.hot_segments.iter().map(u32::to_string).collect();
+        lines.push(format!("hot      segments {}", indexes.join(", ")));
+    }
+    lines.push(format!("store    {}", store_of(&found.server)));
+    lines.extend(disks_of(&found.server).map(|disks| format!("disks    {disks}")));
+    lines
+}
+
+fn latency_of(latency: &Latency) -> String {
+    let Latency { operation, requests, p50_ns, p99_ns } = latency;
+    let count = count(*requests, "request", "requests");
+    format!("{operation:7}  half within {}, 99% within {} ({count})", duration(*p50_ns), duration(*p99_ns))
+}
+
+fn store_of(server: &Admission) -> String {
+    let mut parts = vec![match server.bandwidth_bytes_per_second {
+        Some(limit) => format!("throttle {} at {}", server.throttle, per_second(limit)),
+        None => format!("throttle {}, no --bandwidth", server.throttle),
+    }];
+    let bucket = |name, tokens: Option<i64>, size: Option<u64>| {
+        let (tokens, size) = (tokens?, size.filter(|size| *size > 0)?);
+        let held = format_size(tokens.unsigned_abs());
+        let debt = if tokens < 0 { "a debt of " } else { "" };
+        Some(format!("{name} bucket {debt}{held} of {}", format_size(size)))
+    };
+    parts.extend(bucket("main", server.main_bytes, server.main_size_bytes));
+    parts.extend(bucket("cheque", server.cheque_bytes, server.cheque_size_bytes));
+    parts.push(count(server.waiting_requests, "request waits", "requests wait"));
+    parts.push(format!("{} of {} active segments hot", server.hot_segments, server.active_segments));
+    parts.join(", ")
+}
+
+fn disks_of(server: &Admission) -> Option<String> {
+    let (p95, p99999) = (duration(server.p95_ns?), duration(server.p99999_ns?));
+    let left = server.available_bytes_per_second.map(|left| format!(", about {} left", per_second(left)));
+    Some(format!("95% within {p95}, 99.999% within {p99999} as predicted{}", left.unwrap_or_default()))
+}
+
+fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
+fn per_second(bytes: u64) -> String {
+    format!("{}/s", format_size(bytes))
+}
+
+/// A span of time for people: `850 ns`, `1.2 ms`, `75 s`.
+fn duration(ns: u64) -> String {
+    let (unit, name) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (1_000, "us"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
+        1_000_000_000..600_000_000_000 => (1_000_000_000, "s"),
+        _ => (60_000_000_000, "min"),
+    };
+    match (ns / unit, ns % unit * 10 / unit) {
+        (whole @ 0..10, tenths @ 1..) => format!("{whole}.{tenths} {name}"),
+        (whole, _) => format!("{whole} {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quiet() -> Explanation {
+        Explanation {
+            volume: "vm-1".into(),
+            clients: 1,
+            levels: Levels::default(),
+            started_requests: 7,
+            waits: Vec::new(),
+            hot_segments: Vec::new(),
+            latency: Vec::new(),
+            server: Admission {
+                throttle: "dual-buckets".into(),
+                bandwidth_bytes_per_second: None,
+                cap_bytes_per_second: None,
+                main_bytes: None,
+                main_size_bytes: None,
+                cheque_bytes: None,
+                cheque_size_bytes: None,
+                waiting_requests: 0,
+                active_segments: 1,
+                hot_segments: 0,
+                started_bytes: 4096,
+                overdrawn_bytes: 0,
+                p95_ns: None,
+                p99999_ns: None,
+                available_bytes_per_second: None,
+            },
+        }
+    }
+
+    fn wait(reason: &str, requests: u64, waiting_requests: u64) -> Waiting {
+        let (total_ns, longest_ns) = (requests * 1_500_000, 2_000_000);
+        Waiting { reason: reason.into(), requests, total_ns, longest_ns, waiting_requests }
+    }
+
+    #[test]
+    fn nothing_waited() {
+        let text = sentences(&quiet());
+        assert!(
+            text.starts_with("Nothing of vm-1 has waited for tokens. Since the store started, its 7 reads"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(
+                "store    throttle dual-buckets, no --bandwidth, 0 requests wait, 0 of 1 active segments hot"
+            )
+        );
+        assert!(text.contains("\nlevels   none: no promise, and no bound\n"));
+        let unused = sentences(&Explanation { started_requests: 0, ..quiet() });
+        assert!(unused.contains("It had no reads or writes"), "{unused}");
+        let mut off = quiet();
+        off.server.throttle = "off".into();
+        assert!(sentences(&off).contains("throttle is off"));
+    }
+
+    #[test]
+    fn a_burst_with_everything() {
+        let mut found = quiet();
+        found.waits = vec![wait("hot_segment", 2_000, 3), wait("main_bucket_empty", 1, 0)];
+        found.hot_segments = vec![0, 3];
+        found.levels.base_bytes_per_second = Some(10 << 20);
+        found.latency = vec![
+            Latency { operation: "write".into(), requests: 1, p50_ns: 950, p99_ns: 12_345_678 },
+            Latency { operation: "read".into(), requests: 0, p50_ns: 0, p99_ns: 0 },
+        ];
+        found.server = Admission {
+            bandwidth_bytes_per_second: Some(20 << 20),
+            main_bytes: Some(-4096),
+            main_size_bytes: Some(209_715),
+            cheque_bytes: Some(1024),
+            cheque_size_bytes: Some(41_943),
+            waiting_requests: 3,
+            active_segments: 2,
+            hot_segments: 1,
+            p95_ns: Some(1_200_000),
+            p99999_ns: Some(4_600_000),
+            available_bytes_per_second: Some(5 << 20),
+            ..found.server
+        };
+        let expected = "\
+vm-1 waits because it bursts: it asks for more than its share of the 20 MiB/s that the store gives out, and those who do not go first.
+  2000 requests waited for this 3 s in all, the longest 2 ms; 3 wait now.
+  To let it go before other bursts, raise its base level: levee volume set vm-1 --base-bandwidth SIZE
+  If the disks take more, raise the limit: levee up --bandwidth SIZE, or admission.bandwidth
+
+vm-1 has waited because all volumes together ask for more than the 20 MiB/s that the store gives out.
+  1 request waited for this 1.5 ms in all.
+  To let it go before other bursts, raise its base level: levee volume set vm-1 --base-bandwidth SIZE
+  To hold others back, bound them: levee volume set OTHER --burst-bandwidth SIZE
+  If the disks take more, raise the limit: levee up --bandwidth SIZE, or admission.bandwidth
+
+levels   base 10 MiB/s, burst without a bound
+write    half within 950 ns, 99% within 12 ms (1 request)
+hot      segments 0, 3
+store    throttle dual-buckets at 20 MiB/s, main bucket a debt of 4 KiB of 204.7 KiB, cheque bucket 1 KiB of 40.9 KiB, 3 requests wait, 1 of 2 active segments hot
+disks    95% within 1.2 ms, 99.999% within 4.6 ms as predicted, about 5 MiB/s left";
+        assert_eq!(sentences(&found), expected);
+    }
+
+    #[test]
+    fn each_reason_comes_with_what_can_be_done() {
+        let mut found = quiet();
+        found.levels = Levels { burst_iops: Some(200), burst_bytes_per_second: Some(1 << 20), ..Levels::default() };
+        found.server.cap_bytes_per_second = Some(60 << 20);
+        for (reason, because, advice) in [
+            ("burst_level", "burst level of 200 IOPS and 1 MiB/s", "set vm-1 --burst-iops N --burst-bandwidth SIZE"),
+            ("base_level", "used up its base level, and", "set vm-1 --burst-iops N --burst-bandwidth SIZE"),
+            ("hot_segment", "it bursts", "levee volume set vm-1 --base-iops N"),
+            ("main_bucket_empty", "all volumes together", "set OTHER --burst-bandwidth"),
+            ("client_cap", "owner together have used up the cap of 60 MiB/s for each client", "admission.client_cap"),
+            ("segment_cap", "one of its segments has used up the cap of 60 MiB/s", "admission.segment_cap"),
+        ] {
+            found.waits = vec![wait(reason, 2, 0)];
+            let text = sentences(&found);
+            let mut lines = text.lines();
+            let first = lines.next().unwrap();
+            assert!(first.starts_with("vm-1 has waited because ") && first.contains(because), "{text}");
+            assert!(lines.nth(1).is_some() && text.contains(advice), "{text}");
+        }
+        // Whatever a newer store calls it is named.
+        found.waits = vec![wait("tax_return", 0, 1)];
+        assert!(sentences(&found).starts_with("vm-1 waits because of tax_return.\n  0 requests waited"));
+    }
+
+    #[test]
+    fn spans_of_time() {
+        for (ns, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1 us"),
+            (1_234_567, "1.2 ms"),
+            (12_345_678, "12 ms"),
+            (3_000_000_000, "3 s"),
+            (599_999_999_999, "599 s"),
+            (600_000_000_000, "10 min"),
+        ] {
+            assert_eq!(duration(ns), text);
+        }
+    }
+}
