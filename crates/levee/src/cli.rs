@@ -44,6 +44,35 @@ pub enum Lab {
     /// acknowledged is lost and nobody reads wrong bytes. The last line is a hash of all that happened: the same
     /// build and the same seeds give the same hash. Exits 1 on a violation, with the command that replays it.
     Verify(Verify),
+    /// Run experiments: figures of the papers, with this store's block server over a modelled store. Prints what the
+    /// paper has beside what was measured. Without a name: lists them. Exits 1 if a result is outside of its band.
+    Run(Run),
+}
+
+/// `levee lab run`.
+#[derive(Args)]
+pub struct Run {
+    /// Experiments, such as nsdi26/fig10, or nsdi26 for all of that paper.
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// A look instead of a measurement: few requests, whose last percentiles mean little.
+    #[arg(long)]
+    pub quick: bool,
+    /// Requests at each point. Default: 10,000,000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
+    pub requests: Option<u64>,
+    /// A parameter other than in crates/lab/parameters; may be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub changes: Vec<String>,
+    /// Everything random depends on it.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Writes NAME.csv and NAME.svg there.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `levee lab verify`.

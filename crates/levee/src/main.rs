@@ -8,6 +8,7 @@
 mod cli;
 mod client;
 mod console;
+mod experiments;
 mod explain;
 mod inspect;
 mod up;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Volume(command) => volume::run(command),
         Command::Inspect(options) => inspect::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
+        Command::Lab(Lab::Run(options)) => experiments::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,114 @@
+//! The parameters of experiments: one file, and what a run sets anew.
+
+use base::{Error, Result};
+use serde::Deserialize;
+
+const FILE: &str = include_str!("../../parameters/nsdi26.toml");
+
+/// Everything that an experiment depends on besides its points. The file explains each.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "parameters/nsdi26.toml explains each")]
+pub struct Parameters {
+    pub servers: u64,
+    pub limit_bytes_per_sec: u64,
+    pub service_bytes_per_sec: u64,
+    pub background_bytes_per_sec: u64,
+    pub headroom_bytes_per_sec: u64,
+    pub estimator_k: f64,
+    pub hop_ns: u64,
+    pub write_ns: u64,
+    pub read_ns: u64,
+    pub segments: u32,
+    pub hot_percent: u32,
+    pub hot_load_percent: u32,
+    pub depth: u32,
+    pub burst_percent: [u64; 2],
+    pub calm_percent: [u64; 2],
+    pub burst_median_ms: u64,
+    pub burst_sigma: f64,
+    pub pause_factor: f64,
+    pub hot_clients: u32,
+    pub long_burst_percent: u64,
+    pub long_burst_ms: [u64; 2],
+    pub underload_bytes_per_sec: u64,
+    pub parse_ns: u64,
+    pub write_cpu_ns: u64,
+    pub read_cpu_ns: u64,
+    pub reply_ns: u64,
+    pub tasks: Vec<BackgroundTask>,
+}
+
+/// Name, period in microseconds, steps, nanoseconds of a step, whether it can be moved to another thread.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct BackgroundTask(pub String, pub u64, pub u64, pub u64, pub u64);
+
+impl Parameters {
+    /// Those of the file.
+    ///
+    /// # Errors
+    /// `Invalid`: only in a build with a broken file.
+    pub fn from_file() -> Result<Parameters> {
+        Self::with(&[])
+    }
+
+    /// Those of the file, with others in their place: `key=value`, values as in the file.
+    ///
+    /// # Errors
+    /// `Invalid`, with the key.
+    pub fn with(changes: &[String]) -> Result<Parameters> {
+        let mut table: toml::Table =
+            FILE.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
+        for change in changes {
+            let parsed = change.parse::<toml::Table>();
+            let changed = parsed.map_err(|_| Error::invalid(format!("{change:?} is not key=value")))?;
+            for (key, value) in changed {
+                if !table.contains_key(&key) {
+                    let known: Vec<&String> = table.keys().collect();
+                    return Err(Error::invalid(format!("there is no parameter {key:?}; there are {known:?}")));
+                }
+                table.insert(key, value);
+            }
+        }
+        let parameters: Parameters = table.try_into().map_err(|error| Error::invalid(error.to_string().trim_end()))?;
+        parameters.check()?;
+        Ok(parameters)
+    }
+
+    fn check(&self) -> Result<()> {
+        let is_sound = self.segments >= 4
+            && (1..100).contains(&self.hot_percent)
+            && (1..100).contains(&self.hot_load_percent)
+            && self.depth > 0
+            && self.limit_bytes_per_sec > 0
+            && self.service_bytes_per_sec > self.limit_bytes_per_sec / 2
+            && self.burst_percent[0] <= self.burst_percent[1]
+            && self.calm_percent[0] <= self.calm_percent[1]
+            && self.calm_percent[0] > 0;
+        match is_sound {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("these parameters make no experiment: {self:?}"))),
+        }
+    }
+
+    /// Segments that are hot: those with the lowest numbers.
+    pub fn hot_segments(&self) -> u32 {
+        (self.segments * self.hot_percent / 100).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_sound_and_can_be_changed() {
+        let usual = Parameters::from_file().unwrap();
+        assert_eq!((usual.hot_segments(), usual.limit_bytes_per_sec), (20, 1_200_000_000));
+        let other = Parameters::with(&["depth=7".to_owned(), "burst_percent=[110,110]".to_owned()]).unwrap();
+        assert_eq!((other.depth, other.burst_percent), (7, [110, 110]));
+        for wrong in ["dept=7", "depth", "depth=\"x\"", "segments=1"] {
+            assert!(Parameters::with(&[wrong.to_owned()]).is_err(), "{wrong}");
+        }
+    }
+}

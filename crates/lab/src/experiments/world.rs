@@ -1,0 +1,247 @@
+//! One point of an experiment: a world with a block server and its clients.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Histogram, Instant};
+use policies::admission::estimator::EstimatorSettings;
+use policies::admission::{AdmissionSettings, Throttle};
+use policies::loop_schedule::{Discipline, LoopSettings};
+use runtime::sim::{NetworkOptions, NodeOptions, World};
+use runtime::{Address, Class, Handle};
+
+use super::Parameters;
+use super::load::{Load, Shape};
+use super::proxy::{FRAME, Outbox, Proxy, REPLY, frame, receive_records, stamp};
+
+/// Connections of the clients: 8 compute nodes (NSDI 2026, §5.1) with 8 threads each (§2.2: 4 to 8).
+const CONNECTIONS: usize = 64;
+/// From client to server.
+const DELAY: Duration = Duration::from_micros(15);
+const PORT: u16 = 10809;
+
+/// How the server's loop treats background tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scheduling {
+    /// One queue for everything.
+    Fifo,
+    /// One queue, and what can be moved runs on another thread.
+    Split,
+    /// I/O first: what Levee does.
+    Priority,
+    /// I/O first, and what can be moved runs on another thread.
+    SplitPriority,
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// What it is called in tables.
+    pub label: String,
+    /// What it depends on.
+    pub parameters: Parameters,
+    /// Who has to wait.
+    pub throttle: Throttle,
+    /// Changes the usual settings of admission.
+    pub tune: fn(&mut AdmissionSettings),
+    /// The loop.
+    pub scheduling: Scheduling,
+    /// What is asked for.
+    pub shape: Shape,
+    /// Bytes of each request.
+    pub bytes: u64,
+    /// How many of a hundred are writes.
+    pub write_percent: u64,
+    /// Requests in all.
+    pub requests: u64,
+    /// Everything random.
+    pub seed: u64,
+}
+
+/// Latencies of one class of requests, in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// In the proxy layer: everything but the store below.
+    pub proxy_ns: Histogram,
+    /// From arrival to reply.
+    pub cluster_ns: Histogram,
+    /// In the receive buffer, and until the request's task ran.
+    pub receive_ns: Histogram,
+}
+
+impl Latencies {
+    fn merge(&mut self, other: &Latencies) {
+        self.proxy_ns.merge(&other.proxy_ns);
+        self.cluster_ns.merge(&other.cluster_ns);
+        self.receive_ns.merge(&other.receive_ns);
+    }
+}
+
+/// What came of a point.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Steady and hot segments; of each, reads and writes.
+    pub classes: [[Latencies; 2]; 2],
+    /// The store below, all requests.
+    pub store_ns: Histogram,
+    /// How late background tasks began.
+    pub background_wait_ns: Histogram,
+    /// Requests, with those of the warm-up.
+    pub requests: u64,
+    /// Bytes after the warm-up.
+    pub bytes: u64,
+    /// When the warm-up ended.
+    pub begun: Instant,
+    /// Time after it.
+    pub elapsed: Duration,
+}
+
+impl Measured {
+    /// Reads and writes of steady segments together.
+    pub fn steady(&self) -> Latencies {
+        self.together(0)
+    }
+
+    /// Reads and writes of hot segments together.
+    pub fn hot(&self) -> Latencies {
+        self.together(1)
+    }
+
+    /// Writes of all segments.
+    pub fn writes(&self) -> Latencies {
+        let mut writes = self.classes[0][1].clone();
+        writes.merge(&self.classes[1][1]);
+        writes
+    }
+
+    /// Bytes per second.
+    pub fn throughput(&self) -> f64 {
+        self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    fn together(&self, class: usize) -> Latencies {
+        let mut both = self.classes[class][0].clone();
+        both.merge(&self.classes[class][1]);
+        both
+    }
+
+    fn merge(&mut self, other: &Measured) {
+        for (mine, theirs) in self.classes.iter_mut().flatten().zip(other.classes.iter().flatten()) {
+            mine.merge(theirs);
+        }
+        self.store_ns.merge(&other.store_ns);
+        self.background_wait_ns.merge(&other.background_wait_ns);
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.elapsed += other.elapsed;
+    }
+}
+
+impl Point {
+    /// Measures it: each server of the cluster in a world of its own.
+    pub fn measure(&self) -> Measured {
+        let mut all = Measured::default();
+        for server in 0..self.parameters.servers {
+            all.merge(&self.measure_server(self.seed.wrapping_mul(1_000_003).wrapping_add(server)));
+        }
+        all
+    }
+
+    fn options(&self) -> server::Options {
+        let mut admission = AdmissionSettings {
+            throttle: self.throttle,
+            limit_bytes_per_sec: self.parameters.limit_bytes_per_sec,
+            estimator: EstimatorSettings {
+                service_bytes_per_sec: self.parameters.service_bytes_per_sec,
+                headroom_bytes_per_sec: self.parameters.headroom_bytes_per_sec,
+                k: self.parameters.estimator_k,
+                ..EstimatorSettings::default()
+            },
+            ..AdmissionSettings::default()
+        };
+        (self.tune)(&mut admission);
+        server::Options { admission, requests_max: 1 << 20 }
+    }
+
+    fn measure_server(&self, seed: u64) -> Measured {
+        let world = World::new(seed);
+        let network = NetworkOptions {
+            delay: DELAY,
+            jitter_percent: 0,
+            split_one_in: 0,
+            loss_one_in: 0,
+            pipe_bytes: 4 << 20,
+            ..NetworkOptions::default()
+        };
+        world.set_network(network);
+        let (server_node, client_node) =
+            (world.add_node(NodeOptions::default()), world.add_node(NodeOptions::default()));
+        let discipline = match self.scheduling {
+            Scheduling::Fifo | Scheduling::Split => Discipline::Fifo,
+            Scheduling::Priority | Scheduling::SplitPriority => Discipline::Priority,
+        };
+        let handle = world.start_loop_with(server_node, LoopSettings { discipline, ..LoopSettings::default() });
+        let clients = world.start_loop(client_node);
+        let address = Address::Tcp((world.address(server_node), PORT).into());
+        let (inside, parameters, options, bytes) =
+            (handle.clone(), self.parameters.clone(), self.options(), self.bytes);
+        let proxy = world.block_on(&handle, async move {
+            Proxy::start(&inside, &parameters, options, bytes, DELAY, seed ^ 0x5eed).await
+        });
+        let proxy = proxy.unwrap_or_else(|error| panic!("a modelled server starts: {error}"));
+        proxy.run_background(matches!(self.scheduling, Scheduling::Split | Scheduling::SplitPriority));
+        let (inside, serving, at) = (handle.clone(), proxy.clone(), address.clone());
+        handle
+            .spawn(Class::Io, "listener", async move {
+                let Ok(listener) = inside.listen(&at).await else { return };
+                while let Ok(stream) = listener.accept().await {
+                    inside.spawn(Class::Io, "connection", serving.clone().serve(stream)).detach();
+                }
+            })
+            .detach();
+        let load = Load::new(&self.parameters, self.shape, self.bytes, self.write_percent, seed ^ 0x10ad);
+        clients.spawn(Class::Io, "clients", ask(clients.clone(), address, load)).detach();
+        let wanted = self.requests / self.parameters.servers;
+        world.run_until(|| proxy.requests() >= wanted);
+        proxy.measured()
+    }
+}
+
+/// Connects, and asks for what `load` says, for ever.
+async fn ask(handle: Handle, address: Address, load: Load) {
+    let load = Rc::new(RefCell::new(load));
+    let mut outboxes = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let stream = loop {
+            match handle.connect(&address).await {
+                Ok(stream) => break stream,
+                Err(_) => handle.sleep(Duration::from_millis(1)).await,
+            }
+        };
+        let outbox = Outbox::new(&handle, &stream, stamp);
+        let (load, replies) = (load.clone(), outbox.clone());
+        let receive = receive_records::<REPLY>(stream, move |reply| {
+            let next = load.borrow_mut().on_reply(u32::from_le_bytes(*reply));
+            if let Some(next) = next {
+                replies.put(&frame(next.segment, next.is_write));
+            }
+        });
+        handle.spawn(Class::Io, "replies", receive).detach();
+        outboxes.push(outbox);
+    }
+    let begun = handle.now().0;
+    loop {
+        let next = Instant(begun + load.borrow().next_at as u64);
+        if next > handle.now() {
+            handle.sleep_until(next).await;
+        }
+        let asked = load.borrow_mut().arrive();
+        if let Some(asked) = asked {
+            // A segment's requests keep their order: one connection for each.
+            outboxes[asked.segment as usize % CONNECTIONS].put(&frame(asked.segment, asked.is_write));
+        }
+    }
+}
+
+const _: () = assert!(FRAME.is_multiple_of(8));
