@@ -8,7 +8,7 @@
 pub mod explore;
 pub mod membership;
 pub mod ownership;
-#[cfg(test)]
-mod proof;
 pub mod recovery;
 pub mod small_set;
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! The model holds as it is, and breaks with each flaw.
 
 use super::*;
-use crate::protocol::proof::{breaks, has_time, holds};
+use crate::protocol::tests::{breaks, has_time, holds};
 
 /// Nothing may happen but one start.
 const QUIET: Left = Left { starts: 1, failures: 0, writes: 0, deletions: 0, seals: 0, overrides: 0, backups: 0 };

@@ -1,7 +1,7 @@
 //! The model holds as it is, and breaks with each flaw.
 
 use super::*;
-use crate::protocol::proof::{breaks, has_time, holds};
+use crate::protocol::tests::{breaks, has_time, holds};
 
 /// One write by one agent, nothing else.
 const QUIET: Left = Left { writes: 1, reads: 0, moves: 0, rotations: 0, timeouts: 0, restarts: 0, detours: 0 };

@@ -1,7 +1,7 @@
 //! The model holds as it is, and breaks with each flaw.
 
 use super::*;
-use crate::protocol::proof::{breaks, has_time, holds};
+use crate::protocol::tests::{breaks, has_time, holds};
 use crate::protocol::recovery::{ACKNOWLEDGED, STARTS, WHOLE};
 
 /// One copy, two records in flight, nothing that may happen.
