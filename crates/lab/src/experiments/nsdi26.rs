@@ -233,7 +233,7 @@ fn judge_bursts(measured: &[(Point, Measured)], layer: Layer, is_small: bool) ->
         let mut compare = |what: &str, printed: &str, quantile, band| {
             let (measured, detail) = change(layer.of(&before).quantile(quantile), layer.of(&after).quantile(quantile));
             let what = format!("{label}, {what} of steady segments");
-            rows.push(Row { what, printed: printed.to_owned(), measured, detail, band, unit: "%" });
+            rows.push(Row { what, printed: printed.to_owned(), measured, detail, band, unit: "%", is_reduction: true });
         };
         match (layer, is_small) {
             (Layer::Proxy, true) => {
@@ -254,6 +254,7 @@ fn judge_bursts(measured: &[(Point, Measured)], layer: Layer, is_small: bool) ->
             detail: format!("{:.0} to {:.0} MB/s", one.throughput() / 1e6, two.throughput() / 1e6),
             band: [-100.0, 3.0],
             unit: "%",
+            is_reduction: true,
         });
     }
     rows
@@ -269,7 +270,8 @@ fn share_of_proxy(label: &str, one: &Measured) -> Row {
         measured: proxy as f64 / cluster.max(1) as f64 * 100.0,
         detail: format!("{} of {}", time(proxy), time(cluster)),
         band: [90.0, 100.0],
-        unit: "% ",
+        unit: "%",
+        is_reduction: false,
     }
 }
 
@@ -282,6 +284,7 @@ fn hot_ones(label: &str, one: &Measured, two: &Measured) -> Row {
         detail: format!("{} to {}", time(of(one)), time(of(two))),
         band: [0.0, 1.3],
         unit: "x",
+        is_reduction: false,
     }
 }
 
@@ -305,7 +308,7 @@ fn judge_underloaded(measured: &[(Point, Measured)], layer: Layer, is_small: boo
         ];
         for ((name, measured, detail), (printed, band)) in sides.into_iter().zip(printed.into_iter().zip(bands)) {
             let what = format!("{}, P99999 of writes, {name}", point.label);
-            rows.push(Row { what, printed: printed.to_owned(), measured, detail, band, unit: "%" });
+            rows.push(Row { what, printed: printed.to_owned(), measured, detail, band, unit: "%", is_reduction: true });
         }
         let longest = priority.background_wait_ns.max();
         rows.push(Row {
@@ -315,6 +318,7 @@ fn judge_underloaded(measured: &[(Point, Measured)], layer: Layer, is_small: boo
             detail: format!("{} tasks", priority.background_wait_ns.count()),
             band: [0.0, 1000.0],
             unit: "ms",
+            is_reduction: false,
         });
     }
     rows
@@ -338,7 +342,8 @@ fn judge_stages(measured: &[(Point, Measured)]) -> Vec<Row> {
                 time(cluster)
             ),
             band,
-            unit: "% ",
+            unit: "%",
+            is_reduction: false,
         }
     });
     each.collect()
@@ -391,7 +396,8 @@ fn judge_loads(measured: &[(Point, Measured)]) -> Vec<Row> {
                 measured: (by / of as f64 - 1.0) * 100.0,
                 detail: format!("{} for {}", time(by as u64), time(of)),
                 band,
-                unit: "% ",
+                unit: "%",
+                is_reduction: false,
             });
         };
         compare("P95 by equation 1", expected, p95, [-20.0, 20.0]);
@@ -434,6 +440,7 @@ fn judge_example() -> Vec<Row> {
         detail: String::new(),
         band: [expected, expected],
         unit: "us",
+        is_reduction: false,
     });
     rows.collect()
 }
@@ -443,7 +450,7 @@ fn judge_production_bursts(measured: &[(Point, Measured)]) -> Vec<Row> {
         let tail = |measured: &Measured| measured.steady().cluster_ns.quantile(P99999);
         let (measured, detail) = change(tail(&pair[0].1), tail(&pair[1].1));
         let what = format!("{} KiB, P99999 of steady segments", pair[0].0.bytes / KIB);
-        Row { what, printed: "-71%".into(), measured, detail, band: [-90.0, -40.0], unit: "%" }
+        Row { what, printed: "-71%".into(), measured, detail, band: [-90.0, -40.0], unit: "%", is_reduction: true }
     });
     pairs.collect()
 }
@@ -453,7 +460,7 @@ fn judge_production_underload(measured: &[(Point, Measured)]) -> Vec<Row> {
         let tail = |measured: &Measured| measured.writes().cluster_ns.quantile(P99999);
         let (measured, detail) = change(tail(&pair[0].1), tail(&pair[1].1));
         let what = format!("{}, P99999 of writes", pair[0].0.label);
-        Row { what, printed: printed.into(), measured, detail, band: [-40.0, 0.0], unit: "%" }
+        Row { what, printed: printed.into(), measured, detail, band: [-40.0, 0.0], unit: "%", is_reduction: true }
     });
     pairs.collect()
 }
@@ -468,6 +475,7 @@ fn judge_minor_clients(measured: &[(Point, Measured)]) -> Vec<Row> {
         detail: format!("{} to {}", time(tail(calm)), time(tail(measured))),
         band,
         unit: "x",
+        is_reduction: false,
     };
     vec![
         row("P99999 of steady segments in a burst, one bucket", "20x", one, [5.0, 60.0]),
@@ -484,7 +492,8 @@ fn judge_cap(measured: &[(Point, Measured)]) -> Vec<Row> {
         measured: lost(measured),
         detail: format!("{:.0} to {:.0} MB/s", free.throughput() / 1e6, measured.throughput() / 1e6),
         band,
-        unit: "% ",
+        unit: "%",
+        is_reduction: false,
     };
     vec![
         row("throughput lost to a cap of 60 MBps", "27%", capped, [10.0, 45.0]),

@@ -19,6 +19,8 @@ pub struct Row {
     pub band: [f64; 2],
     /// What the numbers are in: `%`, `x`, `ms`.
     pub unit: &'static str,
+    /// Whether less is better still: then a result below the band is no miss.
+    pub is_reduction: bool,
 }
 
 impl Row {
@@ -31,7 +33,7 @@ impl Row {
     pub fn verdict(&self) -> &'static str {
         match self.is_met() {
             true => "met",
-            false if self.unit == "%" && self.measured < self.band[0] => "beyond",
+            false if self.is_reduction && self.measured < self.band[0] => "beyond",
             false => "missed",
         }
     }
@@ -72,7 +74,7 @@ impl Report {
             "\n| what | paper | measured | band | verdict | values |\n| --- | --- | ---: | --- | --- | --- |"
         );
         for row in &self.rows {
-            let Row { what, printed, measured, detail, band: [low, high], unit } = row;
+            let Row { what, printed, measured, detail, band: [low, high], unit, .. } = row;
             let verdict = row.verdict();
             let _ = writeln!(
                 text,
@@ -159,6 +161,7 @@ mod tests {
             detail: "1 to 2 \"ms\"".into(),
             band: [-99.0, -70.0],
             unit: "%",
+            is_reduction: true,
         };
         let verdicts: Vec<&str> = [-80.0, -99.5, -10.0].map(|measured| row(measured).verdict()).into();
         assert_eq!(verdicts, ["met", "beyond", "missed"]);

@@ -1,8 +1,8 @@
 //! The model holds as it is, and breaks with each flaw.
 
 use super::*;
-use crate::protocol::tests::{breaks, has_time, holds};
 use crate::protocol::recovery::{ACKNOWLEDGED, STARTS, WHOLE};
+use crate::protocol::tests::{breaks, has_time, holds};
 
 /// One copy, two records in flight, nothing that may happen.
 const QUIET: Bounds = Bounds {
