@@ -242,9 +242,13 @@ async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
     let mut copies = None;
     let mut offset = 0;
     while offset < len {
+        let expected = file.found.last().map(|last| LogSequence(last.header.sequence.0 + 1));
+        let is_next = |header: &Header| header.sequence == expected.unwrap_or_else(|| header.first());
         let found = match decode(&file.content[offset as usize..], file.info.id)? {
-            Some(found) => Some(found),
-            None => from_other_copies(store, &mut file, &mut copies, offset).await?,
+            Some(found) if is_next(&found.0) => Some(found),
+            // A disk may have put another record here, where a copy still has the right one.
+            Some(other) => from_other_copies(store, &mut file, &mut copies, offset, is_next).await?.or(Some(other)),
+            None => from_other_copies(store, &mut file, &mut copies, offset, |_| true).await?,
         };
         offset += match found {
             Some((header, record, len)) => {
@@ -289,13 +293,14 @@ async fn read_content(store: &Store, info: &FileInfo, copy: Option<u8>) -> (Alig
     (content, unreadable)
 }
 
-/// Looks for the record at `offset` in each single copy, and puts its bytes into the content. The copies are read when
-/// they are first needed, as wholes: at the end of each file nothing is found in any of its blocks.
+/// Looks for a record that `fits` at `offset` in each single copy, and puts its bytes into the content. The copies are
+/// read when they are first needed, as wholes: at the end of each file nothing is found in any of its blocks.
 async fn from_other_copies(
     store: &Store,
     file: &mut ReadFile,
     copies: &mut Option<Vec<AlignedBuf>>,
     offset: u64,
+    fits: impl Fn(&Header) -> bool,
 ) -> Result<Option<(Header, Record, u64)>> {
     if file.info.copies <= 1 {
         return Ok(None);
@@ -312,7 +317,7 @@ async fn from_other_copies(
     };
     for copy in copies {
         let rest = &copy[offset as usize..];
-        if let Some(found) = decode(rest, file.info.id)? {
+        if let Some(found) = decode(rest, file.info.id)?.filter(|found| fits(&found.0)) {
             let len = found.2 as usize;
             file.content[offset as usize..offset as usize + len].copy_from_slice(&rest[..len]);
             return Ok(Some(found));

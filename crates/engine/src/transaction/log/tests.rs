@@ -154,6 +154,37 @@ fn a_rotten_record_stops_the_start_and_a_second_copy_heals_it() {
     }
 }
 
+#[test]
+fn a_record_that_a_disk_put_over_another_one_is_taken_from_the_other_copy() {
+    for (from, to) in [(4096, 8192), (8192, 4096), (4096, 0), (8192, 12288)] {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let memory = Memory::new(1, MemoryOptions { directories: 2, ..MemoryOptions::default() });
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        let options = LogOptions { copies: 2, ..OPTIONS };
+        let log = TransactionLog::new(&handle, &store, options, LogSequence(1), Vec::new(), &Event::new());
+        world.block_on(&handle, {
+            let store = store.clone();
+            async move {
+                log.prepare().await.unwrap();
+                log.append(&checkpoint(1), Box::new(|_| ())).1.await.unwrap();
+                for number in 1..=3 {
+                    log.append(&record(number), Box::new(|_| ())).1.await.unwrap();
+                }
+                let file = store.list()[0].id;
+                let misplaced = store.read_copy(file, 0, from, 4096).await.unwrap();
+                store.repair_copy(file, 0, to, misplaced.freeze()).await.unwrap();
+            }
+        });
+        memory.kill();
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        let found = scanned(&world, &handle, &store).unwrap();
+        assert_eq!(numbers(&found), [1, 2, 3], "the record at {from} at {to}");
+    }
+}
+
 /// Behind a clean stop nothing is torn: whichever records are missing at its end have rotted. After a kill the last
 /// one may be torn.
 #[test]
