@@ -127,7 +127,7 @@ pub struct Explanation {
     pub levels: Levels,
     /// Reads and writes that were started.
     pub started_requests: u64,
-    /// Why requests waited, the longest waiting in all first; reasons that did not occur are left out.
+    /// Why requests waited: what is waited for now first, then what cost most; reasons that did not occur are left out.
     pub waits: Vec<Waiting>,
     /// Its segments that are hot now, by their index.
     pub hot_segments: Vec<u32>,

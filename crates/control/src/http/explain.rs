@@ -1,5 +1,7 @@
 //! Why I/O of a volume waits, as the API says it.
 
+use std::cmp::Reverse;
+
 use policies::admission::{Reason, Throttle, Waits};
 use wire::api;
 
@@ -60,7 +62,7 @@ pub fn throttle_name(throttle: Throttle) -> &'static str {
     }
 }
 
-/// The reasons that occurred, the one that cost most first.
+/// The reasons that occurred.
 fn waits_of(waits: &Waits) -> Vec<api::Waiting> {
     let occurred = Reason::ALL.iter().map(|reason| (reason, waits.of(*reason)));
     let mut waits: Vec<api::Waiting> = occurred
@@ -73,6 +75,30 @@ fn waits_of(waits: &Waits) -> Vec<api::Waiting> {
             waiting_requests: wait.now,
         })
         .collect();
-    waits.sort_by_key(|wait| std::cmp::Reverse(wait.total_ns));
+    sort(&mut waits);
     waits
+}
+
+/// What is waited for now comes first, then what cost most.
+fn sort(waits: &mut [api::Waiting]) {
+    waits.sort_by_key(|wait| Reverse((wait.waiting_requests > 0, wait.total_ns)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_now_comes_first() {
+        let wait = |reason: &str, total_ns, waiting_requests| api::Waiting {
+            reason: reason.into(),
+            requests: 1,
+            total_ns,
+            longest_ns: total_ns,
+            waiting_requests,
+        };
+        let mut waits = [wait("a", 9, 0), wait("b", 1, 1), wait("c", 10, 0), wait("d", 2, 1)];
+        sort(&mut waits);
+        assert_eq!(waits.each_ref().map(|wait| wait.reason.as_str()), ["d", "b", "c", "a"]);
+    }
 }
