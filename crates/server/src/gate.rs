@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::levels::Levels;
-use base::{Error, Instant, Map, Result, SegmentId, VolumeId};
+use base::{Error, Instant, Result, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, AdmissionStatus, ClientId, Request, Verdict, VolumeStatus};
 use runtime::sync::{Sender, oneshot};
 use runtime::{Class, Handle};
@@ -26,7 +26,6 @@ struct Inner {
     policy: RefCell<Admission<Sender<()>>>,
     /// Whether the task that hands out grants runs.
     is_serving: Cell<bool>,
-    clients: RefCell<Clients>,
     /// Whether it is known what the store below takes.
     is_limited: bool,
     /// When background work is told next what is left.
@@ -36,12 +35,6 @@ struct Inner {
 /// How often background work is told what is left for it.
 const SPARE_EVERY: Duration = Duration::from_millis(100);
 
-/// Numbers for the names of clients. There are at most as many as volumes.
-#[derive(Default)]
-struct Clients {
-    numbers: Map<String, u32>,
-}
-
 impl Gate {
     pub fn new(handle: &Handle, settings: AdmissionSettings) -> Gate {
         let is_limited = settings.limit_bytes_per_sec < u64::MAX;
@@ -49,7 +42,6 @@ impl Gate {
             handle: handle.clone(),
             policy: RefCell::new(Admission::new(settings, handle.now())),
             is_serving: Cell::default(),
-            clients: RefCell::default(),
             is_limited,
             spare_due: Cell::default(),
         }))
@@ -96,11 +88,7 @@ impl Gate {
 
     /// Says whose a volume is, and what it was promised.
     pub fn set_volume(&self, volume: VolumeId, owner: &str, levels: Levels) {
-        let client = {
-            let numbers = &mut self.0.clients.borrow_mut().numbers;
-            let next = numbers.len() as u32 + 1;
-            ClientId(*numbers.entry(owner.to_owned()).or_insert(next))
-        };
+        let client = ClientId::of(owner);
         self.0.policy.borrow_mut().set_volume(self.0.handle.now(), volume, client, levels);
         // Whoever waited for the old levels only goes on at once; the task sleeps until the next refill.
         self.grant(usize::MAX);

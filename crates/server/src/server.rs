@@ -183,16 +183,16 @@ impl<B: Backend> Server<B> {
         Ok(admitted)
     }
 
-    /// A read or write is done: admission learns how long it took, background work what is left for it.
-    fn pass_out(&self, admitted: &Admitted, bytes: u64) {
-        if let Some(spare) = self.gate.on_done(self.handle.now(), admitted.since, bytes) {
+    /// Counts an outcome, and makes it a reply. Of those that move data admission learns how long they took, and
+    /// background work what is left for it.
+    fn conclude<T>(&self, stage: Stage, admitted: &Admitted, bytes: u64, work: Work, result: Result<T>) -> Answer<T> {
+        let now = self.handle.now();
+        if work == Work::Data
+            && let Some(spare) = self.gate.on_done(now, admitted.since, bytes)
+        {
             self.backend.set_spare_bandwidth(spare);
         }
-    }
-
-    /// Counts an outcome, and makes it a reply.
-    fn conclude<T>(&self, stage: Stage, admitted: &Admitted, bytes: u64, result: Result<T>) -> Answer<T> {
-        let latency_ns = self.handle.now().nanos_since(admitted.since);
+        let latency_ns = now.nanos_since(admitted.since);
         let mut statistics = self.statistics.borrow_mut();
         stage(&mut statistics).on_outcome(latency_ns, bytes, result.is_ok());
         if let Err(error) = &result {
@@ -232,8 +232,7 @@ impl<B: Backend> BlockService for Server<B> {
                 let returned: u64 = parts.iter().map(ReadPart::len).sum();
                 assert_eq!(returned, len, "a read returns what was asked for");
             }
-            self.pass_out(&admitted, len);
-            self.conclude(|s| &mut s.read, &admitted, len, result)
+            self.conclude(|s| &mut s.read, &admitted, len, Work::Data, result)
         })
     }
 
@@ -255,8 +254,7 @@ impl<B: Backend> BlockService for Server<B> {
                 true => self.backend.write(target.segment, offset, data, checksums, stamp).await,
                 false => Err(Error::invalid("a write has one checksum for each block that it touches")),
             };
-            self.pass_out(&admitted, len);
-            self.conclude(|s| &mut s.write, &admitted, len, result)
+            self.conclude(|s| &mut s.write, &admitted, len, Work::Data, result)
         })
     }
 
@@ -267,7 +265,7 @@ impl<B: Backend> BlockService for Server<B> {
                 Err(error) => return reply(Err(error)),
             };
             let result = self.backend.discard(target.segment, offset, len, stamp).await;
-            self.conclude(|s| &mut s.discard, &admitted, len, result)
+            self.conclude(|s| &mut s.discard, &admitted, len, Work::Metadata, result)
         })
     }
 

@@ -4,17 +4,25 @@
 //! and its debt is paid by later intervals. Of the base level's tokens that an interval leaves over, a part is saved
 //! where the volume has credits, and none otherwise.
 
+use std::hash::BuildHasher;
 use std::time::Duration;
 
-use base::Instant;
 use base::levels::{Credits, Levels, Rate};
+use base::{Instant, Map};
 
 /// One operation, in the parts that rates are counted in.
 const OPERATION: i64 = 1_000_000;
 
 /// Who a volume belongs to, as a server tells clients apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct ClientId(pub u32);
+pub struct ClientId(pub u64);
+
+impl ClientId {
+    /// The client of that name: a hash, so that nobody keeps a table of every name that ever was.
+    pub fn of(owner: &str) -> ClientId {
+        ClientId(Map::<(), ()>::default().hasher().hash_one(owner))
+    }
+}
 
 /// Tokens in one dimension.
 #[derive(Clone, Copy, Debug, Default)]

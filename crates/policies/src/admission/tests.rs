@@ -212,7 +212,7 @@ fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
     if promised {
         for volume in 0..2 {
             let base = Rate { iops: 0, bytes_per_sec: limit / 4 };
-            server.set_volume(at(0), VolumeId(volume), ClientId(volume as u32), Levels { base, ..Levels::default() });
+            server.set_volume(at(0), VolumeId(volume), ClientId(volume), Levels { base, ..Levels::default() });
         }
     }
     let mut waiting: Vec<(SegmentId, VecDeque<(u64, Instant)>)> = Vec::new();
@@ -329,7 +329,7 @@ fn base_levels_whose_sum_fits_are_met_in_every_interval() {
     // 40, 30 and 20 of the 100 requests of an interval; volume 4 has no level and asks for ten times as much.
     for (volume, iops) in [(1, 4000), (2, 3000), (3, 2000)] {
         let levels = Levels { base: Rate { iops, bytes_per_sec: 0 }, ..Levels::default() };
-        server.admission.set_volume(at(0), VolumeId(volume), ClientId(volume as u32), levels);
+        server.admission.set_volume(at(0), VolumeId(volume), ClientId(volume), levels);
     }
     let mut started = [0; 5];
     for interval in 0..300 {
