@@ -3,7 +3,7 @@
 //! A request is cut along the layout into pieces of segments; pieces run at the same time, and the request is done
 //! when the last one is. Writes and discards pass the [`WriteOrder`] first, and get their stamp when they are sent.
 //! A reply of a lower epoch than the highest that is known, and a link that broke, leave an outcome unknown: the
-//! volume is then *lost*. It sends nothing more (docs/SAFETY.md, rule 20), its connections end, and the next
+//! volume is then *lost*. It sends nothing more (docs/SAFETY.md, rule 30), its connections end, and the next
 //! attachment runs under a new generation, which fences whatever was in flight.
 
 use std::cell::{Cell, RefCell};

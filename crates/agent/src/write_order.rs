@@ -1,4 +1,4 @@
-//! Keeps overlapping writes of a volume in the order of their arrival (docs/SAFETY.md, rule 20).
+//! Keeps overlapping writes of a volume in the order of their arrival (docs/SAFETY.md, rule 30).
 //!
 //! A write is sent only when every earlier one that it overlaps has an outcome; writes that touch different bytes do
 //! not wait for each other. For each byte the order remembers the *last* write that covers it, in flight or waiting;

@@ -8,7 +8,7 @@
 //! starts the thread -> `serve` accepts a bounded number of connections -> `guard` checks who asks ->
 //! `routes` answers -> [`Server::stop`] ends it when the open requests are done.
 //!
-//! Invariants (docs/SAFETY.md, rule 25): it binds to loopback unless told otherwise; a request needs a `Host` that
+//! Invariants: it binds to loopback unless told otherwise; a request needs a `Host` that
 //! is no name of elsewhere, a change needs the token of the store's token file, and so does every request where the
 //! address is not loopback; connections, bodies, waiting calls and waiting times have bounds.
 

@@ -6,7 +6,7 @@
 //!
 //! A **session** is one agent's hold on one volume. Attaching a volume opens one under a generation that the volume
 //! directory has recorded; every older session of the volume is closed at once and drained before the new one's first
-//! request (docs/SAFETY.md, rules 19 and 20), so that a write of a former holder never lands behind one of the new
+//! request (docs/SAFETY.md, rule 29), so that a write of a former holder never lands behind one of the new
 //! holder. **Ownership** is an epoch per segment; until segments move it is 1 everywhere, and it is checked all the
 //! same. **Admission** decides which reads and writes start and which wait, and why (`gate`, [`policies::admission`]), and
 //! bounds how many requests the engine works on at once.

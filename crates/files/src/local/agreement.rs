@@ -1,4 +1,4 @@
-//! What happens to the agreement of the directories: pure decisions over what all of them know (rule 14 of
+//! What happens to the agreement of the directories: pure decisions over what all of them know (rule 19 of
 //! docs/SAFETY.md).
 //!
 //! [`super::membership`] and [`super::resync`] carry them out; `lab::protocol` puts them through every order of

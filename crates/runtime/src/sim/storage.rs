@@ -6,7 +6,7 @@
 //!
 //! An open file is a *description*, as in Linux: it owns the advisory lock, and it lives until it was closed **and**
 //! its last operation in flight is done. So the lock of a file that a killed process was writing to comes free only
-//! after these writes have landed, while a separate lock file is free at once (SAFETY.md, rule 10).
+//! after these writes have landed, while a separate lock file is free at once (docs/SAFETY.md, rule 14).
 
 mod file;
 

@@ -1,4 +1,4 @@
-//! Model of the membership of directories (rule 14 of docs/SAFETY.md): superblocks, starts, failures, resynchronization.
+//! Model of the membership of directories (rule 19 of docs/SAFETY.md): superblocks, starts, failures, resynchronization.
 //!
 //! **What is real.** The decisions are those of `files`: [`plan_open`] (who is a member at a start), [`newest_slot`] and
 //! [`slot_of`] (which slot of a superblock counts, which is written), [`plan_publication`], [`plan_conclusion`],
