@@ -29,30 +29,38 @@ fn two_and_an_empty_one(seed: u64) -> Bench {
 
 #[test]
 fn members_that_never_heard_of_one_are_not_left_behind_by_it() {
-    let mut bench = two_and_an_empty_one(50);
-    // Only the one that joins gets to know that it does.
-    let fail_both = |bench: &Bench| {
-        // What a killed process had in flight meets no fault of the next one.
-        bench.world.run_for(Duration::from_secs(1));
-        bench.disk(0).inject_on(SUPERBLOCK, Fault::WriteError, 1);
-        // It is tried again without the first one.
-        bench.disk(1).inject_on(SUPERBLOCK, Fault::WriteError, 2);
-    };
-    fail_both(&bench);
-    assert!(bench.open_with(&[0, 1, 2]).is_err());
-    bench.restart();
-    // The others fail again. The store must not go on without both: together they believe to be all of it.
-    fail_both(&bench);
-    let alone = bench.open_with(&[0, 1, 2]);
-    assert!(alone.is_err(), "{:?}", alone.map(|(_, report)| report));
-    bench.restart();
-    [0, 1].iter().for_each(|disk| bench.disk(*disk).stop_injections());
-    let file = bench.run(sealed_file(bench.open_with(&[0, 1]).unwrap().0, 2, 1));
-    bench.restart();
-    let store = bench.open();
-    bench.world.run_for(Duration::from_secs(5));
-    assert_eq!(states(&store), ["healthy"; 3]);
-    assert_eq!(bench.run(read_all(store, file)), blocks(1, 4));
+    let mut told = 0;
+    for seed in 0..30 {
+        let mut bench = two_and_an_empty_one(seed);
+        let fail_both = |bench: &Bench| {
+            // What a killed process had in flight meets no fault of the next one.
+            bench.world.run_for(Duration::from_secs(1));
+            bench.disk(0).inject_on(SUPERBLOCK, Fault::WriteError, 1);
+            // It is tried again without the first one.
+            bench.disk(1).inject_on(SUPERBLOCK, Fault::WriteError, 2);
+        };
+        fail_both(&bench);
+        assert!(bench.open_with(&[0, 1, 2]).is_err());
+        bench.restart();
+        fail_both(&bench);
+        // Only the one that joins has got to know that it does: a write that failed may be on the disk nevertheless.
+        if [0, 1].iter().any(|disk| generation(&bench, *disk) > 1) || generation(&bench, 2) == 1 {
+            continue;
+        }
+        told += 1;
+        // The others fail again. The store must not go on without both: together they believe to be all of it.
+        let alone = bench.open_with(&[0, 1, 2]);
+        assert!(alone.is_err(), "{:?}", alone.map(|(_, report)| report));
+        bench.restart();
+        [0, 1].iter().for_each(|disk| bench.disk(*disk).stop_injections());
+        let file = bench.run(sealed_file(bench.open_with(&[0, 1]).unwrap().0, 2, 1));
+        bench.restart();
+        let store = bench.open();
+        bench.world.run_for(Duration::from_secs(5));
+        assert_eq!(states(&store), ["healthy"; 3]);
+        assert_eq!(bench.run(read_all(store, file)), blocks(1, 4));
+    }
+    assert!(told > 3, "{told} of 30");
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub(super) struct Namespace {
     changes_made: u64,
     /// Files without a name that were not dropped yet.
     orphans: Vec<InodeId>,
+    /// How many of those there must be before it is worth the while to look which of them may go.
+    orphans_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +73,9 @@ struct Change {
     edits: Vec<(InodeId, String, Option<InodeId>)>,
 }
 
+/// Fewer files without a name are left alone.
+const ORPHANS_MIN: usize = 16;
+
 /// How many changes may wait: a journaling file system commits by itself now and then.
 const CHANGES_MAX: usize = 4096;
 
@@ -78,7 +83,14 @@ impl Namespace {
     /// An empty disk: a root directory, durable.
     pub(super) fn new() -> Self {
         let inodes = BTreeMap::from([(ROOT, Inode::Directory(Directory::default()))]);
-        Namespace { inodes, inodes_made: 1, changes: Vec::new(), changes_made: 0, orphans: Vec::new() }
+        Namespace {
+            inodes,
+            inodes_made: 1,
+            changes: Vec::new(),
+            changes_made: 0,
+            orphans: Vec::new(),
+            orphans_max: ORPHANS_MIN,
+        }
     }
 
     /// The file that `path` names.
@@ -343,9 +355,10 @@ impl Namespace {
         self.orphans.push(id);
     }
 
-    /// Drops files that nobody has open and that no loss of power could bring back.
+    /// Drops files that nobody has open and that no loss of power could bring back. It looks at every name, and so not
+    /// before their number has doubled: nobody can tell the difference.
     fn drop_orphans(&mut self) {
-        if self.orphans.is_empty() {
+        if self.orphans.len() < self.orphans_max {
             return;
         }
         let mut kept: Set<InodeId> = Set::default();
@@ -361,6 +374,7 @@ impl Namespace {
                 false => drop(self.inodes.remove(&id)),
             }
         }
+        self.orphans_max = (2 * self.orphans.len()).max(ORPHANS_MIN);
     }
 
     fn change(&mut self, edits: Vec<(InodeId, String, Option<InodeId>)>) {

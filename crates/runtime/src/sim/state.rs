@@ -78,8 +78,8 @@ enum Late {
     Never,
 }
 
-/// A kernel is done with the operations of a killed process after at most this time.
-const LATE_NS_MAX: u64 = 20_000_000;
+/// A kernel is done with the operations of a killed process after at most one of these times: seldom a long one.
+const LATE_NS_MAX: [u64; 4] = [20_000_000, 20_000_000, 20_000_000, 1_000_000_000];
 
 /// A running hash over everything that happened.
 #[derive(Default)]
@@ -208,7 +208,8 @@ impl State {
             match late {
                 Late::OnTime => {}
                 Late::Later => {
-                    let at_ns = self.now_ns + self.prng.below(LATE_NS_MAX);
+                    let latest_ns = *self.prng.pick(&LATE_NS_MAX);
+                    let at_ns = self.now_ns + self.prng.below(latest_ns);
                     self.operations_submitted += 1;
                     self.in_flight[slot].number = self.operations_submitted;
                     self.queue.push(at_ns, Event::File { slot, number: self.operations_submitted });
