@@ -4,7 +4,8 @@
 //! 2. Decide which of them are members, join or return ([`super::plan`]).
 //! 3. Read the header of every file; one that an earlier life may have been writing to is locked first, so that
 //!    nothing lands in it any more, synced, and read again. Put the copies together.
-//! 4. Where some copies of a file are sealed and others are not, set aside those that differ.
+//! 4. Where some copies of a file are sealed and others are not, compare them: one that differs is read last, one that
+//!    cannot be read is set aside.
 //! 5. Publish the next incarnation, with the members as they are now, and that all of them know.
 //! 6. Make a seal that reached one copy durable in all; remove what never became a file.
 //! 7. Start the work in the background.
@@ -110,7 +111,7 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     record.incarnation.0 += u64::from(!options.read_only);
     let local = Local::new(handle, options, directories, record);
     let mut scan = local.scan(&mut report).await?;
-    local.set_aside_stale(&mut scan, &mut report).await;
+    local.compare_unsealed(&mut scan, &mut report).await;
     if !local.options.read_only {
         // The first makes this life known to every member, the second says so: see `plan`. And with both, either slot
         // of a new directory says that it is a member.
@@ -229,6 +230,13 @@ enum Content {
 /// Copies, by file and directory.
 type Sealed = Set<(FileId, DirectoryId)>;
 
+/// How a copy without a seal differs from one with it, and where.
+enum Difference {
+    None,
+    Content(u64),
+    Unreadable(u64),
+}
+
 /// What a scan leaves to be done once this life may write.
 #[derive(Default)]
 struct Scan {
@@ -290,47 +298,63 @@ impl Local {
         Ok(scan)
     }
 
-    /// Whoever sealed a file had made its copies the same up to its end. So a copy without the seal that differs is
-    /// not what it was then: its directory was put back to an older state perhaps. The sealed one counts; the other is
-    /// treated as damaged.
-    async fn set_aside_stale(&self, scan: &mut Scan, report: &mut OpenReport) {
-        let mut same = Vec::new();
+    /// Whoever sealed a file had made its copies the same up to its end. So where a copy without the seal differs, its
+    /// directory was put back to an older state, or one of the two rotted since: nothing here can tell. Both are kept,
+    /// and the sealed one is read first; to make this one anew from that could destroy the last good copy. Only what
+    /// cannot be read is set aside.
+    async fn compare_unsealed(&self, scan: &mut Scan, report: &mut OpenReport) {
+        let mut kept = Vec::new();
         for (copy, length) in std::mem::take(&mut scan.unsealed) {
             let Ok(entry) = self.catalogue.get(copy.birth.file) else { continue };
-            let Some(offset) = self.first_difference(&entry, &copy, length, &scan.sealed).await else {
-                same.push((copy, length));
-                continue;
-            };
-            let why = format!("at {offset} it is not the same as the copy that was sealed; it is older perhaps");
-            let damaged = Damaged { path: copy.path(), offset: HEADER + offset, why };
-            entry.detach(copy.directory.id.get());
-            self.readers.forget_copy(copy.key());
-            self.catalogue.on_damaged(&copy.directory, entry.kind, entry.id, damaged.to_string());
-            report.damaged.push(damaged);
+            let found = self.first_difference(&entry, &copy, length, &scan.sealed).await;
+            let damaged = |offset, why: &str| Damaged { path: copy.path(), offset: HEADER + offset, why: why.into() };
+            match found {
+                Difference::None => {}
+                Difference::Content(offset) => {
+                    let damaged = damaged(offset, "it differs from the copy that was sealed: one of them is damaged");
+                    tracing::error!(%damaged, "both copies are kept, and this one is read last");
+                    copy.doubt();
+                    self.counters.copy_errors.set(self.counters.copy_errors.get() + 1);
+                    report.damaged.push(damaged);
+                }
+                Difference::Unreadable(offset) => {
+                    let damaged = damaged(offset, "it cannot be read, and another copy was sealed");
+                    tracing::warn!(%damaged, "a copy without a seal is set aside");
+                    entry.detach(copy.directory.id.get());
+                    self.readers.forget_copy(copy.key());
+                    self.catalogue.on_damaged(&copy.directory, entry.kind, entry.id, damaged.to_string());
+                    report.damaged.push(damaged);
+                    continue;
+                }
+            }
+            kept.push((copy, length));
         }
-        scan.unsealed = same;
+        scan.unsealed = kept;
     }
 
-    /// Where a copy without a seal differs from those with one. What cannot be read in any of these is no difference.
-    async fn first_difference(&self, entry: &Entry, copy: &Copy, length: u64, sealed: &Sealed) -> Option<u64> {
+    /// Where a copy without a seal differs first from those with one. What cannot be read in any of these is no
+    /// difference.
+    async fn first_difference(&self, entry: &Entry, copy: &Copy, length: u64, sealed: &Sealed) -> Difference {
         let others = entry.live_copies().into_iter().filter(|other| sealed.contains(&other.key())).collect::<Vec<_>>();
+        let mut difference = Difference::None;
         let mut offset = 0;
         while offset < length {
             let len = COMPARE_STEP.min(length - offset) as usize;
             for other in &others {
                 let Ok(theirs) = self.read_copy_of(entry, other, offset, len).await else { continue };
                 match self.read_copy_of(entry, copy, offset, len).await {
-                    Ok(ours) if ours[..] == theirs[..] => break,
-                    Ok(ours) => {
+                    Err(_) => return Difference::Unreadable(offset),
+                    Ok(ours) if ours[..] != theirs[..] && matches!(difference, Difference::None) => {
                         let same = ours.iter().zip(theirs.iter()).take_while(|(ours, theirs)| ours == theirs);
-                        return Some(offset + same.count() as u64);
+                        difference = Difference::Content(offset + same.count() as u64);
                     }
-                    Err(_) => return Some(offset),
+                    Ok(_) => {}
                 }
+                break;
             }
             offset += len as u64;
         }
-        None
+        difference
     }
 
     /// Does what the scan found to be done.

@@ -187,7 +187,8 @@ fn make_known(found: &mut [Found]) {
     }
 }
 
-/// `Local::scan` and `Local::set_aside_stale`: what the members hold.
+/// `Local::scan` and `Local::compare_unsealed`: what the members hold. A copy that is shorter than its sealed one is set
+/// aside.
 fn scan(world: &World, life: &mut Life) -> Result<(), Broken> {
     for write in 0..WRITES_MAX {
         let copy_in = |directory: usize| world.disks[directory].copies[write];

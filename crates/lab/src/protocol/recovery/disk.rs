@@ -95,19 +95,12 @@ impl Disk {
         self.files.retain(|file| file.copies.iter().any(Option::is_some));
     }
 
-    /// What a start of the file layer does first (`files::local::open`: `adopt`, `set_aside_stale`, `finish`): a seal
-    /// that reached one copy is completed, unless the other is not the same.
+    /// What a start of the file layer does first (`files::local::open`: `adopt`, `finish`): a seal that reached one
+    /// copy is completed in the other.
     pub(super) fn open(&mut self) {
         for file in &mut self.files {
-            let sealed = file.copies.iter().flatten().find_map(|copy| Some((copy.sealed?, copy.blocks)));
-            let Some((length, blocks)) = sealed else { continue };
-            for copy in &mut file.copies {
-                let is_same = |copy: &Copy| copy.blocks[..length as usize] == blocks[..length as usize];
-                *copy = copy.filter(|copy| copy.sealed.is_some() || is_same(copy));
-                if let Some(copy) = copy {
-                    copy.sealed = Some(length);
-                }
-            }
+            let Some(length) = file.sealed() else { continue };
+            file.copies.iter_mut().flatten().for_each(|copy| copy.sealed = Some(length));
         }
     }
 }

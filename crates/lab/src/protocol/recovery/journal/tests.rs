@@ -52,7 +52,7 @@ fn expected(flaw: Flaw) -> (&'static str, usize, Bounds) {
         Flaw::AcknowledgesOutOfOrder => (ACKNOWLEDGED, 9, one),
         Flaw::GoesOnBehindAHole => (WHOLE, 6, failing),
         Flaw::FailedAppendsStayValid => (STARTS, 8, failing),
-        Flaw::RepairsNothing => (STARTS, 8, two),
+        Flaw::RepairsNothing => (STARTS, 9, two),
         Flaw::ChangesNothing => (SHOWN, 11, two),
         Flaw::NeitherWaitsNorSeals => (CUT, 12, one),
         Flaw::CutsNothing => (STARTS, 5, one),

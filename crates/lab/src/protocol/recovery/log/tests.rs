@@ -48,7 +48,7 @@ fn expected(flaw: Flaw) -> (&'static str, usize, Bounds) {
         Flaw::ForgetsRejected => (WHOLE, 12, one),
         Flaw::RotatesWithoutSeal => (STARTS, 7, failing),
         Flaw::TrimsBeforeCheckpoint => (STARTS, 13, Bounds { left: Left { checkpoints: 1, ..left }, ..one }),
-        Flaw::RepairsNothing => (STARTS, 8, two),
+        Flaw::RepairsNothing => (STARTS, 9, two),
         Flaw::ChangesNothing => (STARTS, 10, two),
         Flaw::NeitherWaitsNorSeals => (STARTS, 12, one),
     }
