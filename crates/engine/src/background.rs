@@ -37,7 +37,7 @@ impl Core {
     async fn end_writes(self: Rc<Self>) {
         let error = self.log.when_broken().await;
         self.admission.end();
-        self.fusion.refuse_waiting(&error);
+        self.fusion.end(&error);
     }
 
     async fn dump_by_age(self: Rc<Self>) {

@@ -143,9 +143,16 @@ impl FusionWriteEngine {
         self.0.unsettled_bytes.get()
     }
 
-    /// Refuses what waits for room in the journal, because none will come any more. What is on its way stays there.
+    /// Refuses what waits for room in the journal, because none comes for now. What is on its way stays there.
     pub(crate) fn refuse_waiting(&self, error: &Error) {
         self.0.on_journal_lost(error);
+    }
+
+    /// No file is trimmed any more: from now on whatever waits for room in the journal is refused, also what was on
+    /// its way and has to be written again.
+    pub(crate) fn end(&self, error: &Error) {
+        self.refuse_waiting(error);
+        self.0.journal.end(error);
     }
 
     /// Counters since the start.

@@ -190,6 +190,30 @@ fn without_room_for_a_journal_writers_are_told_so() {
     assert!(rig.told.borrow()[1].1.is_ok());
 }
 
+/// With a broken transaction log nothing is dumped any more, and no journal file comes free.
+#[test]
+fn whoever_needs_another_file_is_told_when_none_comes_any_more() {
+    let rig = Rig::new(8, JournalOptions { files_max: 2, ..journal_options() });
+    for sequence in 1..=6 {
+        rig.submit(write(0, sequence, 0, 200 * KIB as usize));
+        rig.world.run_for(Duration::from_millis(100));
+    }
+    assert_eq!(rig.journals(), 2);
+    rig.engine.end(&base::Error::io("the log is broken"));
+    // There is room in the second file, and none for what has to be written again after it failed.
+    rig.submit(write(0, 7, 0, 4096));
+    rig.world.run_for(Duration::from_millis(100));
+    rig.disk.fail_appends(Some(FileKind::Journal), 1, AppendFault::Lost);
+    rig.submit(write(0, 8, 0, 4096));
+    rig.settle();
+    rig.submit(write(0, 9, 0, 4096));
+    rig.settle();
+    let told: Vec<bool> = rig.told.borrow().iter().map(|(_, outcome)| outcome.is_ok()).collect();
+    assert_eq!(told, [true, true, true, true, true, true, true, false, false]);
+    let why = rig.told.borrow()[7].1.as_ref().err().unwrap().message.clone();
+    assert!(why.contains("the journal cannot be written") && why.contains("the log is broken"), "{why}");
+}
+
 #[test]
 fn a_write_that_does_not_match_its_checksums_fails_alone() {
     let rig = Rig::new(6, journal_options());

@@ -23,7 +23,7 @@
 use std::time::Duration;
 
 use base::limits::JOURNAL_APPEND_MAX;
-use base::{ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
+use base::{Error, ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::Class;
 use runtime::sync::Event;
@@ -51,6 +51,8 @@ pub(super) struct JournalFiles {
     prepare_at: Instant,
     /// Somebody waits for a file, and `files_max` forbids it.
     starved: bool,
+    /// Why no file is trimmed any more: who waits for one waits in vain.
+    ended: Option<Error>,
     /// No file is opened any more.
     closed: bool,
     /// Of the file that was taken into use last.
@@ -77,6 +79,7 @@ impl JournalFiles {
             creating: false,
             prepare_at: Instant::ZERO,
             starved: false,
+            ended: None,
             closed: false,
             ordinal: 0,
             pressure: JournalPressure::Low,
@@ -124,13 +127,30 @@ impl JournalWriter {
                 state.files.creating = true;
                 let this = self.clone();
                 self.0.handle.spawn(Class::Io, "journal file", async move { this.create_file().await }).detach();
-            } else if wanted && state.files.current.is_none() && !state.files.starved {
+            } else if wanted && state.files.current.is_none() {
+                state.statistics.file_waits += u64::from(!state.files.starved);
                 state.files.starved = true;
-                state.statistics.file_waits += 1;
+                if let Some(error) = state.files.ended.clone() {
+                    drop(state);
+                    self.give_up(&error);
+                    return;
+                }
             }
         }
         drop(state);
         self.note_pressure(false);
+    }
+
+    /// No file is trimmed any more: who waits for one is told, now and later.
+    pub(crate) fn end(&self, error: &Error) {
+        let is_starved = {
+            let mut state = self.0.state.borrow_mut();
+            state.files.ended = Some(error.clone());
+            state.files.starved
+        };
+        if is_starved {
+            self.give_up(error);
+        }
     }
 
     fn install(&self, state: &mut State, writer: FileWriter) {
