@@ -126,6 +126,12 @@ impl Node {
         async move { engine.audit().await }
     }
 
+    /// What says whether admission keeps what it promises ([`Server::audit_admission`]), for as long as the node lives.
+    pub fn fairness(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
+        let server = Rc::downgrade(&self.server);
+        move || server.upgrade().map_or(Ok(0), |server| server.audit_admission())
+    }
+
     /// Makes a volume, or finds it with the same size.
     ///
     /// # Errors

@@ -111,6 +111,11 @@ impl Gate {
         self.0.policy.borrow().volume(volume, self.0.handle.now())
     }
 
+    /// See [`Admission::audit`].
+    pub fn audit(&self) -> std::result::Result<usize, String> {
+        self.0.policy.borrow().audit(self.0.handle.now())
+    }
+
     /// Makes sure that somebody hands out grants while anybody waits.
     fn serve(&self) {
         let is_needed = self.0.policy.borrow().next_look(self.0.handle.now()).is_some();

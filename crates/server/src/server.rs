@@ -98,6 +98,14 @@ impl<B: Backend> Server<B> {
         (self.gate.settings(), self.gate.status())
     }
 
+    /// Whether admission keeps what it promises at this moment, and how many requests wait. It looks at every segment.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    pub fn audit_admission(&self) -> std::result::Result<usize, String> {
+        self.gate.audit()
+    }
+
     /// What admission knows of a volume, if it has seen requests for it.
     pub fn admission_of(&self, volume: VolumeId) -> Option<VolumeStatus> {
         self.gate.volume(volume)

@@ -54,16 +54,16 @@ pub struct Overload {
 }
 
 /// A volume that requests were made for.
-struct Volume {
+pub(super) struct Volume {
     client: ClientId,
-    allowance: Allowance,
+    pub(super) allowance: Allowance,
     waits: Waits,
     started: u64,
 }
 
 /// What is left to do of a round of grants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Round {
+pub(super) enum Round {
     /// So many lines are still to be looked at for requests within their base level.
     Base(usize),
     Steady,
@@ -113,23 +113,25 @@ pub struct VolumeStatus {
 
 /// The admission of a block server; `T` is what the server finds a waiting request by.
 pub struct Admission<T> {
-    settings: AdmissionSettings,
-    buckets: Buckets,
+    pub(super) settings: AdmissionSettings,
+    pub(super) buckets: Buckets,
     monitor: Monitor,
     estimator: Estimator,
     /// Whether nothing but the requests counted here uses the store.
     alone: bool,
     resized: Instant,
-    volumes: Vec<Volume>,
+    pub(super) volumes: Vec<Volume>,
     by_volume: Map<VolumeId, u32>,
     free_volumes: Vec<u32>,
     /// Volumes with a base level.
     promised: usize,
-    lines: Lines<T>,
+    pub(super) lines: Lines<T>,
     rings: Rings,
-    round: Round,
-    waiting: usize,
-    started_bytes: u64,
+    pub(super) round: Round,
+    pub(super) waiting: usize,
+    pub(super) started_bytes: u64,
+    /// When something beyond a base level was started last, since levels were changed.
+    pub(super) burst_at: Instant,
     overdrawn_bytes: u64,
 }
 
@@ -161,6 +163,7 @@ impl<T> Admission<T> {
             round: Round::Done,
             waiting: 0,
             started_bytes: 0,
+            burst_at: Instant::ZERO,
             overdrawn_bytes: 0,
             settings,
         }
@@ -180,6 +183,7 @@ impl<T> Admission<T> {
             self.promised -= usize::from(!known.allowance.levels().base.is_none());
             self.promised += usize::from(!levels.base.is_none());
             known.allowance = Allowance::new(levels, self.settings.interval, now);
+            self.burst_at = Instant::ZERO;
             self.begin_round(now);
         }
     }
@@ -318,7 +322,7 @@ impl<T> Admission<T> {
         Some(VolumeStatus { levels, started: known.started, waits: known.waits, hot_segments })
     }
 
-    fn is_hot(&self, line: &Line<T>, now: Instant) -> bool {
+    pub(super) fn is_hot(&self, line: &Line<T>, now: Instant) -> bool {
         self.settings.throttle == Throttle::DualBuckets && self.monitor.is_hot(&line.track, now)
     }
 
@@ -407,6 +411,9 @@ impl<T> Admission<T> {
         known.started += 1;
         if let Some(cap) = &mut line.cap {
             cap.draw(cost, false);
+        }
+        if !is_base {
+            self.burst_at = now;
         }
         self.started_bytes += bytes;
         self.overdrawn_bytes += if bucket == Bucket::Cheque { bytes } else { 0 };

@@ -34,6 +34,10 @@ pub struct Buckets {
     cheque: i64,
     /// The interval that was issued last.
     issued: u64,
+    /// The interval in which they were full.
+    begun: u64,
+    /// What was in them then, beyond one interval's tokens.
+    begun_with: i64,
 }
 
 impl Buckets {
@@ -48,6 +52,8 @@ impl Buckets {
             main: main_size,
             cheque: cheque_size,
             issued: now.0 / interval_ns,
+            begun: now.0 / interval_ns,
+            begun_with: cheque_size,
         }
     }
 
@@ -64,6 +70,17 @@ impl Buckets {
     /// What a full cheque bucket holds.
     pub fn cheque_size(&self) -> u64 {
         self.cheque_size as u64
+    }
+
+    /// When the last tokens were issued.
+    pub fn interval_begun(&self) -> Instant {
+        Instant(self.issued.saturating_mul(self.interval_ns))
+    }
+
+    /// An upper bound of the tokens that there ever were.
+    pub fn issued_at_most(&self) -> i128 {
+        let intervals = i128::from(self.issued - self.begun) + 1;
+        i128::from(self.main_size) * intervals + i128::from(self.begun_with)
     }
 
     /// Changes what a full cheque bucket holds. What it holds beyond that is gone.

@@ -18,7 +18,7 @@
 //! lines, each ring by deficit round robin. [`Admission::next_look`] says when to ask again: at the next refill, and
 //! never while nobody waits. [`Admission::on_done`] feeds the [`estimator`] with the latency of what was started.
 //!
-//! **Invariants** (`tests.rs`; the simulated store asks the same questions):
+//! **Invariants** ([`Admission::audit`], which the simulated store asks after every request, and `tests.rs`):
 //! - requests of one segment start in the order of their arrival;
 //! - over any span no more tokens are drawn than the limit, both buckets' sizes and one request allow;
 //! - after [`Admission::next_grant`] has returned nothing, no steady line waits for tokens while either bucket has some,
@@ -32,6 +32,7 @@
 //! would make base I/O of a segment wait behind burst I/O of the same segment, which must not be overtaken.
 
 mod admit;
+mod audit;
 pub mod buckets;
 pub mod estimator;
 pub mod levels;

@@ -4,6 +4,7 @@ use std::time::Duration;
 use base::levels::{Credits, Levels, Rate};
 use base::{Instant, Prng, SegmentId, VolumeId};
 
+use super::buckets::Buckets;
 use super::*;
 
 const T: u64 = 10_000_000;
@@ -256,6 +257,8 @@ fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
             assert_eq!((first, now.nanos_since(since)), (number, waited_ns), "seed {seed}: out of order");
         }
         started += server.status(now).started_bytes - before;
+        let audited = server.audit(now);
+        assert!(audited.is_ok(), "seed {seed}: {audited:?}");
         let status = server.status(now);
         assert_eq!(status.started_bytes, started, "seed {seed}");
         let issued = limit as u128 * u128::from(now.0 + 2 * T) / 1_000_000_000;
@@ -347,4 +350,45 @@ fn base_levels_whose_sum_fits_are_met_in_every_interval() {
         }
     }
     assert!(started[4] > 300, "and what is left is for the others");
+}
+
+/// The audit itself: a server that does what it must not is found out.
+#[test]
+fn an_audit_notices_tokens_from_nothing_and_who_waits_beside_some() {
+    let mut server = Server::new(settings(Throttle::DualBuckets));
+    server.submit(at(0), segment(1, 0), 300);
+    assert_eq!(server.admission.audit(at(0)), Ok(200));
+    let complaint = |server: &Server, now| server.admission.audit(now).unwrap_err();
+    let empty = server.admission.buckets.clone();
+    server.admission.buckets = Buckets::new(Duration::from_millis(10), 100_000, 20_000, at(0));
+    assert!(complaint(&server, at(0)).contains("100000 bytes were started, and 100000 and 20000 tokens are left"));
+    server.admission.started_bytes = 0;
+    assert!(complaint(&server, at(0)).contains("waits for HotSegment although the main bucket has 100000 tokens"));
+    assert_eq!(server.admission.audit(at(1)), Ok(200), "the next look grants it");
+    server.admission.buckets = empty;
+    server.admission.settings.hot_requests_min = 1000;
+    server.admission.waiting += 1;
+    assert!(complaint(&server, at(0)).contains("201 requests are said to wait, and 200 are in line"));
+}
+
+#[test]
+fn an_audit_notices_who_is_kept_from_his_base_level_or_from_the_cheque() {
+    let mut server = Server::new(settings(Throttle::DualBuckets));
+    let levels = Levels { base: Rate { iops: 0, bytes_per_sec: 1_000_000 }, ..Levels::default() };
+    server.admission.set_volume(at(0), VolumeId(1), ClientId(1), levels);
+    server.submit(at(0), segment(1, 0), 200);
+    // As if somebody else had got the tokens of later intervals.
+    for interval in 1..=30 {
+        server.admission.buckets.refill(at(interval), None);
+        while server.admission.buckets.draw_steady(1000).is_some() {}
+        assert_eq!(server.admission.audit(at(interval)), Ok(100));
+    }
+    server.admission.burst_at = at(30);
+    let complaint = server.admission.audit(at(30)).unwrap_err();
+    assert!(complaint.contains("its volume has base tokens, and others burst"), "{complaint}");
+    // Long after its burst the segment is steady again, and the cheque bucket is full.
+    server.admission.buckets.refill(at(60), None);
+    while server.admission.buckets.draw_hot(1000).is_some() {}
+    let complaint = server.admission.audit(at(60)).unwrap_err();
+    assert!(complaint.contains("it is steady, and the cheque bucket has 20000 tokens"), "{complaint}");
 }

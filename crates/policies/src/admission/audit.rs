@@ -1,0 +1,80 @@
+//! What must hold of an admission at any time, for whoever wants to know: the simulated store asks after every request.
+
+use base::Instant;
+
+use super::admit::{Admission, Round};
+use super::line::{Line, Place};
+use super::reason::Reason;
+use super::settings::Throttle;
+
+impl<T> Admission<T> {
+    /// Whether all is well now, and how many requests wait. It looks at every line.
+    ///
+    /// # Errors
+    /// One sentence for the first invariant of [`super`] that does not hold.
+    pub fn audit(&self, now: Instant) -> Result<usize, String> {
+        if self.settings.throttle == Throttle::Off {
+            return Ok(0);
+        }
+        self.audit_tokens()?;
+        let waiting: usize = self.lines.used().map(|line| line.waiting.len()).sum();
+        if waiting != self.waiting {
+            return Err(format!("{} requests are said to wait, and {waiting} are in line", self.waiting));
+        }
+        // Whoever may start now is about to.
+        let is_settled = self.round == Round::Done && now < self.buckets.next_refill();
+        if is_settled {
+            let mut lines = self.lines.used().filter(|line| !line.waiting.is_empty());
+            lines.try_for_each(|line| self.audit_line(line, now))?;
+        }
+        Ok(waiting)
+    }
+
+    /// No token comes from nothing: what was drawn and what is there is at most what was issued.
+    fn audit_tokens(&self) -> Result<(), String> {
+        let buckets = &self.buckets;
+        let drawn = i128::from(self.started_bytes) + i128::from(buckets.main()) + i128::from(buckets.cheque());
+        match drawn > buckets.issued_at_most() {
+            true => Err(format!(
+                "{} bytes were started, and {} and {} tokens are left, of {} that were issued",
+                self.started_bytes,
+                buckets.main(),
+                buckets.cheque(),
+                buckets.issued_at_most()
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Nobody waits for what is there.
+    fn audit_line(&self, line: &Line<T>, now: Instant) -> Result<(), String> {
+        let Some(first) = line.waiting.front() else { return Ok(()) };
+        let waits = |what: String| Err(format!("{:?} waits for {:?} although {what}", line.key, first.reason));
+        let (main, cheque) = (self.buckets.main(), self.buckets.cheque());
+        let mut allowance = self.volumes[first.volume as usize].allowance.clone();
+        let is_held = match first.reason {
+            Reason::HotSegment | Reason::MainBucketEmpty => false,
+            Reason::BaseLevel | Reason::BurstLevel => !allowance.has_burst(now),
+            Reason::ClientCap | Reason::SegmentCap => line.cap.clone().is_some_and(|mut cap| !cap.has_burst(now)),
+        };
+        match line.place {
+            Place::Nowhere => return waits("it has no turn".into()),
+            _ if is_held => return Ok(()),
+            _ if main > 0 => return waits(format!("the main bucket has {main} tokens")),
+            _ => {}
+        }
+        if self.settings.throttle != Throttle::DualBuckets {
+            return Ok(());
+        }
+        if cheque > 0 && !self.is_hot(line, now) {
+            return waits(format!("it is steady, and the cheque bucket has {cheque} tokens"));
+        }
+        // The base levels come first: what waited when the interval began is before anybody's burst in it.
+        let begun = self.buckets.interval_begun();
+        let is_base = allowance.has_base(now) && allowance.has_burst(now);
+        if first.arrived < begun && self.burst_at >= begun && is_base {
+            return waits("its volume has base tokens, and others burst".into());
+        }
+        Ok(())
+    }
+}
