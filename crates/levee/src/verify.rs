@@ -238,7 +238,7 @@ impl Report {
     fn text(&self) -> String {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
-        let Coverage { audits, sectors, .. } = self.coverage;
+        let Coverage { audits, sectors, throttled, .. } = self.coverage;
         let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let rows = [
             ("seeds", format!("{}, {:.1} a second", self.seeds, self.seeds_per_second)),
@@ -253,6 +253,7 @@ impl Report {
                 "operations",
                 format!("{requests} done, {failed_requests} failed, {broken_requests} lost with their connection"),
             ),
+            ("throttled", format!("{throttled} times somebody waited for a level or a bucket")),
             ("crashes", format!("{crashes}, {crashes_in_flight} of them with I/O in flight")),
             ("starts", format!("{recoveries} recoveries, {restarts} clean restarts, {refused_starts} refused")),
             ("volumes", format!("{attachments} attachments, {deletions} deletions")),

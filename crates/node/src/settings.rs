@@ -89,6 +89,13 @@ pub struct EngineSettings {
     pub segment_cache: Size,
     /// How long a batch waits for more writes, in microseconds; 0: until the loop's turn ends.
     pub fusion_wait_us: u64,
+    /// Bytes of the index that are kept in memory until they become tables, if that is not to be a share of `memory`.
+    /// For the laboratory, whose stores are too small to fill that share.
+    #[serde(skip)]
+    pub memtable_bytes: Option<u64>,
+    /// Bytes of a file of the transaction log, if they are not to be the default. For the laboratory, too.
+    #[serde(skip)]
+    pub transaction_file_bytes: Option<u64>,
 }
 
 impl Default for Settings {
@@ -131,6 +138,8 @@ impl Default for EngineSettings {
             large_write: Size::Bytes(defaults.large_write_bytes),
             segment_cache: Size::Bytes(defaults.segment_cache_bytes),
             fusion_wait_us: 0,
+            memtable_bytes: None,
+            transaction_file_bytes: None,
         }
     }
 }
@@ -194,19 +203,21 @@ impl Settings {
         }
         let capacity_bytes = self.capacity.as_ref().map(|capacity| size("capacity", capacity)).transpose()?;
         let copies = self.copies.unwrap_or(if self.directories.len() > 1 { 2 } else { 1 });
+        let defaults = engine::Options::default();
         let engine = engine::Options {
             dirty_bytes_max: memory_bytes / 8 * 3,
             page_cache_bytes: memory_bytes / 4,
-            memtable_bytes_max: memory_bytes / 16,
+            memtable_bytes_max: self.engine.memtable_bytes.unwrap_or(memory_bytes / 16),
             segment_cache_bytes: size("engine.segment_cache", &self.engine.segment_cache)?,
             journal_file_bytes: size("engine.journal_file", &self.engine.journal_file)?,
             journal_files: self.engine.journal_files,
             data_file_bytes: size("engine.data_file", &self.engine.data_file)?,
             large_write_bytes: size("engine.large_write", &self.engine.large_write)?,
             fusion_wait: Duration::from_micros(self.engine.fusion_wait_us),
+            transaction_file_bytes: self.engine.transaction_file_bytes.unwrap_or(defaults.transaction_file_bytes),
             copies,
             accept_data_loss: self.accept_data_loss,
-            ..engine::Options::default()
+            ..defaults
         };
         engine.check().map_err(|error| error.context("engine"))?;
         let admission = self.admission.resolve()?;

@@ -21,10 +21,11 @@ use super::history::{History, RequestId, VolumeLife, encode};
 use super::nbd::{Command, Connection, Gone, NO_HOLE, Reply, TIMEOUT};
 use super::plan::{Fault, Promise, Request, Shape, Step};
 
-/// How long a worker waits before it tries to attach again.
+/// How long a worker waits before it tries to attach again: each time twice as long, up to a limit.
 const ATTACH_PAUSE: Duration = Duration::from_millis(2);
-/// How often it tries before it gives the step up: longer than the longest accident.
-const ATTACH_TRIES: u32 = 20_000;
+const ATTACH_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How often it tries before it gives the step up: for longer than the longest accident.
+const ATTACH_TRIES: u32 = 600;
 
 /// Error numbers of the protocol.
 const EIO: u32 = 5;
@@ -40,6 +41,17 @@ pub struct Slot {
     pub exists: bool,
     /// Whether it is being deleted or made.
     pub changing: bool,
+}
+
+/// A store that is up, for whoever asks it for more than I/O.
+#[derive(Clone)]
+pub struct Running {
+    /// Its loop.
+    pub handle: Handle,
+    /// Who makes and deletes volumes.
+    pub manager: Manager,
+    /// Whether admission keeps its promises, and how many requests wait.
+    pub fairness: Rc<dyn Fn() -> Result<usize, String>>,
 }
 
 /// What the workers and the run share.
@@ -58,8 +70,8 @@ pub struct Shared {
     pub accidents: Vec<(Fault, Duration)>,
     /// A clean restart is asked for.
     pub restart_wanted: bool,
-    /// The manager of the store, and its loop, while it is up.
-    pub store: Option<(Handle, Manager)>,
+    /// The store, while it is up.
+    pub store: Option<Running>,
     /// Requests in flight.
     pub in_flight: u64,
     /// Time in which a request or a recovery was in progress.
@@ -75,6 +87,8 @@ pub struct Shared {
     /// The only copy of a log's last records may have vanished without a trace: no store can tell that from a crash
     /// before they were written. Bytes may be older than they should, and still never others.
     pub may_be_older: bool,
+    /// The only copy of something may be damaged: a start may be refused for good.
+    pub may_refuse: bool,
     /// The store has lost what it needs to start, where that is allowed.
     pub is_given_up: bool,
     /// What was found to be wrong.
@@ -175,6 +189,11 @@ impl Client {
         let mut shared = self.share.borrow_mut();
         shared.in_flight -= 1;
         shared.busy.end(self.handle.now());
+        match shared.store.as_ref().map(|store| (store.fairness)()) {
+            Some(Err(what)) => shared.fail(format!("admission: {what}")),
+            Some(Ok(waiting)) => shared.coverage.throttled += u64::from(waiting > 0),
+            None => {}
+        }
     }
 
     async fn read(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) {
@@ -251,6 +270,7 @@ impl Client {
 
     /// A connection to what the volume's name stands for now.
     async fn attached(&self, volume: usize) -> Option<(VolumeLife, Rc<Connection>)> {
+        let mut pause = ATTACH_PAUSE;
         for _ in 0..ATTACH_TRIES {
             if self.share.borrow().violation.is_some() || self.share.borrow().is_given_up {
                 return None;
@@ -274,11 +294,14 @@ impl Client {
                     return Some((at, connection));
                 }
             }
-            self.handle.sleep(ATTACH_PAUSE).await;
+            self.handle.sleep(pause).await;
+            pause = (pause * 2).min(ATTACH_PAUSE_MAX);
         }
-        let errors_allowed = self.share.borrow().shape.promise != Promise::Flawless;
-        if !errors_allowed {
-            self.share.borrow_mut().fail(format!("nobody could attach to volume v{volume} for long"));
+        let mut shared = self.share.borrow_mut();
+        match shared.shape.promise {
+            Promise::Flawless => shared.fail(format!("nobody could attach to volume v{volume} for long")),
+            // What was open on a disk that went away stays dead: the operator starts the store again.
+            Promise::NothingLost | Promise::NeverWrong => shared.restart_wanted = true,
         }
         None
     }
@@ -294,7 +317,7 @@ impl Client {
             shared.slots[volume].changing = true;
             store
         };
-        let (handle, manager) = store;
+        let Running { handle, manager, .. } = store;
         let (sender, receiver) = oneshot();
         let share = self.share.clone();
         let replacing = async move {
@@ -315,10 +338,16 @@ impl Client {
 
 /// Makes a volume if there is none of its name, and learns what the name stands for.
 pub async fn reconcile(share: &Share, manager: &Manager, volume: usize) {
-    let bytes = share.borrow().shape.volume_bytes;
+    let (bytes, levels) = {
+        let shape = &share.borrow().shape;
+        (shape.volume_bytes, shape.levels)
+    };
     let view = match manager.show(&name_of(volume)) {
         Ok(view) => Ok(view),
-        Err(_) => manager.create(CreateVolume::new(name_of(volume), bytes)).await.map(|(view, _)| view),
+        Err(_) => {
+            let wanted = CreateVolume { levels, ..CreateVolume::new(name_of(volume), bytes) };
+            manager.create(wanted).await.map(|(view, _)| view)
+        }
     };
     let mut shared = share.borrow_mut();
     shared.slots[volume].exists = view.is_ok();

@@ -17,6 +17,8 @@ pub struct Coverage {
     pub failed_requests: u64,
     /// Requests whose connection broke.
     pub broken_requests: u64,
+    /// Requests that were answered while others had to wait for their turn.
+    pub throttled: u64,
     /// Attachments.
     pub attachments: u64,
     /// Volumes that were deleted.
@@ -52,6 +54,7 @@ impl Coverage {
         self.requests += other.requests;
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;
+        self.throttled += other.throttled;
         self.attachments += other.attachments;
         self.deletions += other.deletions;
         self.recoveries += other.recoveries;

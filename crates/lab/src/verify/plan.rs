@@ -12,6 +12,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use base::{GIB, KIB, MIB, Prng, SECTOR};
+use control::levels::LevelsChange;
+use node::settings::Throttle;
 
 /// What must hold in a run, whatever goes wrong within its budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,13 +64,17 @@ pub enum FaultKind {
     MisdirectedWrite,
     /// Bits flip on the medium.
     Rot,
+    /// The process dies, and bits flip in a log, where what follows proves that something durable was there.
+    RotInLog,
+    /// The same in the last record of a log while the store is stopped: that it was the last one is proven then, too.
+    RotAtRest,
     /// A disk vanishes, and returns as it was, or as it was some time before.
     LostDisk,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 18] = [
+    pub const ALL: [FaultKind; 20] = [
         FaultKind::Kill,
         FaultKind::PowerLoss,
         FaultKind::RestartStorm,
@@ -86,6 +92,8 @@ impl FaultKind {
         FaultKind::LostWrite,
         FaultKind::MisdirectedWrite,
         FaultKind::Rot,
+        FaultKind::RotInLog,
+        FaultKind::RotAtRest,
         FaultKind::LostDisk,
     ];
 
@@ -109,6 +117,8 @@ impl FaultKind {
             FaultKind::LostWrite => "lost-write",
             FaultKind::MisdirectedWrite => "misdirected-write",
             FaultKind::Rot => "rot",
+            FaultKind::RotInLog => "rot-in-log",
+            FaultKind::RotAtRest => "rot-at-rest",
             FaultKind::LostDisk => "lost-disk",
         }
     }
@@ -123,10 +133,19 @@ impl FaultKind {
         !self.needs_another_copy()
     }
 
+    /// Whether bytes may be gone afterwards without a sign.
+    fn is_silent(self) -> bool {
+        use FaultKind::*;
+        matches!(self, LostWrite | MisdirectedWrite | Rot | LostDisk)
+    }
+
     /// Whether bytes of one disk may be gone, wrong or unreadable.
     fn needs_another_copy(self) -> bool {
         use FaultKind::*;
-        matches!(self, ReadError | WriteError | SyncError | LostWrite | MisdirectedWrite | Rot | LostDisk)
+        matches!(
+            self,
+            ReadError | WriteError | SyncError | LostWrite | MisdirectedWrite | Rot | RotInLog | RotAtRest | LostDisk
+        )
     }
 }
 
@@ -143,6 +162,8 @@ pub struct Shape {
     pub bad_disk: usize,
     /// How long a disk takes for an operation.
     pub disk_latency: Duration,
+    /// How much longer it takes now and then, in percent.
+    pub disk_jitter_percent: u64,
     /// Bytes of each disk.
     pub disk_bytes: u64,
     /// Volumes that exist at a time.
@@ -159,12 +180,22 @@ pub struct Shape {
     pub large_write_bytes: u64,
     /// When a segment's cache is dumped.
     pub segment_cache_bytes: u64,
+    /// Bytes of the index that are kept in memory until they become tables.
+    pub memtable_bytes: u64,
     /// Size of a journal file.
     pub journal_file_bytes: u64,
+    /// Size of a file of the transaction log.
+    pub transaction_file_bytes: u64,
     /// Size of a data file.
     pub data_file_bytes: u64,
     /// Packets of which one is lost.
     pub packet_loss_one_in: u64,
+    /// What the store believes that its disks take, per second, if it has to believe anything.
+    pub bandwidth: Option<u64>,
+    /// Who has to wait when there is more to do.
+    pub throttle: Throttle,
+    /// Base and burst level of every volume.
+    pub levels: LevelsChange,
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -276,10 +307,12 @@ pub enum Fault {
         /// How often.
         count: u64,
     },
-    /// Bytes on a disk flip, at random places of random files.
+    /// Bytes on a disk flip.
     Rot {
         /// Which.
         disk: usize,
+        /// In which files; at rest: when the store was stopped next, which is wanted now.
+        reach: Reach,
         /// How many places.
         places: u64,
         /// Chooses them.
@@ -294,6 +327,17 @@ pub enum Fault {
         /// Whether it returns as an older copy of itself.
         stale: bool,
     },
+}
+
+/// Where bits flip.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// In any file.
+    Anywhere,
+    /// In a log, where what follows proves that something durable was there.
+    InLog,
+    /// In the last record of a log of a store that was stopped.
+    AtRest,
 }
 
 /// A whole run.
@@ -312,7 +356,21 @@ impl Plan {
     pub fn draw(seed: u64, kinds: &[FaultKind]) -> Plan {
         let mut prng = Prng::new(seed ^ 0x6c61_6221);
         let shape = Shape::draw(&mut prng);
-        let allowed: Vec<FaultKind> = kinds.iter().copied().filter(|kind| shape.allows(*kind)).collect();
+        let mut allowed: Vec<FaultKind> = kinds.iter().copied().filter(|kind| shape.allows(*kind)).collect();
+        if shape.promise == Promise::NeverWrong && prng.one_in(2) {
+            // What vanishes without a sign excuses old bytes: where nothing does, all of them are checked.
+            allowed.retain(|kind| !kind.is_silent());
+        }
+        // Two accidents that show a mistake only together seldom meet among twenty kinds: most runs have a few, and a
+        // crash among them.
+        let few = *prng.pick(&[2, 4, 8, FaultKind::ALL.len()]);
+        let crash = *prng.pick(&[FaultKind::Kill, FaultKind::PowerLoss]);
+        while allowed.len() > few {
+            let at = prng.below(allowed.len() as u64) as usize;
+            if allowed[at] != crash {
+                allowed.swap_remove(at);
+            }
+        }
         let count = prng.between(60, 500);
         // Accidents are rare in some runs and everything in others.
         let accident_one_in = *prng.pick(&[15, 40, 120]);
@@ -329,6 +387,27 @@ impl Plan {
             .collect();
         Plan { seed, shape, steps }
     }
+
+    /// A plan without accidents: one client that reads or writes 4 KiB `iops` times a second, for so many seconds.
+    pub fn steady(seed: u64, iops: u64, seconds: u64) -> Plan {
+        let mut prng = Prng::new(seed);
+        let mut shape = Shape::draw(&mut prng);
+        (shape.promise, shape.disks, shape.copies) = (Promise::Flawless, 1, 1);
+        (shape.disk_latency, shape.disk_jitter_percent) = (Duration::from_micros(50), 20);
+        (shape.clients, shape.depth, shape.packet_loss_one_in, shape.bandwidth) = (1, 16, 0, None);
+        (shape.volumes, shape.volume_bytes, shape.sectors) = (1, 64 * MIB, 0..64 * MIB / SECTOR);
+        // Each worker asks, and then rests for its share of the time.
+        let pause = Duration::from_secs(shape.depth as u64) / iops as u32;
+        let block = base::BLOCK / SECTOR;
+        let ask = |prng: &mut Prng| {
+            let start = prng.below(shape.sectors.end / block) * block;
+            let sectors = start..start + block;
+            let request = if prng.one_in(2) { Request::Read(sectors) } else { Request::Write(sectors) };
+            Step::Ask { volume: 0, request }
+        };
+        let steps = (0..iops * seconds).flat_map(|_| [ask(&mut prng), Step::Idle(pause)]).collect();
+        Plan { seed, shape, steps }
+    }
 }
 
 fn micros(prng: &mut Prng, low: u64, high: u64) -> Duration {
@@ -337,7 +416,7 @@ fn micros(prng: &mut Prng, low: u64, high: u64) -> Duration {
 
 impl Shape {
     fn draw(prng: &mut Prng) -> Shape {
-        let promise = *prng.pick(&[Promise::Flawless, Promise::NothingLost, Promise::NothingLost, Promise::NeverWrong]);
+        let promise = *prng.pick(&[Promise::Flawless, Promise::NothingLost, Promise::NeverWrong]);
         let (disks, copies) = match promise {
             Promise::Flawless => *prng.pick(&[(1, 1), (1, 1), (2, 1), (2, 2), (3, 2)]),
             Promise::NothingLost => *prng.pick(&[(2, 2), (2, 2), (3, 2), (3, 3)]),
@@ -351,15 +430,22 @@ impl Shape {
             1 => volume_bytes / SECTOR - used,
             _ => (128 * KIB / SECTOR).saturating_sub(used / 2),
         };
+        let (disk_latency, disk_jitter_percent) = match prng.below(3) {
+            0 => (micros(prng, 1_000, 10_000), 20),
+            // What was sent later is often done earlier.
+            _ => (micros(prng, 5, 200), *prng.pick(&[20, 300, 3_000])),
+        };
+        // Small enough that somebody has to wait; together the volumes are promised half of it at most.
+        let bandwidth = *prng.pick(&[None, None, Some(MIB), Some(8 * MIB)]);
+        let base = bandwidth.filter(|_| prng.one_in(2)).map(|bandwidth| bandwidth / 8);
+        let burst = bandwidth.filter(|_| prng.one_in(4)).map(|bandwidth| bandwidth / 2);
         Shape {
             promise,
             disks,
             copies,
             bad_disk: prng.below(disks as u64) as usize,
-            disk_latency: match prng.below(3) {
-                0 => micros(prng, 1_000, 10_000),
-                _ => micros(prng, 5, 200),
-            },
+            disk_latency,
+            disk_jitter_percent,
             disk_bytes: 256 * MIB,
             volumes: prng.between(1, 3) as usize,
             volume_bytes,
@@ -368,9 +454,14 @@ impl Shape {
             depth: prng.between(1, 4) as usize,
             large_write_bytes: *prng.pick(&[16 * KIB, 64 * KIB]),
             segment_cache_bytes: *prng.pick(&[16 * KIB, 64 * KIB, 512 * KIB]),
+            memtable_bytes: *prng.pick(&[8 * KIB, 64 * KIB, 4 * MIB]),
             journal_file_bytes: *prng.pick(&[512 * KIB, MIB]),
+            transaction_file_bytes: *prng.pick(&[64 * KIB, 256 * KIB, MIB]),
             data_file_bytes: *prng.pick(&[64 * KIB, 256 * KIB, MIB]),
             packet_loss_one_in: *prng.pick(&[0, 0, 200]),
+            bandwidth,
+            throttle: *prng.pick(&[Throttle::DualBuckets, Throttle::DualBuckets, Throttle::OneBucket]),
+            levels: LevelsChange { base_bytes_per_sec: base, burst_bytes_per_sec: burst, ..LevelsChange::default() },
         }
     }
 
@@ -447,9 +538,16 @@ impl Shape {
             FaultKind::ShortWrite => Fault::Disk { disk: any_disk, fault: runtime::sim::Fault::ShortWrite, count },
             FaultKind::LostWrite => on_disk(runtime::sim::Fault::LostWrite),
             FaultKind::MisdirectedWrite => on_disk(runtime::sim::Fault::MisdirectedWrite),
-            FaultKind::Rot => Fault::Rot { disk, places: prng.between(1, 8), seed: prng.next_u64() },
+            FaultKind::Rot | FaultKind::RotInLog | FaultKind::RotAtRest => {
+                let reach = match kind {
+                    FaultKind::RotInLog => Reach::InLog,
+                    FaultKind::RotAtRest => Reach::AtRest,
+                    _ => Reach::Anywhere,
+                };
+                Fault::Rot { disk, reach, places: prng.between(1, 8), seed: prng.next_u64() }
+            }
             // A store of one disk that is put back as a whole cannot know.
-            FaultKind::LostDisk => Fault::LostDisk { disk, span, stale: prng.one_in(3) && self.disks > 1 },
+            FaultKind::LostDisk => Fault::LostDisk { disk, span, stale: prng.one_in(2) && self.disks > 1 },
         }
     }
 }
@@ -468,7 +566,9 @@ impl Fault {
             Fault::Reset => FaultKind::Reset,
             Fault::SlowDisk { .. } => FaultKind::SlowDisk,
             Fault::FullDisk { .. } => FaultKind::FullDisk,
-            Fault::Rot { .. } => FaultKind::Rot,
+            Fault::Rot { reach: Reach::Anywhere, .. } => FaultKind::Rot,
+            Fault::Rot { reach: Reach::InLog, .. } => FaultKind::RotInLog,
+            Fault::Rot { reach: Reach::AtRest, .. } => FaultKind::RotAtRest,
             Fault::LostDisk { .. } => FaultKind::LostDisk,
             Fault::Disk { fault, .. } => match fault {
                 runtime::sim::Fault::ReadError => FaultKind::ReadError,
@@ -485,8 +585,12 @@ impl Fault {
 
     /// Whether bytes may be gone afterwards without a sign.
     pub fn is_silent(&self) -> bool {
-        use FaultKind::*;
-        matches!(self.kind(), LostWrite | MisdirectedWrite | Rot | LostDisk)
+        self.kind().is_silent()
+    }
+
+    /// Whether what was durable may be damaged: then a store without another copy may refuse to start.
+    pub fn is_damage(&self) -> bool {
+        self.is_silent() || matches!(self.kind(), FaultKind::RotInLog | FaultKind::RotAtRest)
     }
 
     /// Whether requests may fail because of it while the store goes on.

@@ -9,6 +9,7 @@
 
 mod hands;
 mod proof;
+mod rot;
 #[cfg(test)]
 mod tests;
 
@@ -27,11 +28,12 @@ use runtime::{Address, Class};
 use wire::api::Size;
 
 use self::hands::Hands;
+use self::rot::rot;
 use super::clients::{Client, Share, Shared, Slot};
 use super::coverage::{BusyTime, Coverage};
 use super::history::History;
 use super::panics;
-use super::plan::{Plan, Promise};
+use super::plan::{Fault, Plan, Promise};
 
 /// The port of the server.
 const PORT: u16 = 10809;
@@ -44,6 +46,8 @@ const START_PAUSE: Duration = Duration::from_millis(50);
 const START_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// So many refusals in a row, over half a minute, are for good.
 const REFUSED_MAX: u32 = 12;
+/// So long after it began, every accident is over.
+const QUIET: Duration = Duration::from_secs(10);
 /// Journal files that the engine may have.
 const JOURNAL_FILES: usize = 4;
 
@@ -105,6 +109,8 @@ struct State {
     is_stale: bool,
     /// The next start brings an older directory up to date.
     override_next: bool,
+    /// What goes wrong when the store has been stopped.
+    at_rest: Option<Fault>,
 }
 
 struct Run {
@@ -124,7 +130,12 @@ impl Run {
     fn new(world: &World, plan: &Plan) -> Run {
         let shape = &plan.shape;
         world.set_network(NetworkOptions { loss_one_in: shape.packet_loss_one_in, ..NetworkOptions::default() });
-        let disk = DiskOptions { latency: shape.disk_latency, capacity: shape.disk_bytes, ..DiskOptions::default() };
+        let disk = DiskOptions {
+            latency: shape.disk_latency,
+            jitter_percent: shape.disk_jitter_percent,
+            capacity: shape.disk_bytes,
+            ..DiskOptions::default()
+        };
         let paths: Vec<PathBuf> = (0..shape.disks).map(|i| format!("/disk{i}").into()).collect();
         let server = world.add_node(NodeOptions::with_disks(paths.clone(), &disk));
         let clients = world.add_node(NodeOptions::default());
@@ -138,11 +149,15 @@ impl Run {
                 journal_files: JOURNAL_FILES,
                 data_file: Size::Bytes(shape.data_file_bytes),
                 segment_cache: Size::Bytes(shape.segment_cache_bytes),
+                memtable_bytes: Some(shape.memtable_bytes),
+                transaction_file_bytes: Some(shape.transaction_file_bytes),
                 large_write: Size::Bytes(shape.large_write_bytes),
                 ..EngineSettings::default()
             },
             ..Settings::default()
         };
+        settings.admission.throttle = shape.throttle;
+        settings.admission.bandwidth = shape.bandwidth.map(Size::Bytes);
         settings.nbd.listen = (address, PORT).into();
         settings.api.is_off = true;
         let share = Rc::new(RefCell::new(Shared {
@@ -161,6 +176,7 @@ impl Run {
             trouble_at: Instant::ZERO,
             full_allowed: false,
             may_be_older: false,
+            may_refuse: false,
             is_given_up: false,
             violation: None,
         }));
@@ -176,6 +192,7 @@ impl Run {
             snapshot: None,
             is_stale: false,
             override_next: false,
+            at_rest: None,
         };
         Run {
             world: world.clone(),
@@ -249,6 +266,7 @@ impl Run {
     fn heal(&self) {
         // Accidents that were still to come, and the ends of others.
         self.world.run_for(Duration::from_secs(5));
+        self.state.borrow_mut().at_rest = None;
         self.world.heal(self.server, self.clients);
         self.world.set_clock_drift(self.server, 0);
         for disk in &*self.disks {
@@ -275,7 +293,7 @@ impl Run {
         let refusal = self.state.borrow().refusal.clone();
         let mut shared = self.share.borrow_mut();
         match refusal {
-            Some(_) if self.promise() == Promise::NeverWrong => shared.coverage.refused_starts += 1,
+            Some(_) if shared.may_refuse => shared.coverage.refused_starts += 1,
             Some(refusal) => shared.fail(format!("the store does not start although nothing is wrong: {refusal}")),
             None => shared.fail(format!("a start did not end within {START_PATIENCE:?}")),
         }
@@ -295,7 +313,7 @@ impl Run {
                 }
             }
         };
-        let handle = self.share.borrow_mut().store.take().map(|(handle, _)| handle);
+        let handle = self.share.borrow_mut().store.take().map(|store| store.handle);
         let Some(handle) = handle else { return false };
         let stopped = Rc::new(RefCell::new(None));
         let result = stopped.clone();
@@ -321,7 +339,13 @@ impl Run {
             Err(error) if !shared.errors_allowed && !shared.full_allowed => {
                 shared.fail(format!("a clean stop failed: {error}"));
             }
-            _ => shared.coverage.restarts += 1,
+            Err(_) => shared.coverage.restarts += 1,
+            Ok(()) => {
+                shared.coverage.restarts += 1;
+                if let Some(Fault::Rot { disk, reach, places, seed }) = state.borrow_mut().at_rest.take() {
+                    rot(&self.disks[disk], reach, places, seed);
+                }
+            }
         }
         true
     }

@@ -1,18 +1,17 @@
 //! What makes things go wrong, and what starts a store again.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{MIB, Prng, SECTOR};
 use node::{Node, Settings};
 use runtime::sim::{self, NodeId, SimDisk, World};
 use runtime::{Class, Handle};
 
-use super::super::clients::{Share, reconcile};
-use super::super::plan::{Fault, FaultKind, Promise};
-use super::{REFUSED_MAX, START_PAUSE, START_PAUSE_MAX, Server, State};
+use super::super::clients::{Running, Share, reconcile};
+use super::super::plan::{Fault, FaultKind, Promise, Reach};
+use super::rot::rot;
+use super::{QUIET, REFUSED_MAX, START_PAUSE, START_PAUSE_MAX, Server, State};
 
 /// What is needed to make something go wrong, and to start a store: callbacks of the world hold it.
 #[derive(Clone)]
@@ -53,7 +52,9 @@ impl Hands {
                     let manager = node.manager().clone();
                     hands.share.borrow_mut().history.on_recovered();
                     hands.share.borrow_mut().coverage.recoveries += 1;
-                    hands.share.borrow_mut().store = Some((inside.clone(), manager.clone()));
+                    let fairness = Rc::new(node.fairness());
+                    hands.share.borrow_mut().store =
+                        Some(Running { handle: inside.clone(), manager: manager.clone(), fairness });
                     let volumes = hands.share.borrow().slots.len();
                     for volume in 0..volumes {
                         reconcile(&hands.share, &manager, volume).await;
@@ -63,6 +64,7 @@ impl Hands {
                     state.server = Server::Up(Box::new(node));
                 }
                 Err(error) => {
+                    tracing::info!(%error, "a start was refused");
                     let mut state = hands.state.borrow_mut();
                     // The operator knows what happened to the disk, and follows the advice.
                     state.override_next = state.is_stale && error.to_string().contains("older state of itself");
@@ -75,8 +77,12 @@ impl Hands {
                     (state.refusal, state.is_refused) = (Some(error.to_string()), true);
                     state.pause = (state.pause * 2).min(START_PAUSE_MAX);
                     state.refused += 1;
-                    if state.refused > REFUSED_MAX && hands.promise == Promise::NeverWrong {
-                        hands.share.borrow_mut().is_given_up = true;
+                    let mut shared = hands.share.borrow_mut();
+                    let is_quiet = hands.client_handle.now().since(shared.trouble_at) > QUIET;
+                    if state.refused > REFUSED_MAX && shared.may_refuse {
+                        shared.is_given_up = true;
+                    } else if state.refused > REFUSED_MAX && is_quiet {
+                        shared.fail(format!("the store does not start although nothing is wrong any more: {error}"));
                     }
                 }
             }
@@ -151,6 +157,7 @@ impl Hands {
             shared.errors_allowed |= fault.may_fail_requests();
             shared.full_allowed |= matches!(fault, Fault::FullDisk { .. });
             shared.may_be_older |= self.promise == Promise::NeverWrong && fault.is_silent();
+            shared.may_refuse |= self.promise == Promise::NeverWrong && fault.is_damage();
         }
         match fault {
             Fault::Kill { down } | Fault::PowerLoss { down } => {
@@ -162,7 +169,7 @@ impl Hands {
             Fault::Pause(span) => {
                 let store = self.share.borrow().store.clone();
                 let span = *span;
-                if let Some((handle, _)) = store {
+                if let Some(Running { handle, .. }) = store {
                     let inside = handle.clone();
                     handle.spawn(Class::Io, "lab pause", async move { inside.charge(span) }).detach();
                 }
@@ -195,10 +202,21 @@ impl Hands {
                 self.state.borrow_mut().is_stale |=
                     matches!(fault, sim::Fault::LostWrite | sim::Fault::MisdirectedWrite);
             }
-            Fault::Rot { disk, places, seed } => rot(&self.disks[*disk], *places, *seed),
+            Fault::Rot { reach: Reach::AtRest, .. } => {
+                self.state.borrow_mut().at_rest = Some(fault.clone());
+                self.share.borrow_mut().restart_wanted = true;
+            }
+            Fault::Rot { disk, reach, places, seed } => {
+                // Nobody reads a log before the next start.
+                let is_down = *reach == Reach::InLog && self.crash(world, false);
+                rot(&self.disks[*disk], *reach, *places, *seed);
+                if is_down {
+                    self.start_after(world, Duration::ZERO);
+                }
+            }
             Fault::LostDisk { disk, span, stale } => self.lose_disk(world, *disk, *span, *stale),
         }
-        if self.promise != Promise::Flawless && fault.kind() == FaultKind::Kill {
+        if self.promise != Promise::Flawless && matches!(fault.kind(), FaultKind::Kill | FaultKind::PowerLoss) {
             let now = self.disks[self.bad_disk].snapshot();
             self.state.borrow_mut().snapshot.get_or_insert(now);
         }
@@ -228,22 +246,5 @@ impl Hands {
             }
             disk_of.come_back();
         });
-    }
-}
-
-/// Flips bits at some places of a disk.
-fn rot(disk: &SimDisk, places: u64, seed: u64) {
-    let mut prng = Prng::new(seed);
-    // Superblocks are left out: a directory without one is refused until the operator says so.
-    let can_rot = |(path, len): &(PathBuf, u64)| *len >= SECTOR && !path.ends_with("superblock");
-    let files: Vec<(PathBuf, u64)> = disk.files().into_iter().filter(can_rot).collect();
-    if files.is_empty() {
-        return;
-    }
-    for _ in 0..places {
-        let (path, len) = prng.pick(&files);
-        // Files are large and seldom full: their beginnings matter most.
-        let reach = if prng.one_in(2) { *len } else { (*len).min(MIB / 8) };
-        disk.flip_bit(path, prng.below(reach), prng.below(8) as u32);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use runtime::sim::SimDisk;
 
-use super::super::clients::name_of;
+use super::super::clients::{Running, name_of};
 use super::super::plan::{Promise, Request};
 use super::{JOURNAL_FILES, Run, Server};
 
@@ -103,7 +103,7 @@ impl Run {
     }
 
     fn look(&self) -> Option<Vec<String>> {
-        let (handle, _) = self.share.borrow().store.clone()?;
+        let handle = self.share.borrow().store.clone()?.handle;
         let auditing = match &self.state.borrow().server {
             Server::Up(node) => node.audit(),
             _ => return None,
@@ -163,7 +163,7 @@ impl Run {
 
     /// Deletes all volumes; their space must come back.
     pub(super) fn delete_everything(&self) {
-        let Some((handle, manager)) = self.share.borrow().store.clone() else { return };
+        let Some(Running { handle, manager, .. }) = self.share.borrow().store.clone() else { return };
         let volumes = self.plan.shape.volumes;
         let failed = self.world.block_on(&handle, async move {
             for volume in 0..volumes {

@@ -30,7 +30,7 @@ fn ask(run: &Run, request: Request) {
 }
 
 fn make_files(run: &Run, names: impl IntoIterator<Item = String>) {
-    let (handle, _) = run.share.borrow().store.clone().expect("it is up");
+    let handle = run.share.borrow().store.clone().expect("it is up").handle;
     let paths: Vec<_> = names.into_iter().map(|name| run.settings.directories[0].join(name)).collect();
     let inside = handle.clone();
     run.world.block_on(&handle, async move {
