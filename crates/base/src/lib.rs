@@ -12,6 +12,7 @@ pub mod io;
 pub mod levels;
 pub mod limits;
 pub mod prng;
+pub mod seeded;
 pub mod time;
 pub mod units;
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use base::levels::Levels;
 use base::limits::VOLUMES_MAX;
+use base::seeded::is_on;
 use base::units::format_size;
 use base::{Error, Generation, Result, VolumeId};
 use wire::VolumeDescriptor;
@@ -239,6 +240,9 @@ impl VolumeTable {
             }
             Change::Forget(volume) => {
                 self.rows.remove(&volume);
+                if is_on("volume-id-reused") {
+                    self.next_id = VolumeId(self.rows.keys().next_back().map_or(1, |last| last.0 + 1));
+                }
             }
             Change::SetLevels { volume, levels } => self.row_mut(volume).levels = levels,
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::seeded::is_on;
 use base::{BLOCK, LogSequence, Result, SegmentId};
 
 use crate::core::Core;
@@ -74,7 +75,10 @@ impl Core {
 
     /// The state as of now, large writes that failed since excepted.
     pub(crate) fn compose_checkpoint(&self) -> Checkpoint {
-        let from = self.log.retired_below();
+        let from = match is_on("checkpoint-over-in-flight") {
+            true => self.log.next_sequence(),
+            false => self.log.retired_below(),
+        };
         let unflushed: BTreeSet<SegmentId> = self.index.memtables().into_iter().map(|(id, _)| id).collect();
         let segments = self.all_segments().into_iter().map(|segment| {
             let id = segment.id();

@@ -17,6 +17,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, ErrorKind, Result, SegmentSequence};
 
 use crate::EPOCH;
@@ -170,7 +171,10 @@ impl Core {
             self.prepare_dump(segment, rest.len() as u64 * BLOCK).await?;
             let count = rest.len().min((segment.dumps.room() / BLOCK) as usize);
             let (placed, landed) = segment.dumps.append(data.split_to(count * BLOCK as usize));
-            landed.await?;
+            match is_on("dump-before-data") {
+                true => drop(landed),
+                false => landed.await?,
+            }
             for (i, (block, checksum)) in rest[..count].iter().enumerate() {
                 let offset = placed.offset + i as u64 * BLOCK;
                 entries.push(Entry::data(block.block(), block.sequence(), placed.file, offset, *checksum));
@@ -211,7 +215,7 @@ impl Core {
     }
 
     async fn read_base(self: &Rc<Self>, segment: &Rc<Segment>, block: &DumpBlock, tries: u32) -> Result<Base> {
-        if !block.needs_base() {
+        if !block.needs_base() || is_on("base-not-merged") {
             return Ok(Base::Zeros);
         }
         self.counters.merged_blocks.set(self.counters.merged_blocks.get() + 1);

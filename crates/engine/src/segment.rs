@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_SIZE;
+use base::seeded::is_on;
 use base::{BLOCK, Error, Instant, LogSequence, Result, SECTOR, SegmentId, SegmentSequence};
 use runtime::sync::Sender;
 
@@ -222,6 +223,9 @@ impl Segment {
                 let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return };
                 let per_block = BLOCK / SECTOR;
                 let sectors = u64::from(first.block) * per_block..u64::from(last.end()) * per_block;
+                if is_on("large-write-hidden") {
+                    return;
+                }
                 state.active.punch(sectors.clone(), first.version.sequence);
                 if let Some(dumping) = &mut state.dumping {
                     dumping.punch(sectors, first.version.sequence);
@@ -258,7 +262,7 @@ impl Segment {
         debug_assert!(sectors.end <= SEGMENT_SIZE / SECTOR);
         let state = self.state.borrow();
         let mut hits = state.active.lookup(sectors.clone());
-        let Some(dumping) = &state.dumping else { return hits };
+        let Some(dumping) = state.dumping.as_ref().filter(|_| !is_on("dumping-cache-hidden")) else { return hits };
         let mut at = sectors.start;
         let mut gaps = Vec::new();
         for (range, _) in &hits {
@@ -323,6 +327,9 @@ impl Segment {
         state.dirty_since = None;
         let full = std::mem::replace(&mut state.active, SegmentCache::new(&self.memory));
         state.dumping = Some(full);
+        if is_on("dump-counted-early") {
+            state.dumped_through = state.applied_through();
+        }
         Some(state.applied_through())
     }
 

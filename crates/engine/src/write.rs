@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_SIZE;
+use base::seeded::is_on;
 use base::units::{is_aligned, round_down, round_up};
 use base::{BLOCK, Bytes, Error, Instant, Result, SECTOR, SegmentId, WriteStamp};
 use runtime::sync::{Receiver, oneshot};
@@ -114,7 +115,10 @@ impl Core {
             }
         }
         for reply in replies {
-            outcome = settled(reply).await.and(outcome);
+            outcome = match is_on("full-part-acked") {
+                true => settled(reply).await,
+                false => settled(reply).await.and(outcome),
+            };
         }
         drop(held);
         outcome
@@ -185,6 +189,13 @@ impl Core {
             let Some(core) = core.upgrade() else { return };
             let now = core.handle.now();
             core.counters.journal.borrow_mut().record(now.nanos_since(submitted));
+            let reply = match is_on("acked-before-applied") && durable.is_ok() {
+                true => {
+                    reply.send(Ok(()));
+                    oneshot().0
+                }
+                false => reply,
+            };
             let settled = match durable {
                 Ok(extent) => Settled { effect: Effect::Cache { sectors, extent, owed }, result: Ok(()), reply },
                 Err(error) => {

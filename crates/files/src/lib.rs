@@ -20,6 +20,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use base::seeded::is_on;
 use base::{AlignedBuf, Bytes, Epoch, FileId, Incarnation, Result, StoreId};
 
 pub mod dry_run;
@@ -328,7 +329,8 @@ impl FileWriter {
         let offset = self.position;
         let fits = !self.failed && data.len() as u64 <= self.room();
         let written = fits.then(|| {
-            self.position += data.len() as u64;
+            let again = if is_on("block-written-again") { base::BLOCK } else { 0 };
+            self.position += data.len() as u64 - again;
             self.store.0.append(self.file, offset, data)
         });
         async move {

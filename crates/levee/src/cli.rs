@@ -47,6 +47,10 @@ pub enum Lab {
     /// Run experiments: figures of the papers, with this store's block server over a modelled store. Prints what the
     /// paper has beside what was measured. Without a name: lists them. Exits 1 if a result is outside of its band.
     Run(Run),
+    /// Break one safety rule after the other on purpose, and count the seeds until a simulated run notices. Prints a
+    /// table; exits 1 if one is not noticed.
+    #[cfg(feature = "seeded-bugs")]
+    Bugs(Bugs),
 }
 
 /// `levee lab run`.
@@ -99,6 +103,30 @@ pub struct Verify {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `levee lab bugs`.
+#[cfg(feature = "seeded-bugs")]
+#[derive(Args)]
+pub struct Bugs {
+    /// Only this one; may be given several times. Default: all.
+    #[arg(long = "bug", value_name = "NAME")]
+    pub bugs: Vec<String>,
+    /// Only so many, other ones for each --base.
+    #[arg(long, value_name = "K", conflicts_with = "bugs")]
+    pub subset: Option<usize>,
+    /// From how many places each hunt begins.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub starts: u64,
+    /// Seeds after which a hunt is given up.
+    #[arg(long, value_name = "MAX", default_value_t = lab::bugs::SEEDS_MAX, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// The first seed of the first hunt. Default: a new one.
+    #[arg(long, value_name = "SEED")]
+    pub base: Option<u64>,
+    /// Say what gave each of them away, too.
+    #[arg(long)]
+    pub explain: bool,
 }
 
 /// The value of `--faults`.

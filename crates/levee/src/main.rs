@@ -5,6 +5,8 @@
 //! [`verify`] tests this build in simulated worlds. What is printed goes to standard output, as text or with `--json` as
 //! one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
+#[cfg(feature = "seeded-bugs")]
+mod bugs;
 mod cli;
 mod client;
 mod console;
@@ -40,6 +42,8 @@ fn main() -> ExitCode {
         Command::Inspect(options) => inspect::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),
+        #[cfg(feature = "seeded-bugs")]
+        Command::Lab(Lab::Bugs(options)) => bugs::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

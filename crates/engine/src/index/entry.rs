@@ -14,6 +14,7 @@
 use std::cmp::Ordering;
 
 use base::limits::SEGMENT_BLOCKS;
+use base::seeded::is_on;
 use base::{BLOCK, FileId, SECTOR, SegmentSequence};
 
 /// Highest sequence that an entry can hold: 48 bits, nine years at a million writes per second to one segment.
@@ -76,7 +77,9 @@ impl Entry {
     pub fn relocated(&self, file: FileId, offset: u64) -> Entry {
         let Mapping::Data { checksum, .. } = self.mapping else { panic!("only data is moved") };
         assert!(self.version.moves < MOVES_MAX, "such a block stays where it is");
-        let version = Version { sequence: self.version.sequence, moves: self.version.moves + 1 };
+        let newer = if is_on("move-hides-newer-write") { 1_000 } else { 0 };
+        let sequence = SegmentSequence(self.version.sequence.0 + newer);
+        let version = Version { sequence, moves: self.version.moves + 1 };
         Entry { version, mapping: Mapping::Data { file, offset, checksum }, ..*self }
     }
 
@@ -113,7 +116,7 @@ impl Entry {
     pub fn wins_over(&self, other: &Entry) -> bool {
         match self.version.cmp(&other.version) {
             Ordering::Greater => true,
-            Ordering::Less => false,
+            Ordering::Less => is_on("join-by-arrival"),
             Ordering::Equal => self.mapping > other.mapping,
         }
     }

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::seeded::is_on;
 use base::{Error, FileId, Result, SegmentId};
 use runtime::sync::Event;
 
@@ -101,7 +102,8 @@ impl Index {
             return Ok(false);
         }
         let quiet = inputs[0].info().quiet;
-        let written = self.write_merged(&segment, &inputs, quiet, inputs.len() == all.len() && quiet).await;
+        let drop_tombstones = (inputs.len() == all.len() && quiet) || is_on("tombstone-dropped-early");
+        let written = self.write_merged(&segment, &inputs, quiet, drop_tombstones).await;
         let merged = match written {
             Err(_) if segment.borrow_mut().is_dropped => return Ok(false),
             written => written?,

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use base::seeded::is_on;
 use base::{FileId, LogSequence, Map, SegmentId, SegmentSequence};
 
 use super::{JournalPosition, OldestUndumped};
@@ -170,7 +171,8 @@ impl Ledger {
     /// The oldest file, if it is finished and nothing in it is needed any more: it is to be deleted.
     pub(crate) fn plan_trim(&mut self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Option<FileId> {
         let oldest = self.files.front_mut()?;
-        let needless = oldest.stage == Stage::Finished && oldest.first_undumped(dumped_through).is_none();
+        let is_dumped = oldest.first_undumped(dumped_through).is_none() || is_on("journal-trimmed-early");
+        let needless = oldest.stage == Stage::Finished && is_dumped;
         needless.then(|| {
             oldest.stage = Stage::Leaving;
             oldest.file
@@ -196,6 +198,7 @@ impl Ledger {
         dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
     ) -> Option<JournalPosition> {
         let oldest = self.files.iter().find_map(|file| file.first_undumped(dumped_through));
+        let oldest = oldest.filter(|_| !is_on("replay-starts-late"));
         let end = |file: &LedgerFile| JournalPosition { file: file.file, offset: file.end, sequence: file.next };
         // A file that still may change can get writes that are confirmed later: a replay must not start behind them.
         oldest.or_else(|| self.files.iter().find(|file| file.stage == Stage::Open).or(self.files.back()).map(end))

@@ -22,6 +22,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::limits::JOURNAL_APPENDS_IN_FLIGHT;
+use base::seeded::is_on;
 use base::{Error, ErrorKind, FileId, LogSequence, Result};
 use files::Store;
 use runtime::sync::Event;
@@ -203,7 +204,10 @@ impl JournalWriter {
             ordinal: current.ordinal,
             base: current.base,
             sequence: *sequence,
-            durable_through: *durable_through,
+            durable_through: match is_on("durable-through-ahead") {
+                true => LogSequence(sequence.0 - 1),
+                false => *durable_through,
+            },
             offset: current.writer.position(),
         };
         let bytes = unconfirmed.batch.encode(&place);
@@ -219,7 +223,10 @@ impl JournalWriter {
         drop(state);
         let this = self.clone();
         let landing = async move {
-            let outcome = appended.await.map(drop);
+            let outcome = match is_on("acked-before-durable") {
+                true => Ok(()),
+                false => appended.await.map(drop),
+            };
             this.on_landed(number, outcome);
         };
         self.0.handle.spawn(Class::Io, "journal append", landing).detach();
@@ -231,13 +238,18 @@ impl JournalWriter {
             tracing::error!(%error, "an append to the journal failed");
             state.failing = true;
             state.statistics.failed_appends += 1;
-            if let Some(current) = &mut state.files.current {
+            if let Some(current) = &mut state.files.current
+                && !is_on("append-goes-on-after-error")
+            {
                 current.writer.fail();
             }
         }
-        let first = state.flights.front().map_or(number, |flight| flight.number);
-        let flight = state.flights.get_mut((number - first) as usize).expect("a flight stays until it landed");
-        flight.outcome = Some(outcome);
+        let at = state.flights.iter().position(|flight| flight.number == number);
+        let at = at.expect("a flight stays until it landed");
+        state.flights[at].outcome = Some(outcome);
+        if is_on("acked-out-of-order") {
+            state.flights.swap(0, at);
+        }
         drop(state);
         self.settle();
     }
@@ -318,7 +330,9 @@ impl JournalWriter {
         state.sequence = state.flights.front()?.sequence;
         let flights: Vec<Flight> = state.flights.drain(..).collect();
         let mut files: Vec<FileId> = flights.iter().map(|flight| flight.file).collect();
-        files.extend(state.files.current.take().map(|current| current.writer.id()));
+        if !is_on("append-goes-on-after-error") {
+            files.extend(state.files.current.take().map(|current| current.writer.id()));
+        }
         files.dedup();
         let mut failure = Failure { files, error: Error::io("an append failed"), exhausted: false };
         for Flight { mut unconfirmed, outcome, .. } in flights.into_iter().rev() {
@@ -335,6 +349,9 @@ impl JournalWriter {
     /// Ends the files that were not confirmed to their end, and goes on in a new one.
     async fn start_over(&self, failure: Failure) {
         for file in failure.files {
+            if is_on("append-goes-on-after-error") {
+                continue;
+            }
             self.end_file(file).await;
         }
         self.0.state.borrow_mut().failing = false;

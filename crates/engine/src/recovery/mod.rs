@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
+use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, Error, FileId, LogSequence, Result, SECTOR};
 use files::{FileInfo, FileKind, Store};
 use runtime::sync::{Budget, Event};
@@ -225,6 +226,9 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
     let Some(info) = store.info(file).filter(|info| offset + len as u64 <= info.sealed.unwrap_or(info.capacity)) else {
         return Ok(false);
     };
+    if is_on("large-write-not-proven") {
+        return Ok(true);
+    }
     let mut good = AlignedBuf::zeroed(len);
     let mut proven = vec![false; entries.len()];
     let (mut copies, mut unread) = (Vec::new(), None);
@@ -255,7 +259,7 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
         };
     }
     let good = good.freeze();
-    for (copy, bytes) in copies {
+    for (copy, bytes) in copies.into_iter().filter(|_| !is_on("large-write-not-spread")) {
         if bytes[..] != good[..] {
             store.repair_copy(file, copy, offset, good.clone()).await?;
         }
@@ -289,11 +293,14 @@ impl JournalReplay<'_> {
         });
         tracing::trace!(segment = %record.segment, sequence = %record.sequence, at = record.offset, len = record.len,
             discard = matches!(record.operation, Operation::Discard), "journal record");
-        segment.skip(record.sequence);
-        if record.sequence <= segment.dumped_through() {
+        if !is_on("segment-sequence-reused") {
+            segment.skip(record.sequence);
+        }
+        let is_left_out = is_on("discard-not-replayed") && matches!(record.operation, Operation::Discard);
+        if record.sequence <= segment.dumped_through() || is_left_out {
             return;
         }
-        match record.sequence < segment.last_large() {
+        match record.sequence < segment.last_large() && !is_on("older-write-replayed") {
             true => self.suspects.push(record),
             false => self.restore(record),
         }

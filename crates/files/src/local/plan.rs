@@ -1,4 +1,4 @@
-//! Which directories a store may start with: a pure decision over the superblocks that were found (rule 14 of
+//! Which directories a store may start with: a pure decision over the superblocks that were found (rule 19 of
 //! docs/SAFETY.md).
 //!
 //! **Why the newest generation that is found is the newest there is, once all its members are found:** generation
@@ -22,6 +22,7 @@
 
 use std::path::PathBuf;
 
+use base::seeded::is_on;
 use base::{DirectoryId, Error, Incarnation, Result, StoreId};
 
 use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblock};
@@ -190,7 +191,9 @@ fn newest_of<'a>(found: &[Found], mut records: Vec<&'a StoreRecord>) -> Option<&
 /// Whether a member is there, and not in an older state than everybody knows according to `record`.
 fn is_current(found: &[Found], record: &StoreRecord, member: DirectoryId) -> bool {
     let mut all = belonging(found).filter(|(_, superblock)| superblock.directory == member);
-    all.any(|(_, superblock)| superblock.record.publication >= record.agreed_publication)
+    all.any(|(_, superblock)| {
+        superblock.record.publication >= record.agreed_publication || is_on("stale-directory-accepted")
+    })
 }
 
 fn check_count(count: usize) -> Result<()> {

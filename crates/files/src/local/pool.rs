@@ -11,8 +11,9 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::seeded::is_on;
 use base::{AlignedBuf, Bytes, KIB, MIB, Set};
-use runtime::{Class, File};
+use runtime::{Class, File, OpenOptions};
 
 use super::Local;
 use super::directory::{Directory, MAKE, MAKE_UNSYNCED, WRITE, lock_within};
@@ -61,7 +62,7 @@ impl Local {
         loop {
             let taken = directory.spares.borrow_mut().take(spare, capacity);
             let Some(name) = taken else { break };
-            let file = self.handle.open(&directory.path_of(name), WRITE).await?;
+            let file = self.handle.open(&directory.path_of(name), durable()).await?;
             if lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
                 return Ok(Vacancy { name, file });
             }
@@ -74,7 +75,7 @@ impl Local {
             return self.make_allocated(directory, capacity).await;
         }
         let name = self.make_zeroed(directory, kind, capacity, None).await?;
-        let file = self.handle.open(&directory.path_of(name), WRITE).await?;
+        let file = self.handle.open(&directory.path_of(name), durable()).await?;
         match lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
             true => Ok(Vacancy { name, file }),
             false => Err(io::Error::from(io::ErrorKind::WouldBlock)),
@@ -246,6 +247,11 @@ impl Local {
         }
         Ok(true)
     }
+}
+
+/// Opens prepared space, for durable writes.
+fn durable() -> OpenOptions {
+    OpenOptions { dsync: !is_on("append-not-dsync"), ..WRITE }
 }
 
 /// Spares of `capacity` that a journal could use at once.

@@ -21,6 +21,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, MIB};
 use runtime::{Class, File};
 
@@ -373,7 +374,7 @@ impl Local {
                 Name::Spare(..) | Name::Making(_) => None,
             };
             let attached = id.and_then(|id| self.catalogue.get_any(id)).is_some_and(|entry| entry.is_in(directory));
-            if !attached {
+            if !attached && !is_on("deleted-file-returns") {
                 match self.handle.remove(&directory.files().join(&text)).await {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}

@@ -5,11 +5,14 @@
 //! - [`sources`]: only the modules in `[os] allowed` touch files, sockets, threads, clocks, tokio or libc;
 //! - [`lints`]: each crate takes the workspace's lints, and clippy.toml forbids what it must.
 //!
+//! [`seeded`] asks besides that the mutation check and the code name the same bugs.
+//!
 //! Two small trees under `tests/fixtures/layers` keep the check itself honest: `good` has nothing wrong, `bad` has one
 //! of everything.
 
 mod graph;
 mod lints;
+mod seeded;
 mod sources;
 
 use std::path::{Path, PathBuf};
