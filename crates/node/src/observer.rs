@@ -49,6 +49,7 @@ impl Observer for NodeObserver {
             traffic: volumes.iter().map(|(_, name, volume)| traffic(name, volume)).collect(),
             stages: vec![
                 ("loop_wait", Distribution::from(&looped.receive_wait)),
+                ("background_wait", Distribution::from(&looped.background_wait)),
                 ("receive_wait", together(|volume| &volume.receive_wait_ns)),
                 ("order_wait", together(|volume| &volume.order_wait_ns)),
                 ("queue", Distribution::from(&server.queue_ns)),
@@ -87,6 +88,11 @@ impl Observer for NodeObserver {
                 event("memory_waits_total", "Writes that waited for memory.", engine.memory_waits),
                 event("loop_turns_total", "Turns of the event loop.", looped.turns),
                 event("loop_sleeps_total", "Turns that ended asleep.", looped.sleeps),
+                event(
+                    "background_overdue_total",
+                    "Background tasks that waited longer than a second for their turn.",
+                    looped.background_overdue,
+                ),
             ],
         };
         if let Some(server) = self.server.upgrade() {

@@ -15,6 +15,7 @@
 mod operations;
 mod queue;
 mod timers;
+mod watchdog;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -31,6 +32,7 @@ use self::operations::{Aftermath, Operations};
 use self::queue::{ReadyQueues, Runnable, TaskInfo};
 pub(crate) use self::timers::TimerKey;
 use self::timers::Timers;
+use self::watchdog::Watchdog;
 use crate::driver::{Driver, Op, OpId, Outcome, Wait};
 use crate::statistics::{SLOW_POLL, Statistics};
 use crate::sync::Budget;
@@ -59,6 +61,7 @@ pub struct Executor {
     outcomes: RefCell<Vec<(OpId, Outcome)>>,
     pub(crate) offloads: Budget,
     statistics: RefCell<Statistics>,
+    watchdog: RefCell<Watchdog>,
     /// When the loop last finished looking at the driver's outcomes.
     reaped_at: Cell<Instant>,
     in_turn: Cell<bool>,
@@ -93,6 +96,7 @@ impl Executor {
             outcomes: RefCell::default(),
             offloads: Budget::new(OFFLOADS_IN_FLIGHT),
             statistics: RefCell::default(),
+            watchdog: RefCell::default(),
             reaped_at: Cell::new(now),
             in_turn: Cell::new(false),
             dead: Cell::new(false),
@@ -114,6 +118,7 @@ impl Executor {
         self.queues.take_foreign();
         let start = self.receive(may_block, left);
         self.resume_yielded();
+        self.watch(start);
         let mut polls = self.run_io(start);
         self.run_turn_end_hooks();
         // A later reap submits too, with the same system call that receives: submit here only if that is not next.
@@ -252,6 +257,11 @@ impl Executor {
         while !self.dead.get() && self.schedule.borrow_mut().plan_background(now) {
             let Some(runnable) = self.queues.pop(Class::Background) else { break };
             let name = runnable.metadata().name;
+            let waited = self.watchdog.borrow_mut().on_poll(now);
+            if let Some(waited) = waited {
+                let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+                self.statistics.borrow_mut().background_wait.record(waited_ns);
+            }
             runnable.run();
             let end = self.driver.now();
             let span = end.since(now);
@@ -269,6 +279,14 @@ impl Executor {
             }
         }
         polls
+    }
+
+    /// Looks after the background tasks that are ready.
+    fn watch(&self, now: Instant) {
+        if self.watchdog.borrow_mut().look(now, self.queues.len(Class::Background)) {
+            self.statistics.borrow_mut().background_overdue += 1;
+            tracing::warn!(patience = ?watchdog::PATIENCE, "a background task still waits for its turn");
+        }
     }
 
     fn flush(&self) {

@@ -37,6 +37,10 @@ pub struct Statistics {
     pub receive_wait: Histogram,
     /// From the start of a turn's I/O phase to each poll of an I/O task in it, in nanoseconds.
     pub queue_wait: Histogram,
+    /// How long background tasks waited for their turn, in nanoseconds: samples, of the last one in line.
+    pub background_wait: Histogram,
+    /// Times that one of them had waited for longer than a second, and still did.
+    pub background_overdue: u64,
     /// Background polls above [`SLOW_POLL`], by task name.
     pub slow_polls: BTreeMap<&'static str, SlowPolls>,
 }
