@@ -18,6 +18,7 @@ test:
 	cargo clippy --locked --workspace --all-targets --features levee/seeded-bugs -- -D warnings
 	cargo test --locked --workspace --features lab/seeded-bugs --no-fail-fast
 	target/release/levee lab verify --minutes 2
+	bench/instructions
 	tests/clients/run
 
 # The same with many more seeds in the simulated world, larger models, and every seeded bug (docs/TESTING.md) from three

@@ -1,11 +1,18 @@
-//! Nanoseconds that admission takes of an I/O that starts at once: `cargo run --release -p policies --example
-//! admission_cost`. The second number is the same loop without admission; what is said is the difference.
+//! What admission takes of an I/O that starts at once.
+//!
+//! ```sh
+//! cargo run --release -p policies --example admission_cost      # nanoseconds
+//! bench/instructions                                            # instructions, which no noise changes
+//! ```
+//!
+//! With a case and a number of I/Os it does only that, for `bench/instructions` to count.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement looks at the clock and prints")]
+#![allow(clippy::expect_used, reason = "a tool for the command line")]
 
 use std::hint::black_box;
 
 use base::levels::{Levels, Rate};
-use base::{Instant, SegmentId, VolumeId};
+use base::{Instant, Map, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, ClientId, Request};
 
 const IOS: u64 = 5_000_000;
@@ -17,24 +24,52 @@ fn request(number: u64) -> (Instant, Request) {
     (Instant(number * 4_000), Request { segment, bytes: 4096 })
 }
 
+/// Arrival and completion of so many I/Os.
+fn admit(ios: u64, with_levels: bool) {
+    let mut admission: Admission<()> = Admission::new(AdmissionSettings::default(), Instant::ZERO);
+    let base = Rate { iops: 50_000, bytes_per_sec: 400_000_000 };
+    for volume in (0..25).filter(|_| with_levels) {
+        admission.set_volume(Instant::ZERO, VolumeId(volume), ClientId(1), Levels { base, ..Levels::default() });
+    }
+    for number in 0..ios {
+        let (now, request) = request(number);
+        let _ = black_box(admission.submit(now, request, || ()));
+        admission.on_done(Instant(now.0 + 90_000 + number % 64 * 1000), now, request.bytes);
+    }
+}
+
+/// The same I/Os, each of which looks its segment up in a table: what admission is compared with.
+fn look_up(ios: u64) {
+    let table: Map<SegmentId, u64> = (0..ios.min(1000)).map(|number| (request(number).1.segment, number)).collect();
+    for number in 0..ios {
+        let _ = black_box(table.get(&request(number).1.segment));
+    }
+}
+
+/// The same I/Os, and nothing else.
+fn ask(ios: u64) {
+    for number in 0..ios {
+        let _ = black_box(request(number));
+    }
+}
+
 fn main() {
+    let mut given = std::env::args().skip(1);
+    if let Some(case) = given.next() {
+        let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
+        return match case.as_str() {
+            "admission" => admit(ios, false),
+            "levels" => admit(ios, true),
+            "table" => look_up(ios),
+            _ => ask(ios),
+        };
+    }
     for with_levels in [false, true] {
-        let mut admission: Admission<()> = Admission::new(AdmissionSettings::default(), Instant::ZERO);
-        let base = Rate { iops: 50_000, bytes_per_sec: 400_000_000 };
-        for volume in (0..25).filter(|_| with_levels) {
-            admission.set_volume(Instant::ZERO, VolumeId(volume), ClientId(1), Levels { base, ..Levels::default() });
-        }
         let begun = std::time::Instant::now();
-        for number in 0..IOS {
-            let (now, request) = request(number);
-            let _ = black_box(admission.submit(now, request, || ()));
-            admission.on_done(Instant(now.0 + 90_000 + number % 64 * 1000), now, request.bytes);
-        }
+        admit(IOS, with_levels);
         let with = begun.elapsed();
         let begun = std::time::Instant::now();
-        for number in 0..IOS {
-            black_box(request(number));
-        }
+        ask(IOS);
         let cost_ns = with.saturating_sub(begun.elapsed()).as_nanos() as f64 / IOS as f64;
         println!("{} levels: {cost_ns:.1} ns per I/O", if with_levels { "with" } else { "without" });
     }
