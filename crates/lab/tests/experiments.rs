@@ -10,7 +10,7 @@ fn look(name: &str, change: impl Fn(Point) -> Point) -> Vec<Row> {
     let points = (experiment.points)(&parameters).into_iter().take(4);
     let points = points.map(|point| change(Point { requests: 120_000, seed: 1, ..point }));
     let measured: Vec<(Point, Measured)> = points.map(|point| (point.clone(), point.measure())).collect();
-    (experiment.judge)(&measured)
+    (experiment.judge)(&parameters, &measured)
 }
 
 #[test]

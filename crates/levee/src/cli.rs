@@ -68,6 +68,9 @@ pub struct Run {
     /// A parameter other than in crates/lab/parameters; may be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub changes: Vec<String>,
+    /// Also with half and double of each parameter that the result depends on most: many times as long.
+    #[arg(long)]
+    pub neighbours: bool,
     /// Everything random depends on it.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Error, Map, Result};
-use lab::experiments::{self, Experiment, Measured, Parameters, Point, Report};
+use lab::experiments::{self, Experiment, Measured, Neighbour, Parameters, Point, Report};
 
 use crate::cli::Run;
 use crate::console;
@@ -30,7 +30,7 @@ pub fn run(options: Run) -> Result<()> {
     let mut missed = Vec::new();
     let mut known = Known::default();
     for experiment in chosen.into_iter().flatten() {
-        let report = measure(experiment, &parameters, &options, &mut known);
+        let report = measure(experiment, &parameters, &options, &mut known)?;
         match options.json {
             true => console::print_json(&report)?,
             false => console::print(&report.table()),
@@ -69,24 +69,37 @@ fn find(name: &str) -> Result<Vec<&'static Experiment>> {
 /// What was measured already, by everything that it depends on: some figures look at the same points.
 type Known = Map<String, Measured>;
 
-fn measure(experiment: &Experiment, parameters: &Parameters, options: &Run, known: &mut Known) -> Report {
+fn measure(experiment: &Experiment, parameters: &Parameters, options: &Run, known: &mut Known) -> Result<Report> {
     let requests = options.requests.unwrap_or(if options.quick { REQUESTS_QUICK } else { REQUESTS });
-    let points = (experiment.points)(parameters).into_iter();
-    let points: Vec<Point> = points.map(|point| Point { requests, seed: options.seed, ..point }).collect();
+    let seen: &[&str] = if options.neighbours { experiment.sensitive } else { &[] };
+    let near = seen.iter().map(|key| Parameters::neighbours(&options.changes, key)).collect::<Result<Vec<_>>>()?;
+    let near: Vec<(String, Parameters)> = near.into_iter().flatten().collect();
+    let points_of = |parameters: &Parameters| -> Vec<Point> {
+        let points = (experiment.points)(parameters).into_iter();
+        points.map(|point| Point { requests, seed: options.seed, ..point }).collect()
+    };
     let key = |point: &Point| format!("{:?}", Point { label: String::new(), ..point.clone() });
-    let new: Vec<Point> = points.iter().filter(|point| !known.contains_key(&key(point))).cloned().collect();
+    let all = std::iter::once(parameters).chain(near.iter().map(|(_, parameters)| parameters)).flat_map(points_of);
+    let new: Vec<Point> = all.filter(|point| !known.contains_key(&key(point))).collect();
     let measured = measure_all(&new);
     known.extend(new.iter().map(key).zip(measured));
-    let of = |point: &Point| known.get(&key(point)).cloned().unwrap_or_default();
-    let pairs: Vec<(Point, Measured)> = points.into_iter().map(|point| (point.clone(), of(&point))).collect();
-    Report {
+    let rows_of = |parameters: &Parameters| {
+        let of = |point: Point| (point.clone(), known.get(&key(&point)).cloned().unwrap_or_default());
+        let pairs: Vec<(Point, Measured)> = points_of(parameters).into_iter().map(of).collect();
+        (experiment.judge)(parameters, &pairs)
+    };
+    Ok(Report {
         name: experiment.name.to_owned(),
         title: experiment.title.to_owned(),
         requests,
         seed: options.seed,
         changes: options.changes.clone(),
-        rows: (experiment.judge)(&pairs),
-    }
+        rows: rows_of(parameters),
+        neighbours: near
+            .iter()
+            .map(|(change, parameters)| Neighbour { change: change.clone(), rows: rows_of(parameters) })
+            .collect(),
+    })
 }
 
 /// Each point on a thread of its own, as many at a time as there are processors.

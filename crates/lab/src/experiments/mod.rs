@@ -11,6 +11,7 @@
 //! Every parameter stands in one file, `parameters/nsdi26.toml`, which was written before the first result
 //! ([`parameters`]); a run may set others, and prints which.
 
+pub mod balance;
 pub mod load;
 pub mod nsdi26;
 pub mod parameters;
@@ -20,8 +21,11 @@ pub mod store;
 pub mod world;
 
 pub use parameters::Parameters;
-pub use report::{Report, Row};
+pub use report::{Neighbour, Report, Row};
 pub use world::{Measured, Point};
+
+/// Makes comparisons of what was measured.
+pub type Judge = fn(&Parameters, &[(Point, Measured)]) -> Vec<Row>;
 
 /// One figure.
 pub struct Experiment {
@@ -32,7 +36,9 @@ pub struct Experiment {
     /// Its points.
     pub points: fn(&Parameters) -> Vec<Point>,
     /// Compares what was measured at the points with what was printed.
-    pub judge: fn(&[(Point, Measured)]) -> Vec<Row>,
+    pub judge: Judge,
+    /// Parameters whose half and double are looked at, too.
+    pub sensitive: &'static [&'static str],
 }
 
 /// Every experiment.

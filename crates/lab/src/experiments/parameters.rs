@@ -29,6 +29,11 @@ pub struct Parameters {
     pub burst_sigma: f64,
     pub pause_factor: f64,
     pub hot_clients: u32,
+    pub clients: u32,
+    pub interval_ms: u64,
+    pub cheque_permille: u64,
+    pub hot_share_percent: u64,
+    pub calm_intervals: u64,
     pub long_burst_percent: u64,
     pub long_burst_ms: [u64; 2],
     pub underload_bytes_per_sec: u64,
@@ -75,11 +80,33 @@ impl Parameters {
         Ok(parameters)
     }
 
+    /// The same with half and with double of one of them.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such number, or no experiment with it.
+    pub fn neighbours(changes: &[String], key: &str) -> Result<[(String, Parameters); 2]> {
+        let table: toml::Table = FILE.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
+        let changed = changes.iter().filter_map(|change| change.parse::<toml::Table>().ok());
+        let value = changed.filter_map(|table| table.get(key).cloned()).next_back().or_else(|| table.get(key).cloned());
+        let Some(value) = value.and_then(|value| value.as_integer()) else {
+            return Err(Error::invalid(format!("{key} is not a number that can be halved")));
+        };
+        let with = |value: i64| {
+            let change = format!("{key}={value}");
+            let parameters = Parameters::with(&[changes, std::slice::from_ref(&change)].concat())?;
+            Ok((change, parameters))
+        };
+        Ok([with(value / 2)?, with(value * 2)?])
+    }
+
     fn check(&self) -> Result<()> {
         let is_sound = self.segments >= 4
             && (1..100).contains(&self.hot_percent)
             && (1..100).contains(&self.hot_load_percent)
             && self.depth > 0
+            && self.servers > 0
+            && (1..=self.segments * self.servers as u32 / 4).contains(&self.clients)
+            && self.interval_ms > 0
             && self.limit_bytes_per_sec > 0
             && self.service_bytes_per_sec > self.limit_bytes_per_sec / 2
             && self.burst_percent[0] <= self.burst_percent[1]
@@ -109,6 +136,19 @@ mod tests {
         assert_eq!((other.depth, other.burst_percent), (7, [110, 110]));
         for wrong in ["dept=7", "depth", "depth=\"x\"", "segments=1"] {
             assert!(Parameters::with(&[wrong.to_owned()]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn neighbours_are_half_and_double_of_what_is_set() {
+        let [half, double] = Parameters::neighbours(&["depth=10".to_owned()], "depth").unwrap();
+        assert_eq!((half.0.as_str(), half.1.depth, double.1.depth), ("depth=5", 5, 20));
+        assert_eq!(Parameters::neighbours(&[], "interval_ms").unwrap()[1].1.interval_ms, 20);
+        assert!(Parameters::neighbours(&[], "tasks").is_err() && Parameters::neighbours(&[], "none").is_err());
+        for experiment in crate::experiments::ALL {
+            for key in experiment.sensitive {
+                assert!(Parameters::neighbours(&[], key).is_ok(), "{}: {key}", experiment.name);
+            }
         }
     }
 }

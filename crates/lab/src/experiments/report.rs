@@ -29,6 +29,14 @@ impl Row {
         (self.band[0]..=self.band[1]).contains(&self.measured)
     }
 
+    /// What was measured, as tables have it.
+    pub fn value(&self) -> String {
+        match self.unit {
+            "" => format!("{:.2}", self.measured),
+            unit => format!("{:.1}{unit}", self.measured),
+        }
+    }
+
     /// The verdict in words: a result on the good side of a reduction's band is said to be that.
     pub fn verdict(&self) -> &'static str {
         match self.is_met() {
@@ -54,6 +62,17 @@ pub struct Report {
     pub changes: Vec<String>,
     /// The comparisons.
     pub rows: Vec<Row>,
+    /// The same with half and double of what the result depends on most.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// What an experiment finds with another parameter.
+#[derive(Clone, Debug, Serialize)]
+pub struct Neighbour {
+    /// `key=value`.
+    pub change: String,
+    /// The comparisons, in the order of the report's.
+    pub rows: Vec<Row>,
 }
 
 impl Report {
@@ -74,14 +93,29 @@ impl Report {
             "\n| what | paper | measured | band | verdict | values |\n| --- | --- | ---: | --- | --- | --- |"
         );
         for row in &self.rows {
-            let Row { what, printed, measured, detail, band: [low, high], unit, .. } = row;
-            let verdict = row.verdict();
-            let _ = writeln!(
-                text,
-                "| {what} | {printed} | {measured:.1}{unit} | {low} to {high}{unit} | {verdict} | {detail} |"
-            );
+            let Row { what, printed, detail, band: [low, high], unit, .. } = row;
+            let (value, verdict) = (row.value(), row.verdict());
+            let _ = writeln!(text, "| {what} | {printed} | {value} | {low} to {high}{unit} | {verdict} | {detail} |");
+        }
+        if !self.neighbours.is_empty() {
+            self.write_neighbours(&mut text);
         }
         text
+    }
+
+    /// Rows down, parameters across; what is outside of its band is in bold.
+    fn write_neighbours(&self, text: &mut String) {
+        let changes: Vec<&str> = self.neighbours.iter().map(|neighbour| neighbour.change.as_str()).collect();
+        let lines = "---: | ".repeat(changes.len() + 1);
+        let _ = writeln!(text, "\n| what | usual | {} |\n| --- | {}", changes.join(" | "), lines.trim_end());
+        for (number, row) in self.rows.iter().enumerate() {
+            let of = |row: &Row| match row.verdict() {
+                "missed" => format!("**{}**", row.value()),
+                _ => row.value(),
+            };
+            let others = self.neighbours.iter().map(|neighbour| neighbour.rows.get(number).map_or("".into(), of));
+            let _ = writeln!(text, "| {} | {} | {} |", row.what, of(row), others.collect::<Vec<_>>().join(" | "));
+        }
     }
 
     /// The rows as comma-separated values.
@@ -172,7 +206,10 @@ mod tests {
             seed: 1,
             changes: vec!["depth=1".into()],
             rows: vec![row(-80.0), row(-10.0)],
+            neighbours: vec![Neighbour { change: "depth=2".into(), rows: vec![row(-20.0), row(-75.0)] }],
         };
+        assert!(report.table().contains("| what | usual | depth=2 |\n| --- | ---: | ---: |"), "{}", report.table());
+        assert!(report.table().contains("| P99 of <steady> | -80.0% | **-20.0%** |"));
         assert!(!report.is_met() && report.table().contains("| -80.0% | -99 to -70% | met |"));
         assert!(report.csv().contains("\"1 to 2 \"\"ms\"\"\"") && report.csv().lines().count() == 3);
         let svg = report.svg();

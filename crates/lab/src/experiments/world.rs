@@ -151,6 +151,10 @@ impl Point {
     fn options(&self) -> server::Options {
         let mut admission = AdmissionSettings {
             throttle: self.throttle,
+            interval: Duration::from_millis(self.parameters.interval_ms),
+            cheque_permille: self.parameters.cheque_permille,
+            hot_share_percent: self.parameters.hot_share_percent,
+            calm_intervals: self.parameters.calm_intervals,
             limit_bytes_per_sec: self.parameters.limit_bytes_per_sec,
             estimator: EstimatorSettings {
                 service_bytes_per_sec: self.parameters.service_bytes_per_sec,
