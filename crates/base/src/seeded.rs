@@ -93,7 +93,6 @@ pub const ALL: &[SeededBug] = &[
         &["write error", "kill"],
     ),
     bug(13, "name-not-synced", "A new file is used before its name is durable.", &["power loss"]),
-    rare(13, "sync-error-ignored", "A directory sync that failed counts as done.", &["sync error", "power loss"]),
     bug(13, "dump-before-data", "A dump record goes out before the blocks that it names are durable.", &["kill"]),
     rare(
         14,

@@ -180,8 +180,7 @@ impl Directory {
 
     /// Makes the names of its files durable.
     pub(crate) async fn sync_names(&self) -> io::Result<()> {
-        let synced = self.handle.sync_directory(&self.files()).await;
-        synced.or_else(|error| if is_on("sync-error-ignored") { Ok(()) } else { Err(error) })
+        self.handle.sync_directory(&self.files()).await
     }
 
     /// Writes what the store's directories agree on, durably.
