@@ -1,15 +1,17 @@
 //! The layer check: the house of docs/ARCHITECTURE.md stands as crates/layers.toml draws it.
 //!
-//! Three parts, each a list of sentences that say what is wrong (empty: nothing):
+//! Four parts, each a list of sentences that say what is wrong (empty: nothing):
 //! - [`graph`]: `cargo metadata` against `uses` of each crate, imports strictly downward;
 //! - [`sources`]: only the modules in `[os] allowed` touch files, sockets, threads, clocks, tokio or libc;
-//! - [`lints`]: each crate takes the workspace's lints, and clippy.toml forbids what it must.
+//! - [`lints`]: each crate takes the workspace's lints, and clippy.toml forbids what it must;
+//! - [`corpora`]: each fuzz target has a stored corpus, where `cargo test` replays it.
 //!
 //! [`seeded`] asks besides that the mutation check and the code name the same bugs.
 //!
 //! Two small trees under `tests/fixtures/layers` keep the check itself honest: `good` has nothing wrong, `bad` has one
 //! of everything.
 
+mod corpora;
 mod graph;
 mod lints;
 mod seeded;
@@ -50,6 +52,7 @@ fn check(root: &Path) -> Vec<String> {
     let mut wrong = graph::check(root, &layers);
     wrong.extend(sources::check(root, &layers));
     wrong.extend(lints::check(root, &layers));
+    wrong.extend(corpora::check(root, &layers));
     wrong
 }
 
@@ -93,6 +96,9 @@ fn a_tree_that_breaks_every_rule_fails_for_each() {
         "clippy.toml does not forbid the type std::collections::HashMap",
         "clippy.toml gives no reason for std::time::Instant::now",
         "Cargo.toml: [workspace.lints] must deny clippy.disallowed_types",
+        "roof: fuzz::anything_holds has no corpus in crates/roof/src/__fuzz__/fuzz__anything_holds; \
+            make one: scripts/fuzz roof fuzz::anything_holds",
+        "crates/roof/src/__fuzz__/fuzz__gone belongs to no fuzz target: move it to where its target is",
     ];
     for sentence in expected {
         assert!(wrong.iter().any(|found| found == sentence), "missing: {sentence}\nfound:\n{}", wrong.join("\n"));
