@@ -102,7 +102,7 @@ impl Core {
             decided_through: LogSequence(0),
             rejected: self.rejected.borrow().clone(),
             replay: self.fusion.replay_start(|id| self.dumped_through(id)),
-            dropped: self.dropped.borrow_mut().still_needed(&self.store),
+            dropped: self.dropped.borrow_mut().still_needed(&self.store, from),
             segments: segments.collect(),
         }
     }

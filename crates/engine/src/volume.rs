@@ -4,24 +4,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{Error, FileId, Result, VolumeId};
+use base::{Error, FileId, LogSequence, Result, VolumeId};
 use files::{FileInfo, FileKind, Store};
 
 use crate::core::{Core, Stage};
 use crate::transaction::Record;
 
-/// Volumes that were dropped and whose records may still stand in a journal, each with the journals that existed
-/// when it was dropped: with the last of them it is forgotten.
+/// Volumes that were dropped and whose records may still stand in a journal or in the transaction log.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
-    volumes: BTreeMap<VolumeId, BTreeSet<FileId>>,
+    volumes: BTreeMap<VolumeId, Remains>,
+}
+
+/// Where records of a dropped volume may stand: with the last of these it is forgotten.
+#[derive(Debug)]
+struct Remains {
+    /// The journals that existed when it was dropped.
+    journals: BTreeSet<FileId>,
+    /// The first record of the transaction log that knows of the drop. One before it may name the volume and come
+    /// after the drop in the log: it was on its way when the drop became durable.
+    known_from: LogSequence,
 }
 
 impl Dropped {
     /// What a recovery found: any of the journals among `files` may name the volumes.
-    pub(crate) fn restore(&mut self, volumes: impl Iterator<Item = VolumeId>, files: &[FileInfo]) {
+    pub(crate) fn restore(
+        &mut self,
+        volumes: impl Iterator<Item = VolumeId>,
+        files: &[FileInfo],
+        known_from: LogSequence,
+    ) {
         let journals = journals(files);
-        self.volumes.extend(volumes.map(|volume| (volume, journals.clone())));
+        self.volumes.extend(volumes.map(|volume| (volume, Remains { journals: journals.clone(), known_from })));
     }
 
     /// Whether the volume was dropped.
@@ -29,18 +43,18 @@ impl Dropped {
         self.volumes.contains_key(&volume)
     }
 
-    fn add(&mut self, volume: VolumeId, store: &Store) {
-        self.volumes.insert(volume, journals(&store.list()));
+    fn add(&mut self, volume: VolumeId, store: &Store, known_from: LogSequence) {
+        self.volumes.insert(volume, Remains { journals: journals(&store.list()), known_from });
     }
 
-    /// The volumes that a checkpoint has to name.
-    pub(crate) fn still_needed(&mut self, store: &Store) -> Vec<VolumeId> {
+    /// The volumes that a checkpoint has to name, after which the log is replayed from `from` on.
+    pub(crate) fn still_needed(&mut self, store: &Store, from: LogSequence) -> Vec<VolumeId> {
         if is_on("dropped-volume-forgotten") {
             self.volumes.clear();
         }
-        self.volumes.retain(|_, journals| {
+        self.volumes.retain(|_, Remains { journals, known_from }| {
             journals.retain(|journal| store.info(*journal).is_some());
-            !journals.is_empty()
+            !journals.is_empty() || from < *known_from
         });
         self.volumes.keys().copied().collect()
     }
@@ -59,7 +73,7 @@ impl Core {
         let _deletion = self.fullness.begin_deletion();
         let core = self.clone();
         let apply = move |_| {
-            core.dropped.borrow_mut().add(volume, &core.store);
+            core.dropped.borrow_mut().add(volume, &core.store, core.log.next_sequence());
             let mut segments = core.segments.borrow_mut();
             segments.retain(|id, segment| {
                 let keep = id.volume != volume;

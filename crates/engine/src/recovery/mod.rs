@@ -168,7 +168,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         maintenance: RefCell::default(),
         options,
     });
-    core.dropped.borrow_mut().restore(replay.dropped.iter().copied(), &files_before);
+    core.dropped.borrow_mut().restore(replay.dropped.iter().copied(), &files_before, scanned.next);
 
     first_checkpoint(&core, scanned.next).await?;
     found.took_ns = handle.now().nanos_since(started);

@@ -10,6 +10,7 @@ use super::*;
 use crate::Engine;
 use crate::index::{Entry, TableInfo};
 use crate::transaction::{Checkpoint, ScannedLog, SegmentCheckpoint};
+use crate::volume::Dropped;
 
 const ID: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
 
@@ -142,6 +143,32 @@ fn a_dropped_volume_stays_dropped() {
     assert_eq!(replayed.segments.keys().copied().collect::<Vec<_>>(), [other]);
     assert!(replayed.effects.is_empty() && replayed.dropped.contains(&ID.volume));
     assert_eq!(replayed.segments[&other].tables.covers, LogSequence(1));
+}
+
+/// Garbage collection logs what it moved of a segment that was dropped meanwhile, and the checkpoint behind it has
+/// forgotten the volume already.
+#[test]
+fn what_was_moved_of_a_forgotten_volume_does_not_bring_it_back() {
+    let entries = vec![Entry::data(7, SegmentSequence(3), FileId(10), 0, 0)];
+    let replayed = replay(
+        Checkpoint { from: LogSequence(5), ..Checkpoint::default() },
+        vec![
+            (5, Record::Relocate { segment: ID, epoch: Epoch(1), entries }),
+            (6, Record::DropFile { segment: ID, file: FileId(10) }),
+        ],
+    );
+    assert!(replayed.segments.is_empty() && replayed.effects.is_empty());
+}
+
+#[test]
+fn a_volume_is_forgotten_when_no_journal_and_no_record_on_its_way_can_name_it() {
+    let world = World::new(1);
+    let node = world.add_node(NodeOptions::default());
+    let store = Memory::new(1, MemoryOptions::default()).open(&world.start_loop(node));
+    let mut dropped = Dropped::default();
+    dropped.restore([ID.volume].into_iter(), &[], LogSequence(7));
+    assert_eq!(dropped.still_needed(&store, LogSequence(6)), [ID.volume]);
+    assert_eq!(dropped.still_needed(&store, LogSequence(7)), []);
 }
 
 async fn write(engine: &Engine, offset: u64, byte: u8, len: usize) {
