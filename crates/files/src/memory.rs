@@ -82,6 +82,8 @@ struct State {
     in_flight: BTreeMap<u64, Append>,
     append_faults: VecDeque<(Option<FileKind>, AppendFault)>,
     read_faults: Vec<(FileId, Option<u8>, Range<u64>)>,
+    /// So many deletions fail.
+    deletion_faults: usize,
     statistics: Statistics,
 }
 
@@ -118,6 +120,7 @@ impl Memory {
             in_flight: BTreeMap::new(),
             append_faults: VecDeque::new(),
             read_faults: Vec::new(),
+            deletion_faults: 0,
             statistics: Statistics::default(),
         })))
     }
@@ -153,6 +156,11 @@ impl Memory {
     /// Makes the next `count` appends (of `kind` only, if given) fail with `Io`.
     pub fn fail_appends(&self, kind: Option<FileKind>, count: usize, fault: AppendFault) {
         self.0.borrow_mut().append_faults.extend(std::iter::repeat_n((kind, fault), count));
+    }
+
+    /// Makes the next `count` deletions fail with `Io`.
+    pub fn fail_deletions(&self, count: usize) {
+        self.0.borrow_mut().deletion_faults = count;
     }
 
     /// Makes reads that touch `range` of a file (in one copy, or in all) fail with `Io`, until
@@ -199,6 +207,7 @@ impl Memory {
         let mut state = self.0.borrow_mut();
         state.append_faults.clear();
         state.read_faults.clear();
+        state.deletion_faults = 0;
     }
 }
 
@@ -541,6 +550,10 @@ impl FileEngine for Engine {
 
     fn delete(&self, file: FileId) -> LocalBoxFuture<'_, Result<()>> {
         self.change(move |state| {
+            if state.deletion_faults > 0 {
+                state.deletion_faults -= 1;
+                return Err(Error::io(format!("deleting file {file} failed")));
+            }
             state.delete(file);
             Ok(())
         })

@@ -135,6 +135,32 @@ fn journals_rotate_fill_up_and_are_trimmed() {
     assert_eq!(rig.journals(), 0);
 }
 
+/// Whoever waits for a file brings nothing to dump, so no dump comes that would delete the file as well.
+#[test]
+fn a_deletion_that_failed_is_asked_for_again_while_writers_wait() {
+    let rig = Rig::new(9, JournalOptions { files_max: 2, ..journal_options() });
+    for sequence in 1..=12 {
+        rig.submit(write(0, sequence, 0, 200 * KIB as usize));
+        rig.world.run_for(Duration::from_millis(1));
+    }
+    assert_eq!((rig.told.borrow().len(), rig.engine.pressure()), (10, JournalPressure::Full), "two writers wait");
+    rig.disk.fail_deletions(3);
+    let trims = Rc::new(Cell::new(0));
+    let (engine, count) = (rig.engine.clone(), trims.clone());
+    let relieving = async move {
+        loop {
+            let pressed = engine.pressure_event().wait();
+            engine.trim(|_| SegmentSequence(10)).await;
+            count.set(count.get() + 1);
+            pressed.await;
+        }
+    };
+    rig.handle.spawn(runtime::Class::Io, "relief", relieving).detach();
+    rig.settle();
+    rig.world.run_for(Duration::from_secs(3600));
+    assert!((4..10).contains(&trims.get()), "{} trims, and none without need", trims.get());
+}
+
 #[test]
 fn a_failed_append_is_written_again_into_a_new_file() {
     for fault in [AppendFault::Lost, AppendFault::Landed, AppendFault::Torn] {

@@ -20,6 +20,7 @@
 //! [`JournalWriter::end_files`] seals what takes no more appends; [`JournalWriter::trim`] deletes what is dumped, which
 //! lets `ensure_file` go on; [`JournalWriter::close`] ends everything.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::JOURNAL_APPEND_MAX;
@@ -38,6 +39,8 @@ const FILE_TRIES_MAX: u32 = 3;
 const FILE_RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long the creation of a file that nobody waits for yet rests after it failed.
 const PREPARE_PAUSE: Duration = Duration::from_secs(1);
+/// How long a deletion that failed rests. Where writers wait for the file, no dump may be left that would try it again.
+const TRIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// The files of one journal.
 pub(super) struct JournalFiles {
@@ -51,6 +54,8 @@ pub(super) struct JournalFiles {
     prepare_at: Instant,
     /// Somebody waits for a file, and `files_max` forbids it.
     starved: bool,
+    /// A deletion failed; whoever relieves the pressure is asked again in a while.
+    trim_rests: bool,
     /// Why no file is trimmed any more: who waits for one waits in vain.
     ended: Option<Error>,
     /// No file is opened any more.
@@ -79,6 +84,7 @@ impl JournalFiles {
             creating: false,
             prepare_at: Instant::ZERO,
             starved: false,
+            trim_rests: false,
             ended: None,
             closed: false,
             ordinal: 0,
@@ -263,12 +269,27 @@ impl JournalWriter {
                 }
             }
             if let Err(error) = deleted {
-                tracing::warn!(%error, "a journal file could not be deleted; it is tried again after the next dump");
-                return;
+                tracing::warn!(%error, "a journal file could not be deleted; it is tried again");
+                return self.trim_later();
             }
             self.ensure_file(false);
             self.settle();
         }
+    }
+
+    /// Says after a pause that the journal is still under pressure, if it is.
+    fn trim_later(&self) {
+        if std::mem::replace(&mut self.0.state.borrow_mut().files.trim_rests, true) {
+            return;
+        }
+        let (this, handle) = (Rc::downgrade(&self.0), self.0.handle.clone());
+        let resting = async move {
+            handle.sleep(TRIM_PAUSE).await;
+            let Some(this) = this.upgrade().map(JournalWriter) else { return };
+            this.0.state.borrow_mut().files.trim_rests = false;
+            this.note_pressure(true);
+        };
+        self.0.handle.spawn(Class::Io, "journal trim", resting).detach();
     }
 
     /// See [`crate::fusion::FusionWriteEngine::oldest_undumped`].
