@@ -5,32 +5,28 @@
 //! its effect applied to memory and its waiter told. So what memory holds is always a prefix of the log (the effect
 //! of large writes, which wait for their data too, excepted), and a checkpoint can name the position it stands for.
 //!
-//! A file that failed takes no more: it is sealed at the end of the last record that retired from it, and the
-//! records behind that are written again to a new file under the same sequences. The seal makes their first try
-//! invisible, so no record is ever there twice. Only when that fails again and again is the log **broken**.
-//!
 //! Names: `durable_through` is the highest sequence up to which everything is complete: records, and the data of
 //! large writes. It travels in every header, and tells a recovery which large writes need no proof.
+//!
+//! How it gets from one file to the next, and what becomes of a file that failed, is in [`rotation`].
+
+mod rotation;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::time::Duration;
 
 use base::seeded::is_on;
 use base::{Error, FileId, Histogram, Instant, LogSequence, Result, SegmentId};
-use files::{CreateOptions, FileKind, FileWriter, LocalBoxFuture, Redundancy, Store};
+use files::{FileWriter, LocalBoxFuture, Store};
 use runtime::sync::{Event, Receiver, Sender, oneshot};
 use runtime::{Class, Handle};
 
 use super::codec::{Header, encode, encode_body, kind_of, padded_len};
 use super::{FrozenAt, Record, Relocating, TransactionSink};
 
-/// How often a new file is tried before the log is broken; the pauses between double from [`RETRY_PAUSE`].
-const ATTEMPTS_MAX: u32 = 10;
 /// Files at most, before [`TransactionLog::room`] holds back what can wait for a checkpoint.
 const FILES_MAX: usize = 4;
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// How the log keeps its files.
 #[derive(Clone, Copy, Debug)]
@@ -316,40 +312,6 @@ impl TransactionLog {
         }
     }
 
-    /// Deletes the files whose records are all below `position`, which a durable checkpoint made unneeded.
-    ///
-    /// # Errors
-    /// `Io`: the files that are left are deleted by the next call.
-    pub async fn trim(&self, position: LogSequence) -> Result<()> {
-        loop {
-            let oldest = {
-                let state = self.0.state.borrow();
-                match (state.files.front(), state.files.get(1)) {
-                    (Some(oldest), Some(second)) if second.first <= position => oldest.file,
-                    _ => return Ok(()),
-                }
-            };
-            self.0.store.delete(oldest).await?;
-            let mut state = self.0.state.borrow_mut();
-            if state.files.front().is_some_and(|front| front.file == oldest) {
-                state.files.pop_front();
-            }
-            drop(state);
-            self.0.changed.notify();
-        }
-    }
-
-    /// Opens the first file, and the spare one if there is space, so that no later call has to wait for them.
-    ///
-    /// # Errors
-    /// `Full`, `Io`.
-    pub async fn prepare(&self) -> Result<()> {
-        let writer = self.create(self.0.options.file_bytes).await?;
-        self.begin_file(writer);
-        self.refill_spare().await;
-        Ok(())
-    }
-
     /// Takes no more records, waits for those in flight, and seals the file behind the last one. So the next start
     /// knows where the log ends: what is missing before that is no torn tail.
     ///
@@ -382,29 +344,6 @@ impl TransactionLog {
             Some(spare) => self.0.store.delete(spare.id()).await,
             None => Ok(()),
         }
-    }
-
-    async fn create(&self, capacity: u64) -> Result<FileWriter> {
-        let options = CreateOptions {
-            kind: FileKind::Transaction,
-            capacity,
-            redundancy: Redundancy::Copies(self.0.options.copies),
-            prepared: true,
-            epoch: crate::EPOCH,
-        };
-        self.0.store.create(options).await.map_err(|error| error.context("opening a transaction file"))
-    }
-
-    fn begin_file(&self, writer: FileWriter) {
-        let mut state = self.0.state.borrow_mut();
-        assert_eq!(state.in_flight, 0, "a new file begins when the old one is quiet");
-        let first = state.slots.front().map_or(state.next, |slot| slot.sequence);
-        state.files.push_back(LogFile { file: writer.id(), first });
-        state.retired_end = 0;
-        state.writer = Some(writer);
-        state.rotations += 1;
-        drop(state);
-        self.0.rotated.notify();
     }
 
     /// Submits what waits for the disk, as far as the present file has room.
@@ -488,85 +427,6 @@ impl TransactionLog {
             (slot.apply)(slot.sequence);
             slot.waiter.send(Ok(slot.sequence));
         }
-    }
-
-    /// Goes on in a new file with room for a record of `len` bytes, once the present one is quiet.
-    async fn rotate(&self, len: u64) {
-        while self.0.state.borrow().in_flight > 0 {
-            self.0.changed.wait().await;
-        }
-        let mut pause = RETRY_PAUSE;
-        for attempt in 1.. {
-            match self.try_rotate(len).await {
-                Ok(writer) => {
-                    self.begin_file(writer);
-                    self.0.state.borrow_mut().opening = false;
-                    break;
-                }
-                Err(error) if attempt < ATTEMPTS_MAX => {
-                    tracing::warn!(%error, attempt, "the transaction log cannot go on yet");
-                    self.0.handle.sleep(pause).await;
-                    pause *= 2;
-                }
-                // Whatever the reason was, no discard mends it.
-                Err(error) => {
-                    return self
-                        .on_broken(Error::io(format!("the transaction log is broken, restart the store: {error}")));
-                }
-            }
-        }
-        self.0.changed.notify();
-        self.write_waiting();
-        self.refill_spare().await;
-    }
-
-    async fn try_rotate(&self, len: u64) -> Result<FileWriter> {
-        let failed = {
-            let mut state = self.0.state.borrow_mut();
-            // What landed behind a hole is cut off by the seal, and written again.
-            for slot in &mut state.slots {
-                slot.progress = Progress::Waiting;
-            }
-            let end = state.retired_end;
-            state.writer.as_ref().filter(|writer| writer.has_failed()).map(|writer| (writer.id(), end))
-        };
-        if let Some((file, end)) = failed {
-            self.0.store.seal(file, end).await?;
-            self.0.state.borrow_mut().writer = None;
-        }
-        let spare = {
-            let mut state = self.0.state.borrow_mut();
-            match &state.spare {
-                Some(spare) if spare.room() >= len => state.spare.take(),
-                _ => None,
-            }
-        };
-        match spare {
-            Some(spare) => Ok(spare),
-            None => self.create(self.0.options.file_bytes.max(len)).await,
-        }
-    }
-
-    async fn refill_spare(&self) {
-        if self.0.state.borrow().spare.is_some() || self.0.state.borrow().closed {
-            return;
-        }
-        match self.create(self.0.options.file_bytes).await {
-            Ok(spare) => self.0.state.borrow_mut().spare = Some(spare),
-            Err(error) => tracing::debug!(%error, "no spare transaction file"),
-        }
-    }
-
-    fn on_broken(&self, error: Error) {
-        tracing::error!(%error, "no more writes");
-        let slots = {
-            let mut state = self.0.state.borrow_mut();
-            state.broken = Some(error.clone());
-            std::mem::take(&mut state.slots)
-        };
-        slots.into_iter().for_each(|slot| slot.waiter.send(Err(error.clone())));
-        self.0.changed.notify();
-        self.0.broke.notify();
     }
 }
 

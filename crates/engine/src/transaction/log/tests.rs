@@ -1,7 +1,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{KIB, Prng, SegmentId, SegmentSequence, VolumeId};
+use files::FileKind;
 use files::memory::{AppendFault, Memory, MemoryOptions};
 use runtime::sim::{NodeOptions, World};
 
