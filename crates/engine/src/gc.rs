@@ -256,7 +256,8 @@ impl Gc {
             pass = stepped;
             if let Err(error) = result {
                 pass.abandon().await;
-                return Err(error);
+                // With its segment the pass has lost its purpose, and nothing failed.
+                return if self.0.index.contains(segment) { Err(error) } else { Ok(()) };
             }
             self.pace(pass.take_moved_bytes()).await;
         }

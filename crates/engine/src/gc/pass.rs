@@ -147,6 +147,7 @@ impl Pass {
                 return Err(error.context("moving live blocks"));
             }
         };
+        check_segment(&gc, segment)?;
         let place = |(index, entry): (u64, &Entry)| entry.relocated(file, offset + index * BLOCK);
         let moved: Vec<Entry> = (0..).zip(entries).map(place).collect();
         let record = Record::Relocate { segment, epoch: gc.0.options.epoch, entries: moved.clone() };
@@ -236,6 +237,11 @@ impl Pass {
             created => (created?, expected),
         };
         let file = writer.id();
+        if let Err(gone) = check_segment(&self.gc, self.segment) {
+            // Nothing names it yet.
+            self.gc.0.index.files().delete_in_background(vec![file]);
+            return Err(gone);
+        }
         self.gc.0.garbage.opened(self.segment, file, capacity);
         self.gc.0.garbage.set_origin(file, self.generation, self.written_at);
         self.destination = Some(Destination { writer, is_in_doubt: false });
@@ -268,6 +274,18 @@ impl Pass {
         self.gc.0.garbage.counted(self.segment, self.stale_before, &self.closed, &self.live_blocks);
         let dead = self.closed.iter().filter(|file| self.victims.contains(file) && !self.stuck.contains(file));
         dead.copied().collect()
+    }
+}
+
+/// To be asked after each await before something is logged: a record of a segment that was dropped would bring it back
+/// at a start, when a checkpoint has forgotten the volume.
+///
+/// # Errors
+/// `NotFound`: it was dropped, with all of its files.
+fn check_segment(gc: &Gc, segment: SegmentId) -> Result<()> {
+    match gc.0.index.contains(segment) {
+        true => Ok(()),
+        false => Err(Error::not_found(format!("segment {segment} was dropped"))),
     }
 }
 

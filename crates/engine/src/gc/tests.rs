@@ -429,6 +429,33 @@ fn a_dropped_volume_leaves_nothing() {
     });
 }
 
+/// Whatever a pass is about when its volume is dropped, it logs nothing about it any more.
+#[test]
+fn a_pass_over_a_dropped_segment_is_silent() {
+    let mut moved = 0;
+    for seed in 0..40 {
+        moved += run(seed, move |handle| async move {
+            let life = Life::new(&handle, seed, small());
+            let tasks = life.index.spawn_maintenance(Rc::new(life.log.clone()));
+            let collector = life.gc.spawn();
+            let writer = handle.spawn(Class::Io, "writer", overwrite(life.clone(), Prng::new(seed), 1_000));
+            handle.sleep(Duration::from_millis(50) + Duration::from_micros(seed * 487)).await;
+            drop(writer);
+            while life.log.in_flight() > 0 {
+                handle.sleep(Duration::from_micros(10)).await;
+            }
+            let before = life.log.records();
+            life.index.drop_volume(SEGMENT.volume);
+            handle.sleep(Duration::from_millis(50)).await;
+            drop((tasks, collector));
+            let after = life.log.records();
+            assert_eq!(after.len(), before.len(), "seed {seed}: {:?}", &after[before.len()..]);
+            before.iter().filter(|(_, record)| matches!(record, Record::Relocate { .. })).count()
+        });
+    }
+    assert!(moved > 0, "no pass was under way");
+}
+
 /// Bytes that writes and GC wrote, by what writes wrote, in a store of which `live_percent` are live.
 fn write_amplification(seed: u64, live_percent: u64, mut next: impl FnMut(&mut Prng, u32) -> u32 + 'static) -> f64 {
     run(seed, move |handle| async move {

@@ -289,6 +289,11 @@ impl Index {
         segment.tables().iter().all(|table| table.references_are_counted())
     }
 
+    /// Whether anything is known of `segment`; not any more once its volume was dropped.
+    pub fn contains(&self, segment: SegmentId) -> bool {
+        self.segment(segment).is_some()
+    }
+
     /// The tables of `segment`, for a checkpoint.
     pub fn tables(&self, segment: SegmentId) -> SegmentTables {
         self.segment(segment).map(|segment| segment.manifest()).unwrap_or_default()

@@ -77,12 +77,6 @@ impl Replay {
             self.segments.retain(|id, _| id.volume != *volume);
         }
         let Some(id) = record.segment().filter(|id| !self.dropped.contains(&id.volume)) else { return };
-        let moves_or_drops = matches!(record, Record::Relocate { .. } | Record::DropFile { .. });
-        if moves_or_drops && !self.segments.contains_key(&id) {
-            // Garbage collection was still at work on a segment that was dropped, and whose volume the checkpoint has
-            // forgotten: what it moved is nobody's. Of any other segment something else is known before.
-            return;
-        }
         let covers = self.from;
         let segment = self.segments.entry(id).or_insert_with(|| ReplayedSegment {
             tables: SegmentTables { tables: Vec::new(), covers },

@@ -145,21 +145,6 @@ fn a_dropped_volume_stays_dropped() {
     assert_eq!(replayed.segments[&other].tables.covers, LogSequence(1));
 }
 
-/// Garbage collection logs what it moved of a segment that was dropped meanwhile, and the checkpoint behind it has
-/// forgotten the volume already.
-#[test]
-fn what_was_moved_of_a_forgotten_volume_does_not_bring_it_back() {
-    let entries = vec![Entry::data(7, SegmentSequence(3), FileId(10), 0, 0)];
-    let replayed = replay(
-        Checkpoint { from: LogSequence(5), ..Checkpoint::default() },
-        vec![
-            (5, Record::Relocate { segment: ID, epoch: Epoch(1), entries }),
-            (6, Record::DropFile { segment: ID, file: FileId(10) }),
-        ],
-    );
-    assert!(replayed.segments.is_empty() && replayed.effects.is_empty());
-}
-
 #[test]
 fn a_volume_is_forgotten_when_no_journal_and_no_record_on_its_way_can_name_it() {
     let world = World::new(1);
