@@ -6,23 +6,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 #![allow(clippy::disallowed_methods, reason = "the clock outside of the simulated worlds gives new seeds")]
 
-use std::time::{SystemTime, UNIX_EPOCH};
+mod seeds;
 
 use lab::bugs::{SEEDS_MAX, Survey, subset};
 use lab::verify::panics;
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
-fn new_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64 % 1_000_000_000_000
-}
-
 #[test]
 fn some_seeded_bugs_are_noticed() {
-    let base = number("LEVEE_BASE").unwrap_or_else(new_seed);
-    let bugs = subset(number("LEVEE_BUGS").unwrap_or(4) as usize, base);
+    let base = seeds::base();
+    let bugs = subset(seeds::number("LEVEE_BUGS").unwrap_or(4) as usize, base);
     println!("{} bugs, seeds from {base}", bugs.len());
     // Each in a world of its own: a thread has one bug at most.
     panics::remember();

@@ -5,17 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 #![allow(clippy::disallowed_methods, reason = "the clock outside of the simulated worlds gives new seeds")]
 
-use std::time::{SystemTime, UNIX_EPOCH};
+mod seeds;
 
 use lab::verify::{Coverage, FaultKind, Plan, run};
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
-fn new_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64 % 1_000_000_000_000
-}
 
 #[test]
 fn the_same_seed_is_the_same_run() {
@@ -36,8 +28,8 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn some_seeds() {
-    let base = number("LEVEE_BASE").unwrap_or_else(new_seed);
-    let seeds = number("LEVEE_SEEDS").unwrap_or(40).min(300);
+    let base = seeds::base();
+    let seeds = seeds::number("LEVEE_SEEDS").unwrap_or(40).min(300);
     println!("{seeds} seeds from {base}");
     let mut coverage = Coverage::default();
     for seed in base..base + seeds {

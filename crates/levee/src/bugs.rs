@@ -5,7 +5,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::seeded::{self, SeededBug};
 use base::{Error, Result};
@@ -14,6 +13,7 @@ use lab::verify::panics;
 
 use crate::cli::Bugs;
 use crate::console;
+use crate::verify::new_seed;
 
 /// Hunts for the bugs that were asked for, and prints a table.
 ///
@@ -21,8 +21,7 @@ use crate::console;
 /// `Corrupt` if one was not caught from every start, `Invalid` for a name that no bug has.
 pub fn run(options: Bugs) -> Result<()> {
     panics::remember();
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let base = options.base.unwrap_or(clock.as_nanos() as u64 / 1000 % 1_000_000_000_000);
+    let base = options.base.unwrap_or_else(new_seed);
     let bugs = chosen(&options, base)?;
     // Which ones, before anything takes long: what is printed last may never be printed.
     eprintln!("{} of {} bugs, seeds from {base}", bugs.len(), seeded::ALL.len());

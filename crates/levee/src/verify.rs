@@ -112,11 +112,15 @@ impl Progress {
     }
 }
 
+/// Another one every time, as short as a person likes to type it.
+pub fn new_seed() -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    clock.as_micros() as u64 % 1_000_000_000_000
+}
+
 impl Campaign {
     fn new(options: &Verify) -> Campaign {
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // As short as a person likes to type it, and another one every time.
-        let first = options.seed.unwrap_or(clock.as_nanos() as u64 / 1000 % 1_000_000_000_000);
+        let first = options.seed.unwrap_or_else(new_seed);
         let seeds = match (options.seeds, options.seed, options.minutes) {
             (Some(seeds), ..) => Some(seeds),
             (None, _, Some(_)) => None,

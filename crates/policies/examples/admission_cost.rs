@@ -1,12 +1,6 @@
 //! What admission takes of an I/O that starts at once.
 //!
-//! ```sh
-//! cargo run --release -p policies --example admission_cost      # nanoseconds
-//! bench/instructions                                            # instructions, which no noise changes
-//! ```
-//!
-//! With a case and a number of I/Os it does only that, for `bench/instructions` to count.
-#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement looks at the clock and prints")]
+//! It does so many of them in one of several ways; `bench/instructions` measures that from outside.
 #![allow(clippy::expect_used, reason = "a tool for the command line")]
 
 use std::hint::black_box;
@@ -14,8 +8,6 @@ use std::hint::black_box;
 use base::levels::{Levels, Rate};
 use base::{Instant, Map, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, ClientId, Request};
-
-const IOS: u64 = 5_000_000;
 
 fn request(number: u64) -> (Instant, Request) {
     // 250,000 a second on 100 segments, in no order that a cache would like.
@@ -55,22 +47,12 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    if let Some(case) = given.next() {
-        let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
-        return match case.as_str() {
-            "admission" => admit(ios, false),
-            "levels" => admit(ios, true),
-            "table" => look_up(ios),
-            _ => ask(ios),
-        };
-    }
-    for with_levels in [false, true] {
-        let begun = std::time::Instant::now();
-        admit(IOS, with_levels);
-        let with = begun.elapsed();
-        let begun = std::time::Instant::now();
-        ask(IOS);
-        let cost_ns = with.saturating_sub(begun.elapsed()).as_nanos() as f64 / IOS as f64;
-        println!("{} levels: {cost_ns:.1} ns per I/O", if with_levels { "with" } else { "without" });
+    let case = given.next().expect("a case: admission, levels, table or nothing");
+    let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
+    match case.as_str() {
+        "admission" => admit(ios, false),
+        "levels" => admit(ios, true),
+        "table" => look_up(ios),
+        _ => ask(ios),
     }
 }
