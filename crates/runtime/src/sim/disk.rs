@@ -229,6 +229,10 @@ impl Disk {
         }
     }
 
+    pub(super) fn has_injections(&self) -> bool {
+        !self.injections.is_empty()
+    }
+
     pub(super) fn stop_injections(&mut self) {
         self.injections.clear();
     }

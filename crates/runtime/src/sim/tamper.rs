@@ -75,6 +75,11 @@ impl SimDisk {
         self.with(|disk| disk.inject(fault, Some(path.into()), count));
     }
 
+    /// Whether a fault that was injected has not happened yet.
+    pub fn has_injections(&self) -> bool {
+        self.with(|disk| disk.has_injections())
+    }
+
     /// Ends the injected faults that have not happened yet.
     pub fn stop_injections(&self) {
         self.with(Disk::stop_injections);

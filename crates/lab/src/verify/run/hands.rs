@@ -78,7 +78,12 @@ impl Hands {
                     state.pause = (state.pause * 2).min(START_PAUSE_MAX);
                     state.refused += 1;
                     let mut shared = hands.share.borrow_mut();
-                    let is_quiet = hands.client_handle.now().since(shared.trouble_at) > QUIET;
+                    let now = hands.client_handle.now();
+                    // A start that is refused has few operations that something could happen to.
+                    if hands.disks.iter().any(SimDisk::has_injections) {
+                        shared.trouble_at = now;
+                    }
+                    let is_quiet = now.since(shared.trouble_at) > QUIET;
                     if state.refused > REFUSED_MAX && shared.may_refuse {
                         shared.is_given_up = true;
                     } else if state.refused > REFUSED_MAX && is_quiet {
