@@ -10,6 +10,8 @@ use super::super::clients::{Running, name_of};
 use super::super::plan::{Promise, Request};
 use super::{JOURNAL_FILES, Run, Server};
 
+/// How long repairs and collection may take: a directory that was away is looked for every 15 seconds.
+const SETTLE: Duration = Duration::from_secs(30);
 /// How long space may take to come back.
 const SPACE_PATIENCE: Duration = Duration::from_secs(120);
 /// Sectors that one read of the last check asks for.
@@ -56,7 +58,7 @@ impl Run {
 
     /// Gives repairs and collection some time, then takes nothing for excuse any more.
     fn settle_down(&self) {
-        self.world.run_for(Duration::from_secs(10));
+        self.world.run_for(SETTLE);
         let mut shared = self.share.borrow_mut();
         shared.errors_allowed &= self.promise() == Promise::NeverWrong;
         shared.full_allowed = false;
