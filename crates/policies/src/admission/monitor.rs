@@ -5,8 +5,10 @@
 //! the request on that carries it above the threshold `R`, and *steady* again after `N` intervals in a row below.
 //!
 //! A few requests are no rate, but a few large ones per interval may be one: with 64 KiB, a segment may have ten times its
-//! share in seven. So bytes are judged when there are enough requests: in this interval alone, or in a window that grows
-//! over intervals until it has enough, at most `N`; its threshold grows with it.
+//! share in seven, and with a low limit one of them is more than an interval has. So bytes are judged when there are
+//! enough requests: in this interval alone, or in a window that grows over intervals until it has enough, at most a
+//! second; its threshold grows with it. Such a window may be longer than `N` intervals: a hot segment whose window is
+//! above the threshold has not been calm, even if there are too few requests yet to call it hot again.
 //!
 //! `R` is not printed. Ours: the main bucket's size divided by the number of segments that had a request in the last
 //! second, times a setting. The text has a hot segment steady "in the next interval" (end of a burst) and after `N`
@@ -33,8 +35,8 @@ pub struct Track {
     /// Those of the window, and the interval that it began in.
     window: Sum,
     window_begun: u64,
-    /// One more than the last interval in which it was above the threshold; 0: never.
-    hot: u64,
+    /// The first interval in which it is steady again.
+    hot_until: u64,
 }
 
 /// What arrived in some time.
@@ -99,7 +101,7 @@ impl Monitor {
             track.seen = interval + 1;
             track.interval = Sum::default();
             let is_judged = track.window.requests >= self.requests_min;
-            if is_judged || interval >= track.window_begun + self.calm_intervals.max(1) {
+            if is_judged || interval >= track.window_begun + self.last_seen.len() as u64 {
                 (track.window, track.window_begun) = (Sum::default(), interval);
             }
         }
@@ -110,13 +112,17 @@ impl Monitor {
             sum.requests >= self.requests_min && sum.bytes > threshold.saturating_mul(intervals)
         };
         if exceeds(&track.interval, 1) || exceeds(&track.window, interval - track.window_begun + 1) {
-            track.hot = interval + 1;
+            track.hot_until = track.hot_until.max(interval + 1 + self.calm_intervals);
+        } else if interval < track.hot_until {
+            // For so long the window is above the threshold, whether it has enough requests or not.
+            let above = (track.window.bytes / threshold.max(1)).min(self.last_seen.len() as u64);
+            track.hot_until = track.hot_until.max(track.window_begun + above + 1);
         }
     }
 
     /// Whether a segment is hot.
     pub fn is_hot(&self, track: &Track, now: Instant) -> bool {
-        track.hot > 0 && now.0 / self.interval_ns < track.hot + self.calm_intervals
+        now.0 / self.interval_ns < track.hot_until
     }
 
     /// Whether a segment had no request in the last second, and is not hot: nothing of its track matters any more.

@@ -389,3 +389,54 @@ fn an_audit_notices_who_is_kept_from_his_base_level_or_from_the_cheque() {
     let complaint = server.admission.audit(at(60)).unwrap_err();
     assert!(complaint.contains("it is steady, and the cheque bucket has 20000 tokens"), "{complaint}");
 }
+
+/// A volume that keeps 32 requests of 64 KiB in flight, beside one with a small request every five milliseconds, on a
+/// store that serves each in two: with a low limit an interval has tokens for a few of the large ones only.
+#[test]
+fn a_burst_of_few_large_requests_does_not_keep_steady_ones_waiting() {
+    for (limit, interval_ms, waits_max) in
+        [(20_000_000, 10, 30), (50_000_000, 5, 10), (50_000_000, 10, 5), (100_000_000, 5, 5), (200_000_000, 2, 30)]
+    {
+        let interval = Duration::from_millis(interval_ms);
+        let settings = AdmissionSettings { limit_bytes_per_sec: limit, interval, ..AdmissionSettings::default() };
+        let (waited, asked) = beside_large_requests(settings);
+        assert!(waited <= waits_max, "{limit} bytes/s, {interval_ms} ms: {waited} of {asked} waited");
+    }
+}
+
+/// How many of the small requests of five seconds waited.
+fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
+    const MS: u64 = 1_000_000;
+    const SMALL: u64 = 1000;
+    let mut prng = Prng::new(1);
+    let mut admission: Admission<u64> = Admission::new(settings, at(0));
+    // When the large requests end, each of which is followed by another one; and when the next small one comes.
+    let mut ends: Vec<(u64, u64)> = (0..32).map(|number| (MS, number)).collect();
+    let mut small_at = 50 * MS;
+    let (mut waited, mut asked, mut now) = (0, 0, 0);
+    while now < 5_000 * MS {
+        let look = admission.next_look(Instant(now)).map(|look| look.0);
+        let next = ends.iter().map(|end| end.0).chain([small_at]).chain(look).min().unwrap();
+        now = next.max(now);
+        while let Some(grant) = admission.next_grant(Instant(now)) {
+            match grant.ticket {
+                SMALL => waited += 1,
+                large => ends.push((now + 2 * MS, large)),
+            }
+        }
+        for index in (0..ends.len()).rev().filter(|index| ends[*index].0 <= now).collect::<Vec<_>>() {
+            let (_, number) = ends.swap_remove(index);
+            let request = Request { segment: segment(1, prng.below(2) as u32), bytes: 65_536 };
+            if admission.submit(Instant(now), request, || number).unwrap() == Verdict::Start {
+                ends.push((now + 2 * MS, number));
+            }
+        }
+        if small_at <= now {
+            small_at += 5 * MS;
+            asked += 1;
+            let request = Request { segment: segment(2, prng.below(2) as u32), bytes: 4096 };
+            admission.submit(Instant(now), request, || SMALL).unwrap();
+        }
+    }
+    (waited, asked)
+}
