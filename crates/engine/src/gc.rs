@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{BLOCK, Epoch, ErrorKind, FileId, Instant, Map, Result, SegmentId, Set};
+use policies::background::Spare;
 use policies::gc::{GcDecision, GcFile, GcSegment, GcSettings, GcView, plan_gc};
 use runtime::{Class, Handle, Task};
 
@@ -105,12 +106,8 @@ struct Inner {
     /// Segments with index pages that cannot be read, each with the time when it is tried again.
     resting: RefCell<Map<SegmentId, Instant>>,
     statistics: Cell<GcStatistics>,
-    /// What foreground work leaves of the disks' bandwidth, and until when that is to be believed.
-    spare: Cell<(u64, Instant)>,
+    spare: Cell<Spare>,
 }
-
-/// How long what was said of the disks' bandwidth holds: whoever says it does so with every tenth of a second of load.
-const SPARE_HOLDS: Duration = Duration::from_secs(1);
 
 impl Gc {
     /// A collector over `index`. `space` says how much room there is.
@@ -138,12 +135,7 @@ impl Gc {
 
     /// Says what foreground work leaves of the disks' bandwidth, in bytes per second. Holds for a second.
     pub fn set_spare(&self, bytes_per_sec: u64) {
-        self.0.spare.set((bytes_per_sec, self.0.handle.now() + SPARE_HOLDS));
-    }
-
-    fn spare(&self) -> Option<u64> {
-        let (bytes_per_sec, until) = self.0.spare.get();
-        (self.0.handle.now() < until).then_some(bytes_per_sec)
+        self.0.spare.set(Spare::new(self.0.handle.now(), bytes_per_sec));
     }
 
     /// Starts collecting. Ends when dropped; a pass that was under way is harmless, and begins anew after a restart.
@@ -273,7 +265,11 @@ impl Gc {
     async fn pace(&self, moved_bytes: u64) {
         let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (self.0.space)();
         let view = GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait, files: &[], segments: &[] };
-        let pace = self.0.options.settings.pace_bytes_per_sec(view.room_permille(), self.spare());
+        let pace = self
+            .0
+            .options
+            .settings
+            .pace_bytes_per_sec(view.room_permille(), self.0.spare.get().at(self.0.handle.now()));
         if let (Some(bytes_per_sec), false) = (pace, writers_wait) {
             let nanos = u128::from(moved_bytes) * 1_000_000_000 / u128::from(bytes_per_sec.max(1));
             self.0.handle.sleep(Duration::from_nanos(nanos as u64)).await;

@@ -179,6 +179,7 @@ impl Engine {
     /// it while there is room. Holds for a second.
     pub fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
         self.0.gc.set_spare(bytes_per_sec);
+        self.0.store.set_spare_bandwidth(bytes_per_sec);
     }
 
     /// What it did since it was opened, and how it stands.

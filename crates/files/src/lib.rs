@@ -155,6 +155,8 @@ pub trait FileEngine {
     fn space(&self) -> StoreSpace;
     /// See [`Store::statistics`].
     fn statistics(&self) -> Statistics;
+    /// See [`Store::set_spare_bandwidth`]. An engine that copies nothing in the background does not need to know.
+    fn set_spare_bandwidth(&self, _bytes_per_sec: u64) {}
 }
 
 /// Bytes that went to disk, by kind of file, and what went wrong.
@@ -289,6 +291,12 @@ impl Store {
     /// Counters since the start.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
+    }
+
+    /// Says what foreground work leaves of the disks' bandwidth, in bytes per second: copies are made of it. Holds for
+    /// a second.
+    pub fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
+        self.0.set_spare_bandwidth(bytes_per_sec);
     }
 }
 

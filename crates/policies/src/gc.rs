@@ -15,6 +15,8 @@
 
 use base::{FileId, Instant, MIB, SegmentId};
 
+use crate::background::copy_pace;
+
 /// Settings of garbage collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GcSettings {
@@ -143,15 +145,12 @@ impl GcSettings {
     }
 
     /// Bytes that GC may copy in a second at this much room; `None`: as fast as it can. `spare` is what foreground work
-    /// leaves of the disks' bandwidth, where that is known: GC takes no more of it (EBS, FAST 2024, §3.2), but always a
-    /// little, and what it needs when room is scarce.
+    /// leaves of the disks' bandwidth, where that is known ([`super::background`]); GC takes what it needs when room is
+    /// scarce.
     pub fn pace_bytes_per_sec(&self, room_permille: u64, spare: Option<u64>) -> Option<u64> {
         let half = self.scarce_permille / 2;
-        if room_permille >= self.scarce_permille
-            && let Some(spare) = spare
-        {
-            // Each byte that is copied is read and written.
-            return Some((spare / 2).clamp(self.copy_bytes_per_sec / 16, self.copy_bytes_per_sec));
+        if room_permille >= self.scarce_permille && spare.is_some() {
+            return Some(copy_pace(self.copy_bytes_per_sec, spare));
         }
         if room_permille <= half {
             return None;

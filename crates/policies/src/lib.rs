@@ -4,6 +4,7 @@
 //! state. A paper's baseline is a setting of the same policy, not another one.
 
 pub mod admission;
+pub mod background;
 pub mod dump;
 pub mod fusion;
 pub mod gc;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes, Error, FileId, Incarnation, Result, StoreId};
+use policies::background::Spare;
 use runtime::{Class, sync};
 
 use super::Local;
@@ -108,5 +109,9 @@ impl FileEngine for Rc<Local> {
 
     fn statistics(&self) -> Statistics {
         Local::statistics(self)
+    }
+
+    fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
+        self.spare.set(Spare::new(self.handle.now(), bytes_per_sec));
     }
 }

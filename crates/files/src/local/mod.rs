@@ -53,6 +53,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::{Error, Incarnation, Instant, MIB, Result, StoreId};
+use policies::background::Spare;
 use runtime::{Class, Handle};
 
 use self::catalogue::Catalogue;
@@ -88,7 +89,7 @@ pub struct LocalOptions {
     pub neighbours: Vec<String>,
     /// How long to wait for locks: a process that was killed may still be dying.
     pub lock_wait: Duration,
-    /// Pace of resynchronization and of copying, in bytes per second.
+    /// Pace of resynchronization and of copying, in bytes per second, if foreground work leaves as much.
     pub resync_bytes_per_sec: u64,
     /// Pace of zero-writing ahead of need, in bytes per second.
     pub prepare_bytes_per_sec: u64,
@@ -163,6 +164,8 @@ struct Local {
     preparing: pool::Preparing,
     resync: resync::Resync,
     counters: Counters,
+    /// What copies may be made of.
+    spare: Rc<Cell<Spare>>,
     fenced: Cell<bool>,
     refreshing: Cell<bool>,
     refreshed: Cell<Instant>,
@@ -201,6 +204,7 @@ impl Local {
             preparing: pool::Preparing::default(),
             resync: resync::Resync::default(),
             counters: Counters::default(),
+            spare: Rc::default(),
             fenced: Cell::new(false),
             refreshing: Cell::new(false),
             refreshed: Cell::new(handle.now()),

@@ -166,7 +166,7 @@ impl Local {
             allocate(&file, length).await.map_err(here)?;
             target.space.on_allocated(HEADER + length);
             reserved.set(HEADER + length);
-            let mut pace = Pace::new(&self.handle, self.options.resync_bytes_per_sec);
+            let mut pace = Pace::beside(&self.spare, &self.handle, self.options.resync_bytes_per_sec);
             let mut offset = 0;
             while offset < length {
                 let len = STEP.min(length - offset);
@@ -362,7 +362,7 @@ impl Local {
         directory
             .behind_bytes
             .set(names.iter().filter_map(|(_, name)| self.comparable(*name)).map(|(_, len)| len).sum());
-        let mut pace = Pace::new(&self.handle, self.options.resync_bytes_per_sec);
+        let mut pace = Pace::beside(&self.spare, &self.handle, self.options.resync_bytes_per_sec);
         for (_, name) in &names {
             self.compare(directory, *name, &mut pace).await?;
         }

@@ -1,11 +1,14 @@
 //! Waiting for several things at once, and going no faster than agreed.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use base::Instant;
+use policies::background::{Spare, copy_pace};
 use runtime::Handle;
 
 /// The results of all `futures`, in their order. They run together.
@@ -48,21 +51,64 @@ pub(crate) async fn bounded<I, F: Future>(
 /// A rate that background work keeps.
 pub(crate) struct Pace {
     handle: Handle,
-    bytes_per_sec: u64,
+    most: u64,
+    spare: Rc<Cell<Spare>>,
     next: Instant,
 }
 
 impl Pace {
     /// A pace of so many bytes in a second, which starts now.
     pub(crate) fn new(handle: &Handle, bytes_per_sec: u64) -> Self {
-        Pace { handle: handle.clone(), bytes_per_sec: bytes_per_sec.max(1), next: handle.now() }
+        Pace::beside(&Rc::default(), handle, bytes_per_sec)
+    }
+
+    /// The pace of what copies so many bytes in a second, or less where foreground work leaves less.
+    pub(crate) fn beside(spare: &Rc<Cell<Spare>>, handle: &Handle, bytes_per_sec: u64) -> Self {
+        Pace { handle: handle.clone(), most: bytes_per_sec, spare: spare.clone(), next: handle.now() }
     }
 
     /// Waits until `bytes` more are in order. Time in which nothing was asked for is not made up for.
     pub(crate) async fn spend(&mut self, bytes: u64) {
         self.handle.yield_now().await;
         self.handle.sleep_until(self.next).await;
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_sec);
-        self.next = self.next.max(self.handle.now()) + Duration::from_nanos(nanos as u64);
+        let now = self.handle.now();
+        let bytes_per_sec = copy_pace(self.most, self.spare.get().at(now)).max(1);
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_sec);
+        self.next = self.next.max(now) + Duration::from_nanos(nanos as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::MIB;
+    use runtime::sim::{NodeOptions, World};
+
+    use super::*;
+
+    #[test]
+    fn copies_are_made_of_what_foreground_work_leaves() {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let handle = world.start_loop(node);
+        let spare: Rc<Cell<Spare>> = Rc::default();
+        let (here, told) = (handle.clone(), spare.clone());
+        let copied = world.block_on(&handle, async move {
+            let mut pace = Pace::beside(&told, &here, 64 * MIB);
+            let mut copied = Vec::new();
+            for left in [None, Some(32 * MIB), Some(0)] {
+                let begun = here.now();
+                let mut bytes = 0;
+                while here.now() < begun + Duration::from_secs(4) {
+                    if let Some(left) = left {
+                        told.set(Spare::new(here.now(), left));
+                    }
+                    pace.spend(MIB).await;
+                    bytes += MIB;
+                }
+                copied.push(bytes / MIB / 4);
+            }
+            copied
+        });
+        assert_eq!(copied, [64, 16, 4]);
     }
 }
