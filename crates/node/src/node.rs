@@ -16,8 +16,8 @@ use base::{Error, Result};
 use control::service::{self, CreateVolume};
 use control::{Connection, Manager, http};
 use engine::Engine;
-use files::Redundancy;
 use files::local::{LocalOptions, OpenReport};
+use files::{DirectoryStatus, Redundancy, Store};
 use runtime::{Address, Handle};
 use server::Server;
 
@@ -43,6 +43,7 @@ pub struct Ready {
 /// A running store.
 pub struct Node {
     handle: Handle,
+    store: Store,
     manager: Manager,
     engine: Engine,
     server: Rc<Server<Engine>>,
@@ -104,7 +105,7 @@ impl Node {
                 Some(listener.serve(api_options(handle, settings, &ready), calls)?)
             }
         };
-        Ok(Node { handle: handle.clone(), manager, engine, server, agent, api, ready, _connection: connection })
+        Ok(Node { handle: handle.clone(), store, manager, engine, server, agent, api, ready, _connection: connection })
     }
 
     /// Where it can be reached.
@@ -115,6 +116,11 @@ impl Node {
     /// The manager, for whoever shares the loop.
     pub fn manager(&self) -> &Manager {
         &self.manager
+    }
+
+    /// How each directory of the store is, in the order of the settings.
+    pub fn directories(&self) -> Vec<DirectoryStatus> {
+        self.store.statistics().directories
     }
 
     /// See [`Engine::audit`].

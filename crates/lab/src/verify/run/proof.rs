@@ -64,15 +64,23 @@ impl Run {
         shared.full_allowed = false;
     }
 
-    /// Without one that was put back to an older state: the store leaves that alone, with all that is on it.
-    fn trusted_disks(&self) -> impl Iterator<Item = &SimDisk> {
-        let stale = self.state.borrow().is_stale.then_some(self.plan.shape.bad_disk);
-        self.disks.iter().enumerate().filter(move |(number, _)| Some(*number) != stale).map(|(_, disk)| disk)
+    /// The disks that the store serves from. It leaves others alone, with all that is on them: one that was put back to
+    /// an older state, or one that failed so often that it is looked for only now and then.
+    fn member_disks(&self) -> impl Iterator<Item = &SimDisk> {
+        let directories = match &self.state.borrow().server {
+            Server::Up(node) => node.directories(),
+            _ => Vec::new(),
+        };
+        let is_member = move |path: &Path| {
+            directories.iter().any(|directory| directory.state == "healthy" && Path::new(&directory.path) == path)
+        };
+        let disks = self.settings.directories.iter().zip(&*self.disks);
+        disks.filter(move |(path, _)| is_member(path)).map(|(_, disk)| disk)
     }
 
     /// The journal is bounded, however often the store came and went.
     pub(super) fn count_journals(&self) {
-        let paths = self.trusted_disks().flat_map(SimDisk::files).map(|(path, _)| path);
+        let paths = self.member_disks().flat_map(SimDisk::files).map(|(path, _)| path);
         let journals: BTreeSet<_> = paths.filter_map(|path| named(&path, "journal-")).collect();
         if journals.len() > JOURNAL_FILES && self.promise() != Promise::NeverWrong {
             self.share
@@ -182,7 +190,7 @@ impl Run {
             return self.share.borrow_mut().fail(format!("a volume cannot be deleted: {error}"));
         }
         let deadline = self.world.now() + SPACE_PATIENCE;
-        let left = || files_left(self.trusted_disks());
+        let left = || files_left(self.member_disks());
         while !left().is_empty() && self.world.now() < deadline {
             self.world.run_for(Duration::from_millis(500));
         }
