@@ -30,8 +30,9 @@ pub fn run(options: Up) -> Result<()> {
     if let Err(error) = process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open descriptors stays as it is");
     }
+    let loop_options = uring::Options { schedule: settings.event_loop.schedule() };
     let main = move |handle: Handle| async move { serve(&handle, &settings, &options, signals).await };
-    uring::run(uring::Options::default(), main).map_err(|error| Error::from_io("cannot run an event loop", &error))?
+    uring::run(loop_options, main).map_err(|error| Error::from_io("cannot run an event loop", &error))?
 }
 
 async fn serve(

@@ -11,6 +11,7 @@ use base::limits::{MEMORY_DEFAULT, MEMORY_MIN};
 use base::units::format_size;
 use base::{Error, KIB, MIB, Result};
 use control::rules;
+use policies::loop_schedule;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use wire::api::Size;
@@ -39,6 +40,9 @@ pub struct Settings {
     pub engine: EngineSettings,
     /// Who has to wait when there is more to do than the store takes.
     pub admission: AdmissionSettings,
+    /// The event loop. Whoever starts one looks at it: a node is given a loop that runs.
+    #[serde(rename = "loop")]
+    pub event_loop: LoopSettings,
     /// Start although acknowledged records have rotted, and go on without them. Not for a file: a flag, once.
     #[serde(skip)]
     pub accept_data_loss: bool,
@@ -98,6 +102,25 @@ pub struct EngineSettings {
     pub transaction_file_bytes: Option<u64>,
 }
 
+/// How the event loop orders its tasks.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoopSettings {
+    /// The order of tasks.
+    pub discipline: Discipline,
+}
+
+/// See [`loop_schedule::Discipline`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Discipline {
+    /// I/O first, background work for a bounded time after it.
+    #[default]
+    Priority,
+    /// One queue in order of arrival: a baseline to measure against.
+    Fifo,
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Settings {
@@ -109,6 +132,7 @@ impl Default for Settings {
             api: ApiSettings::default(),
             engine: EngineSettings::default(),
             admission: AdmissionSettings::default(),
+            event_loop: LoopSettings::default(),
             accept_data_loss: false,
             accept_missing_directories: false,
             holder: String::new(),
@@ -144,9 +168,20 @@ impl Default for EngineSettings {
     }
 }
 
+impl LoopSettings {
+    /// For [`runtime::uring::Options`].
+    pub fn schedule(&self) -> loop_schedule::LoopSettings {
+        let discipline = match self.discipline {
+            Discipline::Priority => loop_schedule::Discipline::Priority,
+            Discipline::Fifo => loop_schedule::Discipline::Fifo,
+        };
+        loop_schedule::LoopSettings { discipline, ..loop_schedule::LoopSettings::default() }
+    }
+}
+
 /// Every table of the file with its keys.
-const KEYS: [(&str, &[&str]); 5] = [
-    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission"]),
+const KEYS: [(&str, &[&str]); 6] = [
+    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission", "loop"]),
     ("nbd", &["listen", "socket"]),
     ("api", &["listen", "host_names"]),
     ("engine", &["journal_file", "journal_files", "data_file", "large_write", "segment_cache", "fusion_wait_us"]),
@@ -166,6 +201,7 @@ const KEYS: [(&str, &[&str]); 5] = [
             "headroom",
         ],
     ),
+    ("loop", &["discipline"]),
 ];
 
 impl Settings {
@@ -338,6 +374,8 @@ mod tests {
             operation_cost = "16K"
             service_bandwidth = "2G"
             headroom = 300000000
+            [loop]
+            discipline = "fifo"
         "#;
         let settings = Settings::from_toml(text).unwrap();
         let resolved = settings.resolve().unwrap();
@@ -346,6 +384,7 @@ mod tests {
         assert_eq!(resolved.engine.fusion_wait, Duration::from_micros(8));
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
+        assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
         // What is written is read again; for that, also what another throttle needs.
         let admission = AdmissionSettings { segment_cap: Some(Size::Bytes(MIB)), ..settings.admission.clone() };
         let settings = Settings { admission, ..settings };
@@ -394,6 +433,7 @@ mod tests {
         assert!(refusal("memory = true").contains("line 1"));
         assert!(refusal("[nbd]\nlisten = 'nowhere'").contains("line 2"));
         assert!(refusal("memory = ").contains("line 1"));
+        assert!(refusal("[loop]\ndiscipline = 'lifo'").contains("expected `priority` or `fifo`"));
         assert!(refusal("").contains("--dir"));
         assert!(refusal("bandwidth = '1G'").contains("bandwidth belongs below [admission]"));
         assert!(refusal("directories = ['/d']\n[admission]\ninterval_ms = 0").contains("choose from 1 to 1000"));
