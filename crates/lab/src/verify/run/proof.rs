@@ -64,18 +64,22 @@ impl Run {
         shared.full_allowed = false;
     }
 
-    /// The disks that the store serves from. It leaves others alone, with all that is on them: one that was put back to
-    /// an older state, or one that failed so often that it is looked for only now and then.
+    /// The disks that the store serves from, without one on which writes were lost or put elsewhere: what it does not
+    /// know of stays there. It leaves others alone, with all that is on them: one that was put back to an older state,
+    /// or one that failed so often that it is looked for only now and then.
     fn member_disks(&self) -> impl Iterator<Item = &SimDisk> {
-        let directories = match &self.state.borrow().server {
+        let state = self.state.borrow();
+        let stale = state.is_stale.then_some(self.plan.shape.bad_disk);
+        let directories = match &state.server {
             Server::Up(node) => node.directories(),
             _ => Vec::new(),
         };
         let is_member = move |path: &Path| {
             directories.iter().any(|directory| directory.state == "healthy" && Path::new(&directory.path) == path)
         };
-        let disks = self.settings.directories.iter().zip(&*self.disks);
-        disks.filter(move |(path, _)| is_member(path)).map(|(_, disk)| disk)
+        let disks = self.settings.directories.iter().zip(&*self.disks).enumerate();
+        let trusted = disks.filter(move |(number, (path, _))| Some(*number) != stale && is_member(path));
+        trusted.map(|(_, (_, disk))| disk)
     }
 
     /// The journal is bounded, however often the store came and went.
