@@ -196,6 +196,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "interval_ms",
             "hot_share_percent",
             "calm_intervals",
+            "hot_parts",
             "operation_cost",
             "service_bandwidth",
             "headroom",
@@ -371,6 +372,7 @@ mod tests {
             interval_ms = 20
             hot_share_percent = 150
             calm_intervals = 5
+            hot_parts = 1
             operation_cost = "16K"
             service_bandwidth = "2G"
             headroom = 300000000

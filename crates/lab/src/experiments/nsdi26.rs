@@ -25,7 +25,7 @@ const SIZES: [u64; 4] = [8, 16, 32, 64];
 
 /// Parameters that the figures of bursts, and of an underloaded server, depend on most.
 const BURST: &[&str] =
-    &["interval_ms", "cheque_permille", "hot_share_percent", "calm_intervals", "burst_median_ms", "depth"];
+    &["interval_ms", "cheque_permille", "hot_share_percent", "calm_intervals", "hot_parts", "burst_median_ms", "depth"];
 const UNDERLOAD: &[&str] = &["underload_bytes_per_sec", "write_cpu_ns", "parse_ns"];
 
 /// All of them.

@@ -34,6 +34,7 @@ pub struct Parameters {
     pub cheque_permille: u64,
     pub hot_share_percent: u64,
     pub calm_intervals: u64,
+    pub hot_parts: u64,
     pub long_burst_percent: u64,
     pub long_burst_ms: [u64; 2],
     pub underload_bytes_per_sec: u64,

@@ -155,6 +155,7 @@ impl Point {
             cheque_permille: self.parameters.cheque_permille,
             hot_share_percent: self.parameters.hot_share_percent,
             calm_intervals: self.parameters.calm_intervals,
+            hot_parts: self.parameters.hot_parts,
             limit_bytes_per_sec: self.parameters.limit_bytes_per_sec,
             estimator: EstimatorSettings {
                 service_bytes_per_sec: self.parameters.service_bytes_per_sec,

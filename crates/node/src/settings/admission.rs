@@ -33,6 +33,8 @@ pub struct AdmissionSettings {
     pub hot_share_percent: u64,
     /// Calm intervals after which a hot segment is steady again.
     pub calm_intervals: u64,
+    /// In how many parts hot segments get an interval's tokens while they wait.
+    pub hot_parts: u64,
     /// Bytes that each operation costs besides its own.
     pub operation_cost: Size,
     /// What the disks serve when nothing else uses them: `mu` of the estimate. Default: 1.775 times the bandwidth.
@@ -69,6 +71,7 @@ impl Default for AdmissionSettings {
             interval_ms: defaults.interval.as_millis() as u64,
             hot_share_percent: defaults.hot_share_percent,
             calm_intervals: defaults.calm_intervals,
+            hot_parts: defaults.hot_parts,
             operation_cost: Size::Bytes(defaults.operation_bytes),
             service_bandwidth: None,
             headroom: None,
@@ -91,6 +94,7 @@ impl AdmissionSettings {
         number("interval_ms", self.interval_ms, 1..=1_000)?;
         number("hot_share_percent", self.hot_share_percent, 1..=10_000)?;
         number("calm_intervals", self.calm_intervals, 1..=100_000)?;
+        number("hot_parts", self.hot_parts, 1..=100)?;
         let operation_bytes = size("admission.operation_cost", &self.operation_cost)?;
         if operation_bytes > REQUEST_SIZE_MAX {
             let (found, most) = (format_size(operation_bytes), format_size(REQUEST_SIZE_MAX));
@@ -103,6 +107,7 @@ impl AdmissionSettings {
             interval: Duration::from_millis(self.interval_ms),
             hot_share_percent: self.hot_share_percent,
             calm_intervals: self.calm_intervals,
+            hot_parts: self.hot_parts,
             cheque_permille: self.cheque_percent * 10,
             estimator: self.estimator(bandwidth)?,
             ..policy::AdmissionSettings::default()
@@ -213,10 +218,11 @@ mod tests {
     #[test]
     fn each_setting_reaches_the_policy() {
         let text = "throttle = 'client-cap'\nclient_cap = '60M'\ncheque_percent = 30\ninterval_ms = 5\n\
-                    hot_share_percent = 150\ncalm_intervals = 7\noperation_cost = '4K'";
+                    hot_share_percent = 150\ncalm_intervals = 7\nhot_parts = 4\noperation_cost = '4K'";
         let found = resolve(text).unwrap();
         assert_eq!(found.throttle, policy::Throttle::ClientCap(60 * MIB));
         assert_eq!((found.cheque_permille, found.interval), (300, Duration::from_millis(5)));
+        assert_eq!(found.hot_parts, 4);
         assert_eq!((found.hot_share_percent, found.calm_intervals, found.operation_bytes), (150, 7, 4096));
         let capped = resolve("throttle = 'segment-cap'\nsegment_cap = '1M'").unwrap().throttle;
         assert_eq!(capped, policy::Throttle::SegmentCap(MIB));

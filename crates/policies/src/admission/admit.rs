@@ -272,9 +272,15 @@ impl<T> Admission<T> {
     pub fn next_look(&self, now: Instant) -> Option<Instant> {
         match (self.rings.is_empty(), self.round) {
             (true, _) => None,
-            (false, Round::Done) => Some(self.buckets.next_refill()),
+            (false, Round::Done) => Some(self.next_tokens()),
             (false, _) => Some(now),
         }
+    }
+
+    /// When somebody in line may get tokens next.
+    fn next_tokens(&self) -> Instant {
+        let part = self.buckets.next_part().filter(|_| !self.rings.hot.is_empty() && self.buckets.main() > 0);
+        part.unwrap_or_else(|| self.buckets.next_refill())
     }
 
     /// A request that was started at `granted` is done.
@@ -425,6 +431,11 @@ impl<T> Admission<T> {
     fn refill(&mut self, now: Instant) {
         if now >= self.buckets.next_refill() {
             self.on_interval(now);
+        } else if self.buckets.next_part().is_some_and(|next| now >= next) {
+            self.buckets.begin_parts(now);
+            if self.round == Round::Done && !self.rings.hot.is_empty() {
+                self.round = Round::Hot;
+            }
         }
     }
 
@@ -439,6 +450,9 @@ impl<T> Admission<T> {
         self.buckets.refill(now, available);
         self.lines.sweep(&self.monitor, now);
         self.begin_round(now);
+        if !self.rings.hot.is_empty() {
+            self.buckets.divide(now, self.settings.hot_parts);
+        }
     }
 
     /// The cheque bucket holds what the store is estimated to have left in an interval, within bounds.

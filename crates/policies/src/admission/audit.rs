@@ -22,7 +22,7 @@ impl<T> Admission<T> {
             return Err(format!("{} requests are said to wait, and {waiting} are in line", self.waiting));
         }
         // Whoever may start now is about to.
-        let is_settled = self.round == Round::Done && now < self.buckets.next_refill();
+        let is_settled = self.round == Round::Done && self.next_look(now).is_none_or(|look| now < look);
         if is_settled {
             let mut lines = self.lines.used().filter(|line| !line.waiting.is_empty());
             lines.try_for_each(|line| self.audit_line(line, now))?;
@@ -50,7 +50,8 @@ impl<T> Admission<T> {
     fn audit_line(&self, line: &Line<T>, now: Instant) -> Result<(), String> {
         let Some(first) = line.waiting.front() else { return Ok(()) };
         let waits = |what: String| Err(format!("{:?} waits for {:?} although {what}", line.key, first.reason));
-        let (main, cheque) = (self.buckets.main(), self.buckets.cheque());
+        let cheque = self.buckets.cheque();
+        let open = if self.is_hot(line, now) { self.buckets.for_hot() } else { self.buckets.main() };
         let mut allowance = self.volumes[first.volume as usize].allowance.clone();
         let is_held = match first.reason {
             Reason::HotSegment | Reason::MainBucketEmpty => false,
@@ -60,7 +61,7 @@ impl<T> Admission<T> {
         match line.place {
             Place::Nowhere => return waits("it has no turn".into()),
             _ if is_held => return Ok(()),
-            _ if main > 0 => return waits(format!("the main bucket has {main} tokens")),
+            _ if open > 0 => return waits(format!("the main bucket has {open} tokens for it")),
             _ => {}
         }
         if self.settings.throttle != Throttle::DualBuckets {

@@ -5,6 +5,10 @@
 //! of an interval's tokens, at most a full cheque. So in the long run no more is spent than the limit gives, and a full
 //! cheque bucket lets steady segments overdraw by its size, once.
 //!
+//! Where hot segments wait when an interval begins, they do not get its tokens at once: all that it has for them would
+//! start together, and steady requests would find the store below busy with it. The interval has *parts* then, and each
+//! gives them its share. This is ours: the paper does not say when within an interval who waits is started.
+//!
 //! A request starts where a balance is positive, however large it is; the debt is paid by later intervals. Intervals that
 //! passed unnoticed are made up for at the next look: an idle server needs no timer.
 
@@ -34,6 +38,12 @@ pub struct Buckets {
     cheque: i64,
     /// The interval that was issued last.
     issued: u64,
+    /// What the main bucket had when it was issued, and what hot segments took of that.
+    issue: i64,
+    hot_drawn: i64,
+    /// The parts of the interval, and how many of them have begun.
+    parts: u64,
+    parts_begun: u64,
     /// The interval in which they were full.
     begun: u64,
     /// What was in them then, beyond one interval's tokens.
@@ -52,6 +62,10 @@ impl Buckets {
             main: main_size,
             cheque: cheque_size,
             issued: now.0 / interval_ns,
+            issue: main_size,
+            hot_drawn: 0,
+            parts: 1,
+            parts_begun: 1,
             begun: now.0 / interval_ns,
             begun_with: cheque_size,
         }
@@ -94,6 +108,33 @@ impl Buckets {
         Instant((self.issued + 1).saturating_mul(self.interval_ns))
     }
 
+    /// When hot segments get more of the present interval's tokens, if it is not all theirs yet.
+    pub fn next_part(&self) -> Option<Instant> {
+        let begins = || self.issued * self.interval_ns + self.interval_ns * self.parts_begun / self.parts;
+        (self.parts_begun < self.parts).then(|| Instant(begins()))
+    }
+
+    /// Has the tokens of the present interval given to hot segments in so many parts. Right after a refill.
+    pub fn divide(&mut self, now: Instant, parts: u64) {
+        (self.parts, self.parts_begun) = (parts.max(1), 0);
+        self.begin_parts(now);
+    }
+
+    /// Begins the parts whose time has come.
+    pub fn begin_parts(&mut self, now: Instant) {
+        let elapsed = (now.0 - self.issued * self.interval_ns).min(self.interval_ns - 1);
+        self.parts_begun = elapsed * self.parts / self.interval_ns + 1;
+    }
+
+    /// Tokens that hot segments may draw.
+    pub fn for_hot(&self) -> i64 {
+        let share = match self.parts_begun < self.parts {
+            true => self.issue.saturating_mul(self.parts_begun as i64) / self.parts as i64,
+            false => return self.main,
+        };
+        self.main.min(share - self.hot_drawn)
+    }
+
     /// Issues the tokens of every interval that has begun since the last time. `available` is what the store is
     /// estimated to have left, in bytes per second, where that is known. Says whether there were any.
     pub fn refill(&mut self, now: Instant, available: Option<u64>) -> bool {
@@ -113,6 +154,7 @@ impl Buckets {
                 break;
             }
         }
+        (self.issue, self.hot_drawn, self.parts, self.parts_begun) = (self.main, 0, 1, 1);
         true
     }
 
@@ -127,18 +169,21 @@ impl Buckets {
 
     /// Draws `cost` for a steady segment: from the main bucket, or else from the cheque.
     pub fn draw_steady(&mut self, cost: u64) -> Option<Bucket> {
-        self.draw_hot(cost).or_else(|| {
-            (self.cheque > 0).then(|| {
-                self.cheque -= cost as i64;
-                Bucket::Cheque
-            })
+        let (balance, bucket) = match self.main > 0 {
+            true => (&mut self.main, Bucket::Main),
+            false => (&mut self.cheque, Bucket::Cheque),
+        };
+        (*balance > 0).then(|| {
+            *balance -= cost as i64;
+            bucket
         })
     }
 
-    /// Draws `cost` for a hot segment: from the main bucket only.
+    /// Draws `cost` for a hot segment: from the main bucket only, and no more than its parts so far.
     pub fn draw_hot(&mut self, cost: u64) -> Option<Bucket> {
-        (self.main > 0).then(|| {
+        (self.for_hot() > 0).then(|| {
             self.main -= cost as i64;
+            self.hot_drawn += cost as i64;
             Bucket::Main
         })
     }

@@ -39,6 +39,8 @@ pub struct AdmissionSettings {
     pub hot_requests_min: u32,
     /// `N`: calm intervals after which a hot segment is steady again.
     pub calm_intervals: u64,
+    /// In how many parts hot segments get an interval's tokens while they wait for them; 1: at once, as printed.
+    pub hot_parts: u64,
     /// The cheque bucket's size in thousandths of the main one's.
     pub cheque_permille: u64,
     /// Whether the estimate changes that size (between a quarter and twice of it), at most every 100 ms.
@@ -59,6 +61,7 @@ impl Default for AdmissionSettings {
             hot_share_percent: 100,
             hot_requests_min: 16,
             calm_intervals: 10,
+            hot_parts: 10,
             cheque_permille: 200,
             cheque_follows_estimate: false,
             estimator: EstimatorSettings::default(),

@@ -19,7 +19,7 @@ fn segment(volume: u64, index: u32) -> SegmentId {
 
 /// 100 requests of 1,000 bytes per interval, and 20 on the cheque.
 fn settings(throttle: Throttle) -> AdmissionSettings {
-    AdmissionSettings { throttle, limit_bytes_per_sec: 10_000_000, ..AdmissionSettings::default() }
+    AdmissionSettings { throttle, limit_bytes_per_sec: 10_000_000, hot_parts: 1, ..AdmissionSettings::default() }
 }
 
 struct Server {
@@ -205,7 +205,8 @@ fn invariants_hold_under_random_load() {
 }
 
 fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
-    let settings = AdmissionSettings { cheque_follows_estimate: prng.one_in(2), ..settings(throttle) };
+    let hot_parts = *prng.pick(&[1, 10]);
+    let settings = AdmissionSettings { cheque_follows_estimate: prng.one_in(2), hot_parts, ..settings(throttle) };
     let (interval, limit) = (settings.interval, settings.limit_bytes_per_sec);
     let mut server: Admission<(SegmentId, u64)> = Admission::new(settings, at(0));
     // At most half of the limit is promised.
@@ -278,9 +279,9 @@ fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
         }
         let caps = matches!(throttle, Throttle::ClientCap(_) | Throttle::SegmentCap(_));
         if left > 0 && !caps {
-            assert!(status.main <= 0, "seed {seed}: tokens are left, and {left} wait");
-            let steady_waits = server.steady_waiting(now);
-            assert!(!steady_waits || status.cheque <= 0, "seed {seed}: a steady line waits beside a cheque");
+            assert!(server.buckets.for_hot() <= 0, "seed {seed}: tokens are left, and {left} wait");
+            let (steady_waits, most) = (server.steady_waiting(now), status.main.max(status.cheque));
+            assert!(!steady_waits || most <= 0, "seed {seed}: a steady line waits beside tokens");
         }
         if promised {
             for volume in 0..2 {
@@ -362,7 +363,9 @@ fn an_audit_notices_tokens_from_nothing_and_who_waits_beside_some() {
     server.admission.buckets = Buckets::new(Duration::from_millis(10), 100_000, 20_000, at(0));
     assert!(complaint(&server, at(0)).contains("100000 bytes were started, and 100000 and 20000 tokens are left"));
     server.admission.started_bytes = 0;
-    assert!(complaint(&server, at(0)).contains("waits for HotSegment although the main bucket has 100000 tokens"));
+    assert!(
+        complaint(&server, at(0)).contains("waits for HotSegment although the main bucket has 100000 tokens for it")
+    );
     assert_eq!(server.admission.audit(at(1)), Ok(200), "the next look grants it");
     server.admission.waiting += 1;
     assert!(complaint(&server, at(0)).contains("201 requests are said to wait, and 200 are in line"));
@@ -388,6 +391,25 @@ fn an_audit_notices_who_is_kept_from_his_base_level_or_from_the_cheque() {
     while server.admission.buckets.draw_hot(1000).is_some() {}
     let complaint = server.admission.audit(at(60)).unwrap_err();
     assert!(complaint.contains("it is steady, and the cheque bucket has 20000 tokens"), "{complaint}");
+}
+
+/// Whoever waited for tokens does not start with all of them at once.
+#[test]
+fn hot_segments_that_wait_get_an_interval_in_parts() {
+    let mut server = Server::new(AdmissionSettings { hot_parts: 10, ..settings(Throttle::DualBuckets) });
+    assert_eq!(server.submit(at(0), segment(1, 0), 400), 100, "nobody waited: all at once");
+    let mut started = Vec::new();
+    let mut now = at(0);
+    for _ in 0..12 {
+        now = server.admission.next_look(now).unwrap();
+        started.push(server.grants(now).len());
+        assert_eq!(server.admission.audit(now), Ok(server.admission.waiting));
+        if started.len() == 5 {
+            assert_eq!(server.submit(now, segment(2, 0), 3), 3, "steady ones may draw from all of them");
+        }
+    }
+    // What the steady one took is missing in the end.
+    assert_eq!(started, [10, 10, 10, 10, 10, 10, 10, 10, 10, 7, 10, 10]);
 }
 
 /// A volume that keeps 32 requests of 64 KiB in flight, beside one with a small request every five milliseconds, on a
