@@ -51,8 +51,8 @@ class Sample:
     disk_bytes_per_byte: float | None
 
 
-def run_fio(target, workload, seconds=None, extra=()):
-    """Runs fio against a started target and returns its report of the job, parsed."""
+def run_fio(target, workload, seconds=None, extra=(), side=None):
+    """Runs fio against a started target and returns its report of one side of the job (a mix has two), parsed."""
     with tempfile.NamedTemporaryFile(suffix=".json") as output:
         command = ["fio", "--name=bench", *target.fio_arguments(), f"--rw={workload.pattern}", f"--bs={workload.block}",
                    f"--iodepth={workload.depth}", f"--size={target.size}", "--randrepeat=0", "--norandommap", "--thread",
@@ -67,7 +67,7 @@ def run_fio(target, workload, seconds=None, extra=()):
     job = json.loads(text[text.index("{"):])["jobs"][0]
     if job.get("error"):
         raise RuntimeError(f"fio saw error {job['error']} on {target.name}")
-    return job["write" if workload.writes else "read"]
+    return job[side or ("write" if workload.writes else "read")]
 
 
 def measure(target, workload, seconds, extra=()):
@@ -80,16 +80,22 @@ def measure(target, workload, seconds, extra=()):
         cpu = (targets.process_cpu_seconds(pid) - before[0]) * 1e6 / side["total_ios"]
         if workload.writes and target.durable:
             amplification = (targets.process_written_bytes(pid) - before[1]) / side["io_bytes"]
-    percentile = side["clat_ns"]["percentile"]
+    latency = percentiles(side)
     return Sample(
         iops=side["iops"],
-        p50_us=percentile["50.000000"] / 1e3,
-        p99_us=percentile["99.000000"] / 1e3,
-        p999_us=percentile["99.900000"] / 1e3,
+        p50_us=latency["p50"],
+        p99_us=latency["p99"],
+        p999_us=latency["p99.9"],
         bytes=side["io_bytes"],
         server_cpu_us_per_op=cpu,
         disk_bytes_per_byte=amplification,
     )
+
+
+def percentiles(side):
+    """Latencies in microseconds, by name, of what `run_fio` gave."""
+    found = side["clat_ns"]["percentile"]
+    return {f"p{float(key):g}": found[key] / 1e3 for key in found}
 
 
 def fill(target):

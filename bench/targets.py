@@ -69,7 +69,8 @@ class Target:
 
     def spawn(self, command):
         log = open(self.directory / "log", "ab")
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        # A session of its own: Ctrl-C ends the benchmark, which then stops it in order.
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         self.wait_for(lambda: self.socket().exists())
 
     def wait_for(self, ready, seconds=60):
