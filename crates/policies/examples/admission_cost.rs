@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use base::levels::{Levels, Rate};
-use base::{Instant, Map, SegmentId, VolumeId};
+use base::{Instant, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, ClientId, Request};
 
 fn request(number: u64) -> (Instant, Request) {
@@ -30,14 +30,6 @@ fn admit(ios: u64, with_levels: bool) {
     }
 }
 
-/// The same I/Os, each of which looks its segment up in a table: what admission is compared with.
-fn look_up(ios: u64) {
-    let table: Map<SegmentId, u64> = (0..ios.min(1000)).map(|number| (request(number).1.segment, number)).collect();
-    for number in 0..ios {
-        let _ = black_box(table.get(&request(number).1.segment));
-    }
-}
-
 /// The same I/Os, and nothing else.
 fn ask(ios: u64) {
     for number in 0..ios {
@@ -47,12 +39,11 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    let case = given.next().expect("a case: admission, levels, table or nothing");
+    let case = given.next().expect("a case: admission, levels or nothing");
     let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
     match case.as_str() {
         "admission" => admit(ios, false),
         "levels" => admit(ios, true),
-        "table" => look_up(ios),
         _ => ask(ios),
     }
 }
