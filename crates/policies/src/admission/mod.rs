@@ -15,14 +15,14 @@
 //!
 //! **Flow.** [`Admission::submit`] counts an arrival ([`monitor`]) and starts it or puts it in line;
 //! [`Admission::next_grant`] hands out what may start now, one request at a time: base first, then steady, then hot
-//! lines, each ring by deficit round robin. [`Admission::next_look`] says when to ask again: at the next refill, and
-//! never while nobody waits. [`Admission::on_done`] feeds the [`estimator`] with the latency of what was started.
+//! lines, each ring by deficit round robin. [`Admission::next_look`] says when to ask again: at the next refill, or
+//! when hot lines get their next part of the interval's tokens, and never while nobody waits. [`Admission::on_done`] feeds the [`estimator`] with the latency of what was started.
 //!
 //! **Invariants** ([`Admission::audit`], which the simulated store asks after every request, and `tests.rs`):
 //! - requests of one segment start in the order of their arrival;
 //! - over any span no more tokens are drawn than the limit, both buckets' sizes and one request allow;
 //! - after [`Admission::next_grant`] has returned nothing, no steady line waits for tokens while either bucket has some,
-//!   and nobody waits for the main bucket while that has some;
+//!   and nobody waits for the main bucket while that has some for him: hot lines wait for their part of the interval;
 //! - what is within the base levels starts at the latest at the next refill, as long as their sum fits the limit;
 //! - nobody waits without a [`Reason`], and nobody waits for ever.
 //!
