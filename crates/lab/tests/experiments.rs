@@ -40,12 +40,12 @@ fn the_same_seed_is_the_same_result() {
 fn a_mistake_in_the_policies_shows_in_the_figure() {
     let tail_of_steady = |rows: &[Row]| rows.iter().find(|row| row.what.contains("P99 of steady")).unwrap().measured;
     let usual = tail_of_steady(&look("nsdi26/fig10", |point| point));
-    assert!(usual < -60.0, "{usual}% with two buckets");
+    assert!(usual < -80.0, "{usual}% with two buckets");
     let without_cheque = look("nsdi26/fig10", |point| Point { tune: |settings| settings.cheque_permille = 0, ..point });
-    assert!(tail_of_steady(&without_cheque) > usual / 2.0, "{without_cheque:?}");
+    assert!(tail_of_steady(&without_cheque) > usual + 20.0, "{without_cheque:?}");
     let never_hot =
         look("nsdi26/fig10", |point| Point { tune: |settings| settings.hot_requests_min = u32::MAX, ..point });
-    assert!(tail_of_steady(&never_hot) > usual / 2.0, "{never_hot:?}");
+    assert!(tail_of_steady(&never_hot) > usual + 20.0, "{never_hot:?}");
 }
 
 #[test]
