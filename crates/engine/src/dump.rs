@@ -122,6 +122,8 @@ impl Core {
         self.log.room_for_dump().await;
         let id = segment.id();
         let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
+        // A record of a segment that was dropped would bring it back at a start, when a checkpoint has forgotten it.
+        segment.check_exists()?;
         let record = Record::Dump { segment: id, epoch: EPOCH, through, replay, entries: entries.clone() };
         let (core, owner) = (Rc::downgrade(self), segment.clone());
         let apply = Box::new(move |_| {
