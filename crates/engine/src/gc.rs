@@ -265,11 +265,8 @@ impl Gc {
     async fn pace(&self, moved_bytes: u64) {
         let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (self.0.space)();
         let view = GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait, files: &[], segments: &[] };
-        let pace = self
-            .0
-            .options
-            .settings
-            .pace_bytes_per_sec(view.room_permille(), self.0.spare.get().at(self.0.handle.now()));
+        let spare = self.0.spare.get().at(self.0.handle.now());
+        let pace = self.0.options.settings.pace_bytes_per_sec(view.room_permille(), spare);
         if let (Some(bytes_per_sec), false) = (pace, writers_wait) {
             let nanos = u128::from(moved_bytes) * 1_000_000_000 / u128::from(bytes_per_sec.max(1));
             self.0.handle.sleep(Duration::from_nanos(nanos as u64)).await;
