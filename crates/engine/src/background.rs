@@ -37,6 +37,7 @@ impl Core {
     async fn end_writes(self: Rc<Self>) {
         let error = self.log.when_broken().await;
         self.admission.end();
+        self.index.end();
         self.fusion.end(&error);
     }
 

@@ -52,7 +52,7 @@ impl Core {
         self.set_off();
         loop {
             self.handle.sleep(LOOK_AGAIN).await;
-            self.check_running()?;
+            self.check_writable()?;
             if take() {
                 return Ok(());
             }

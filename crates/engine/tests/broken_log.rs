@@ -42,8 +42,8 @@ async fn read(engine: &Engine, offset: u64) -> Bytes {
     Bytes::from(all)
 }
 
-/// Opens the store, lets its log break, and overwhelms it: either memory or the journal is what runs out.
-fn everybody_is_told(options: Options) {
+/// Opens the store, lets its log break after a while, and overwhelms it: either memory or the journal is what runs out.
+fn everybody_is_told(options: Options, after: Duration) {
     let world = World::new(1);
     let node = world.add_node(NodeOptions::default());
     let handle = world.start_loop(node);
@@ -51,7 +51,8 @@ fn everybody_is_told(options: Options) {
     let (store, here) = (disk.open(&handle), handle.clone());
     let opening = options.clone();
     let engine = world.block_on(&handle, async move { Engine::open(&here, &store, opening).await }).unwrap();
-    disk.fail_appends(Some(FileKind::Transaction), 1000, AppendFault::Lost);
+    let log = disk.clone();
+    world.after(after, move |_| log.fail_appends(Some(FileKind::Transaction), 1000, AppendFault::Lost));
 
     let told: Rc<RefCell<BTreeMap<u64, Result<()>>>> = Rc::default();
     for writer in 0..WRITERS {
@@ -104,21 +105,37 @@ fn everybody_is_told(options: Options) {
 
 #[test]
 fn writers_that_wait_for_memory_are_told_that_the_log_is_broken() {
-    everybody_is_told(Options {
+    let options = Options {
         dirty_bytes_max: MIB,
         segment_cache_bytes: 256 * KIB,
         journal_file_bytes: 4 * MIB,
         ..Options::default()
-    });
+    };
+    everybody_is_told(options, Duration::ZERO);
 }
 
 #[test]
 fn writers_that_wait_for_the_journal_are_told_that_the_log_is_broken() {
-    everybody_is_told(Options {
+    let options = Options {
         dirty_bytes_max: 64 * MIB,
         segment_cache_bytes: MIB,
         journal_file_bytes: MIB,
         journal_files: 2,
         ..Options::default()
-    });
+    };
+    everybody_is_told(options, Duration::ZERO);
+}
+
+#[test]
+fn writers_that_wait_for_the_index_are_told_that_the_log_is_broken() {
+    let options = Options {
+        memtable_bytes_max: 16 * KIB,
+        large_write_bytes: WRITE_BYTES,
+        journal_file_bytes: 4 * MIB,
+        ..Options::default()
+    };
+    // Before the first large write is through, and when memtables are flushed already.
+    for after in [500, 2_000] {
+        everybody_is_told(options.clone(), Duration::from_micros(after));
+    }
 }

@@ -30,7 +30,7 @@ impl Index {
     }
 
     async fn run_flusher(self, sink: Rc<dyn TransactionSink>) {
-        loop {
+        while !self.0.ended.get() {
             let changed = self.0.changed.wait();
             let Some(segment) = self.next_to_flush(&*sink) else {
                 changed.await;
@@ -68,7 +68,7 @@ impl Index {
     }
 
     async fn run_merger(self, sink: Rc<dyn TransactionSink>) {
-        loop {
+        while !self.0.ended.get() {
             let changed = self.0.tables_changed.wait();
             let Some((segment, files)) = self.next_to_merge() else {
                 changed.await;

@@ -76,6 +76,8 @@ struct Inner {
     memtable_bytes: Cell<u64>,
     /// A memtable grew past a bound, was frozen or flushed.
     changed: Event,
+    /// Nothing is flushed or merged any more.
+    ended: Cell<bool>,
     /// Segments with frozen memtables.
     frozen: RefCell<BTreeSet<SegmentId>>,
     /// Segments whose tables changed since they were last looked at for a merge.
@@ -122,6 +124,7 @@ impl Index {
             segments: RefCell::default(),
             memtable_bytes: Cell::new(0),
             changed: Event::new(),
+            ended: Cell::new(false),
             frozen: RefCell::default(),
             merge_candidates: RefCell::default(),
             tables_changed: Event::new(),
@@ -250,12 +253,20 @@ impl Index {
         self.0.memtable_bytes.get()
     }
 
-    /// Waits until the memtables are below their bound. Who is about to log records with entries waits here first.
+    /// Waits until the memtables are below their bound, or never will be again. Who is about to log records with
+    /// entries waits here first.
     pub async fn room(&self) {
-        while self.0.memtable_bytes.get() >= self.0.options.memtable_bytes_max {
+        while self.0.memtable_bytes.get() >= self.0.options.memtable_bytes_max && !self.0.ended.get() {
             let changed = self.0.changed.wait();
             changed.await;
         }
+    }
+
+    /// Nothing can be flushed or merged any more: nobody waits for it from here on, and nobody tries.
+    pub fn end(&self) {
+        self.0.ended.set(true);
+        self.0.changed.notify();
+        self.0.tables_changed.notify();
     }
 
     /// Whether memtables are far above their bound: what does not wait for [`Index::room`] must rest.
