@@ -180,7 +180,10 @@ impl VerifiedFiles {
         let store = &self.0.store;
         let Some(info) = store.info(file) else {
             bump(&self.0.counters.lost);
-            return Err(Error::corrupt(format!("{what}: file {file} of the store is missing")));
+            // It is gone, or it is there and nobody knows what is in it.
+            let why = store.read_copy(file, 0, offset, len).await.err();
+            let why = why.unwrap_or_else(|| Error::corrupt(format!("file {file} came back")));
+            return Err(Error::corrupt(format!("{what}: {why}")));
         };
         let (mut good, mut bad, mut unread) = (None, Vec::new(), Vec::new());
         for copy in 0..info.copies_wanted {

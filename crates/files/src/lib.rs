@@ -217,7 +217,8 @@ impl Store {
     /// Reads from any healthy copy. The caller verifies content and falls back to [`Store::read_copy`].
     ///
     /// # Errors
-    /// `NotFound`, `Io` when no copy could be read, `Invalid` beyond the end.
+    /// `NotFound`, `Io` when no copy could be read, `Invalid` beyond the end, `Corrupt` where the file is there under
+    /// its name, and nobody knows what is in it.
     pub fn read(&self, file: FileId, offset: u64, len: usize) -> impl Future<Output = Result<AlignedBuf>> + use<> {
         self.0.read(file, offset, len)
     }

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Error, FileId, LogSequence, Result, SECTOR};
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result, SECTOR};
 use files::{FileInfo, FileKind, Store};
 use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle};
@@ -210,11 +210,14 @@ async fn restore_index(
 }
 
 /// Whether every block of a large write is there. What only some copies have is brought to all: it counts from now
-/// on, so it has to be as durable as anything that counts. Where no copy can be read, nothing can be said: it may have
-/// been acknowledged.
+/// on, so it has to be as durable as anything that counts.
+///
+/// One copy that can be read and does not have it is enough to reject it: an append is confirmed when it is in every
+/// member, so nobody was told, and nobody has read it. Where no copy can be read, nothing can be said; nor where the
+/// file is there under its name, and nobody knows what is in it.
 ///
 /// # Errors
-/// `Io`: no copy can be read.
+/// `Io`, `Corrupt`: no copy can be read.
 pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss: bool) -> Result<bool> {
     let store = files.store();
     let Some(id) = record.segment() else { return Ok(false) };
@@ -223,9 +226,22 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
         return Ok(false);
     };
     let len = entries.len() * BLOCK as usize;
-    let Some(info) = store.info(file).filter(|info| offset + len as u64 <= info.sealed.unwrap_or(info.capacity)) else {
-        return Ok(false);
+    let in_doubt = |error: Error| match accept_data_loss {
+        true => Ok(false),
+        false => Err(error.context(format!(
+            "a large write to {id} may have been acknowledged, and cannot be read; bring the disk back, or start once \
+             with accept_data_loss to go on without it"
+        ))),
     };
+    let Some(info) = store.info(file) else {
+        return match store.read_copy(file, 0, offset, len).await {
+            Err(error) if error.kind != ErrorKind::NotFound => in_doubt(error),
+            _ => Ok(false),
+        };
+    };
+    if offset + len as u64 > info.sealed.unwrap_or(info.capacity) {
+        return Ok(false);
+    }
     if is_on("large-write-not-proven") {
         return Ok(true);
     }
@@ -250,11 +266,8 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
         copies.push((copy, bytes));
     }
     if !proven.iter().all(|&proven| proven) {
-        return match unread.filter(|_| copies.is_empty() && !accept_data_loss) {
-            Some(error) => Err(error.context(format!(
-                "a large write to {id} may have been acknowledged, and cannot be read; bring the disk back, or start \
-                 once with accept_data_loss to go on without it"
-            ))),
+        return match unread.filter(|_| copies.is_empty()) {
+            Some(error) => in_doubt(error),
             None => Ok(false),
         };
     }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::seeded::is_on;
 use base::{DirectoryId, Error, ErrorKind, FileId, Incarnation, MIB, Result, Set, StoreId, units};
@@ -36,6 +37,10 @@ use crate::Store;
 const SCANS_AT_ONCE: usize = 32;
 /// Bytes of two copies that are compared in one step.
 const COMPARE_STEP: u64 = MIB;
+/// How often a header is asked for, and the pause between: a disk whose path changes over in this moment must not cost
+/// a file its only copy for a whole life.
+const HEADER_TRIES: u32 = 3;
+const HEADER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens the store in `options.directories`; makes it, if all of them are empty.
 ///
@@ -421,9 +426,14 @@ impl Local {
     }
 
     async fn read_header(&self, directory: &Directory, name: Name, file: &runtime::File) -> Result<Content> {
-        let block = match file.read_at(0, HEADER as usize).await {
-            Ok(block) => block,
-            Err(error) => return Ok(Content::Damaged(format!("its header cannot be read: {error}"))),
+        let mut tries = 1;
+        let block = loop {
+            match file.read_at(0, HEADER as usize).await {
+                Ok(block) => break block,
+                Err(_) if tries < HEADER_TRIES => tries += 1,
+                Err(error) => return Ok(Content::Damaged(format!("its header cannot be read: {error}"))),
+            }
+            self.handle.sleep(HEADER_PAUSE).await;
         };
         let header = match Header::decode(&block) {
             Ok(header) if header.writable || self.options.read_only => header.record,

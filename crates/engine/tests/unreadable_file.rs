@@ -1,0 +1,121 @@
+//! What becomes of a store with a file whose header cannot be read at a start: it is there under its name, and nobody
+//! knows what is in it. The engine opens with everything that was acknowledged, or reads it as an error, or does not
+//! open; and it never gives anything up that a later start could read.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use std::time::Duration;
+
+use base::io::{ReadPart, fragment_checksums};
+use base::{Bytes, Error, KIB, Result, SegmentId, VolumeId, WriteStamp};
+use engine::{Engine, Options};
+use files::local::{self, LocalOptions};
+use runtime::Handle;
+use runtime::sim::{DiskOptions, Fault, NodeOptions, World};
+
+const SEGMENT: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 64 << 10;
+const LARGE_AT: u64 = 128 * KIB;
+
+async fn open(handle: &Handle) -> Result<Engine> {
+    let options = Options {
+        transaction_file_bytes: 64 * KIB,
+        data_file_bytes: 256 * KIB,
+        large_write_bytes: 16 * KIB,
+        dump_age: Duration::from_millis(5),
+        ..Options::default()
+    };
+    let (store, _) = local::open(handle, LocalOptions::new(vec!["/disk/levee".into()])).await?;
+    Engine::open(handle, &store, options).await
+}
+
+async fn write(engine: &Engine, offset: u64, byte: u8, len: usize) {
+    let data = Bytes::from(vec![byte; len]);
+    let checksums = fragment_checksums(SEGMENT, offset, &data);
+    engine.write(SEGMENT, offset, data, checksums, WriteStamp::default()).await.unwrap();
+}
+
+/// The first byte there, `None` for zeros.
+async fn first_byte(engine: &Engine, offset: u64) -> Result<Option<u8>> {
+    Ok(match &engine.read(SEGMENT, offset, 4 * KIB).await?[..] {
+        [ReadPart::Data(data)] => Some(data[0]),
+        _ => None,
+    })
+}
+
+/// What an attempt to start and to read gave.
+enum Outcome {
+    Good,
+    ReadError(Error),
+    Refused(Error),
+}
+
+async fn look(handle: &Handle) -> Outcome {
+    let engine = match open(handle).await {
+        Ok(engine) => engine,
+        Err(error) => return Outcome::Refused(error),
+    };
+    for (offset, wanted) in [(0, 1), (LARGE_AT, 2)] {
+        match first_byte(&engine, offset).await {
+            Ok(found) => assert_eq!(found, Some(wanted), "what was acknowledged is there, at {offset}"),
+            Err(error) => return Outcome::ReadError(error),
+        }
+    }
+    Outcome::Good
+}
+
+#[test]
+fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
+    let (mut read_errors, mut refusals, mut said_so) = (0, 0, 0);
+    // With a dump before the large write, or everything in the journal.
+    for is_dumped in [false, true] {
+        let mut number = 0;
+        loop {
+            let world = World::new(1);
+            let disks = vec![("/disk".into(), DiskOptions::default())];
+            let node = world.add_node(NodeOptions { disks, ..NodeOptions::default() });
+            let disk = world.disk(node, "/disk");
+            let handle = world.start_loop(node);
+            let life = handle.clone();
+            world.block_on(&handle, async move {
+                let engine = open(&life).await.unwrap();
+                write(&engine, 0, 1, SMALL).await;
+                if is_dumped {
+                    life.sleep(Duration::from_millis(50)).await;
+                }
+                write(&engine, LARGE_AT, 2, LARGE).await;
+            });
+            world.kill(node);
+            let files: Vec<_> = disk
+                .files()
+                .into_iter()
+                .filter(|(path, _)| path.parent().is_some_and(|folder| folder.ends_with("levee/files")))
+                .collect();
+            let Some((bad, _)) = files.get(number) else { break };
+            number += 1;
+            // Many failures are an error, one is nothing, and the next life has everything again.
+            for (failures, must_be_good) in [(100_000, false), (1, true), (0, true)] {
+                disk.inject_on(bad, Fault::ReadError, failures);
+                let handle = world.restart(node);
+                let life = handle.clone();
+                let outcome = world.block_on(&handle, async move { look(&life).await });
+                match &outcome {
+                    Outcome::Good => {}
+                    Outcome::ReadError(error) => {
+                        assert!(error.message.contains("its header cannot be read"), "{error}");
+                        read_errors += 1;
+                    }
+                    Outcome::Refused(error) => {
+                        said_so += u32::from(error.message.contains("may have been acknowledged"));
+                        refusals += 1;
+                    }
+                }
+                assert!(!must_be_good || matches!(outcome, Outcome::Good), "{bad:?} with {failures} failures");
+                world.kill(node);
+                disk.stop_injections();
+            }
+        }
+    }
+    assert!(read_errors > 0 && refusals > 2 && said_so > 0, "{read_errors} {refusals} {said_so}");
+}
