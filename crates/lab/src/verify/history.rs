@@ -5,6 +5,9 @@
 //! place or another life of a volume of the same name are noticed at once. Moments are numbers of events, in the order
 //! in which clients noticed them: what one client was told before another one asked has the lower number.
 //!
+//! Neighbours to which the same things happened have one history, until something happens to a part of them only: one
+//! answer stands for all of them.
+//!
 //! A request without an answer may have taken effect until the next recovery is over, or never
 //! ([`History::on_recovered`]).
 
@@ -36,6 +39,14 @@ struct Begun {
     value: Value,
 }
 
+/// Sectors side by side with the same history.
+#[derive(Clone)]
+struct Alike {
+    /// Behind the last one.
+    end: u64,
+    operations: Vec<Operation>,
+}
+
 /// Everything that was asked and answered.
 #[derive(Default)]
 pub struct History {
@@ -44,7 +55,8 @@ pub struct History {
     begun: BTreeMap<RequestId, Begun>,
     /// Those whose outcome is not known, and whose connection is gone.
     unknown: Vec<RequestId>,
-    registers: BTreeMap<(VolumeLife, u64), Vec<Operation>>,
+    /// By the first sector.
+    registers: BTreeMap<(VolumeLife, u64), Alike>,
     /// Requests that were answered.
     pub answered: u64,
 }
@@ -86,10 +98,22 @@ impl History {
         let now = self.tick();
         let Some(Begun { at, sectors, invoked, .. }) = self.begun.remove(&id) else { return Ok(()) };
         self.answered += 1;
-        for (sector, bytes) in sectors.zip(data.chunks_exact(SECTOR as usize)) {
+        let seen = |value| Operation { id, invoked, end: End::Returned(now), action: Action::Read(value) };
+        let mut run: Option<(u64, Value)> = None;
+        for (sector, bytes) in sectors.clone().zip(data.chunks_exact(SECTOR as usize)) {
             let value = decode(at, sector, bytes)?;
-            let seen = Operation { id, invoked, end: End::Returned(now), action: Action::Read(value) };
-            self.registers.entry((at, sector)).or_default().push(seen);
+            match run {
+                Some((_, before)) if before == value => {}
+                before => {
+                    if let Some((first, value)) = before {
+                        self.record(at, first..sector, seen(value));
+                    }
+                    run = Some((sector, value));
+                }
+            }
+        }
+        if let Some((first, value)) = run {
+            self.record(at, first..sectors.end, seen(value));
         }
         Ok(())
     }
@@ -128,10 +152,37 @@ impl History {
 
     fn settle(&mut self, id: RequestId, end: End) {
         let Some(Begun { at, sectors, invoked, value }) = self.begun.remove(&id) else { return };
-        for sector in sectors {
-            let operation = Operation { id, invoked, end, action: Action::Write(value) };
-            self.registers.entry((at, sector)).or_default().push(operation);
+        self.record(at, sectors, Operation { id, invoked, end, action: Action::Write(value) });
+    }
+
+    /// Adds to the history of each of these sectors.
+    fn record(&mut self, at: VolumeLife, sectors: Range<u64>, operation: Operation) {
+        self.part(at, sectors.start);
+        self.part(at, sectors.end);
+        let mut first = sectors.start;
+        while first < sectors.end {
+            let next = self.registers.range_mut((at, first)..(at, sectors.end)).next();
+            first = match next {
+                Some(((_, start), alike)) if *start == first => {
+                    alike.operations.push(operation);
+                    alike.end
+                }
+                next => {
+                    let end = next.map_or(sectors.end, |((_, start), _)| *start);
+                    self.registers.insert((at, first), Alike { end, operations: vec![operation] });
+                    end
+                }
+            };
         }
+    }
+
+    /// From here on the sectors before `sector` are no longer alike to it.
+    fn part(&mut self, at: VolumeLife, sector: u64) {
+        let before = self.registers.range_mut((at, 0)..(at, sector)).next_back();
+        let Some((_, alike)) = before.filter(|(_, alike)| alike.end > sector) else { return };
+        let behind = alike.clone();
+        alike.end = sector;
+        self.registers.insert((at, sector), behind);
     }
 
     /// Whether every sector's history is that of a register.
@@ -142,7 +193,7 @@ impl History {
         for id in std::mem::take(&mut self.unknown) {
             self.settle(id, End::Open);
         }
-        for ((at, sector), operations) in &mut self.registers {
+        for ((at, sector), Alike { operations, .. }) in &mut self.registers {
             operations.sort_by_key(|operation| operation.invoked);
             check_register(operations, &[0])
                 .map_err(|violation| format!("sector {sector} of volume v{} ({}): {violation}", at.volume, at.life))?;
@@ -151,8 +202,8 @@ impl History {
     }
 
     /// Sectors whose history was recorded.
-    pub fn registers(&self) -> usize {
-        self.registers.len()
+    pub fn registers(&self) -> u64 {
+        self.registers.iter().map(|((_, first), alike)| alike.end - first).sum()
     }
 }
 
@@ -227,6 +278,29 @@ mod tests {
         read(&mut history, 4..8, &mixed).unwrap();
         history.check().unwrap();
         assert_eq!(history.registers(), 6);
+    }
+
+    #[test]
+    fn neighbours_share_a_history_as_long_as_it_is_the_same() {
+        let mut prng = base::Prng::new(1);
+        let other = VolumeLife { volume: 1, life: 3 };
+        for _ in 0..200 {
+            let (mut history, mut each) = (History::default(), BTreeMap::<(VolumeLife, u64), Vec<u64>>::new());
+            for id in 0..40 {
+                let at = if prng.one_in(3) { other } else { HERE };
+                let start = prng.below(40);
+                let sectors = start..start + prng.between(1, 16);
+                let operation = Operation { id, invoked: id, end: End::Open, action: Action::Write(id) };
+                history.record(at, sectors.clone(), operation);
+                sectors.for_each(|sector| each.entry((at, sector)).or_default().push(id));
+            }
+            let mut found = BTreeMap::new();
+            for ((at, first), alike) in &history.registers {
+                let ids: Vec<u64> = alike.operations.iter().map(|operation| operation.id).collect();
+                found.extend((*first..alike.end).map(|sector| ((*at, sector), ids.clone())));
+            }
+            assert!(found == each && history.registers() == each.len() as u64);
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Run {
             return;
         }
         let checked = shared.history.check();
-        shared.coverage.sectors += shared.history.registers() as u64;
+        shared.coverage.sectors += shared.history.registers();
         if let Err(what) = checked {
             shared.fail(what);
         }
