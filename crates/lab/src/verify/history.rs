@@ -157,6 +157,10 @@ impl History {
 
     /// Adds to the history of each of these sectors.
     fn record(&mut self, at: VolumeLife, sectors: Range<u64>, operation: Operation) {
+        // Mostly the same as last time.
+        if let Some(alike) = self.registers.get_mut(&(at, sectors.start)).filter(|alike| alike.end == sectors.end) {
+            return alike.operations.push(operation);
+        }
         self.part(at, sectors.start);
         self.part(at, sectors.end);
         let mut first = sectors.start;
