@@ -230,7 +230,7 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
         true => Ok(false),
         false => Err(error.context(format!(
             "a large write to {id} may have been acknowledged, and cannot be read; bring the disk back, or start once \
-             with accept_data_loss to go on without it"
+             with --accept-data-loss to go on without it"
         ))),
     };
     let Some(info) = store.info(file) else {

@@ -75,7 +75,7 @@ impl ReadFile {
     fn rotten(&self, store: &Store, what: &str) -> Error {
         Error::corrupt(format!(
             "{}: {what} at byte {} was durable and cannot be read from any copy; restore the file, or start once with \
-             accept_data_loss to go on with what came before it",
+             --accept-data-loss to go on with what came before it",
             store.locate(self.info.id, 0),
             self.end
         ))
@@ -84,7 +84,7 @@ impl ReadFile {
     fn unreadable(&self, store: &Store) -> Error {
         Error::io(format!(
             "{}: byte {} cannot be read from any copy, and the transaction log may go on there; bring the disk back, \
-             or start once with accept_data_loss to go on with what came before it",
+             or start once with --accept-data-loss to go on with what came before it",
             store.locate(self.info.id, 0),
             self.end
         ))

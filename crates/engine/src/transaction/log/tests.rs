@@ -151,7 +151,7 @@ fn a_rotten_record_stops_the_start_and_a_second_copy_heals_it() {
                 assert_eq!((copies, numbers(&found)), (2, vec![1, 2, 3]));
                 assert!(found.repaired_copies > 0);
             }
-            Err(error) => assert!(copies == 1 && error.message.contains("accept_data_loss"), "{error}"),
+            Err(error) => assert!(copies == 1 && error.message.contains("--accept-data-loss"), "{error}"),
         }
     }
 }
