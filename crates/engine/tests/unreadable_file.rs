@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use base::io::{ReadPart, fragment_checksums};
 use base::{Bytes, Error, KIB, Result, SegmentId, VolumeId, WriteStamp};
-use engine::{Engine, Options};
+use engine::{Engine, Options, inspect};
+use files::dry_run::DryRun;
 use files::local::{self, LocalOptions};
 use runtime::Handle;
 use runtime::sim::{DiskOptions, Fault, NodeOptions, World};
@@ -65,6 +66,15 @@ async fn look(handle: &Handle) -> Outcome {
     Outcome::Good
 }
 
+/// Why a start would refuse, by an inspection that changes nothing.
+async fn foretold(handle: &Handle) -> Vec<String> {
+    let options = LocalOptions { read_only: true, ..LocalOptions::new(vec!["/disk/levee".into()]) };
+    match local::open(handle, options).await {
+        Ok((store, _)) => inspect(handle, &DryRun::over(&store), |_, _| ()).await.unwrap().refusals,
+        Err(error) => vec![error.message],
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
     let (mut read_errors, mut refusals, mut said_so) = (0, 0, 0);
@@ -99,7 +109,12 @@ fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
                 disk.inject_on(bad, Fault::ReadError, failures);
                 let handle = world.restart(node);
                 let life = handle.clone();
+                let foretold = world.block_on(&handle, async move { foretold(&life).await });
+                disk.inject_on(bad, Fault::ReadError, failures);
+                let life = handle.clone();
                 let outcome = world.block_on(&handle, async move { look(&life).await });
+                let is_refused = matches!(outcome, Outcome::Refused(_));
+                assert_eq!(is_refused, !foretold.is_empty(), "{bad:?} with {failures} failures: {foretold:?}");
                 match &outcome {
                     Outcome::Good => {}
                     Outcome::ReadError(error) => {

@@ -6,9 +6,12 @@
 //! start without an override. Within the last file, a bad record is rotten if a later one says that it was durable, or
 //! if the file was sealed behind it, as it is when the store is stopped.
 //! Where the disk cannot say what is there, the log may go on: that is neither torn nor empty.
+//! Files that a checkpoint made unneeded may still be there, with fewer copies: a power loss undoes some of a deletion.
+//! What is bad in them does not matter.
 //!
-//! Flow: read all files; walk their records; decide the end; bring every copy of the tail to the decided content and
-//! seal, so that the next recovery decides the same; find the newest checkpoint; hand out what a replay needs.
+//! Flow: read all files, and in each the records that follow each other; decide which files count; bring every copy of
+//! the tail to the decided content and seal, so that the next recovery decides the same; find the newest checkpoint;
+//! hand out what a replay needs.
 
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, Error, ErrorKind, LogSequence, Result};
@@ -40,9 +43,8 @@ pub struct ScannedLog {
     pub repaired_copies: u64,
 }
 
-/// A valid record and where it stands.
+/// A valid record.
 struct Found {
-    offset: u64,
     header: Header,
     record: Record,
 }
@@ -51,14 +53,24 @@ struct Found {
 struct ReadFile {
     info: FileInfo,
     content: AlignedBuf,
+    /// The number of its first record; none if no record was found.
+    first: Option<LogSequence>,
+    /// The records that follow each other from the start.
     found: Vec<Found>,
-    /// Where the records that follow each other from the start end.
+    /// Where they end.
     end: u64,
+    /// What the records that were found behind a gap say.
+    behind: Vec<Header>,
     /// Offsets of blocks that no copy could be read of.
     unreadable: Vec<u64>,
 }
 
 impl ReadFile {
+    /// The number of the record that may follow.
+    fn next(&self) -> LogSequence {
+        LogSequence(self.first.unwrap_or_default().0 + self.found.len() as u64)
+    }
+
     /// Whether a record may stand where the records end, and cannot be read.
     fn may_go_on(&self) -> bool {
         let rest = &self.content[self.end as usize..];
@@ -69,7 +81,17 @@ impl ReadFile {
 
     /// Whether records stood here that are all gone: a file is sealed behind its last one.
     fn has_rotted(&self) -> bool {
-        self.found.is_empty() && self.info.sealed.is_some_and(|sealed| sealed > 0)
+        self.first.is_none() && self.info.sealed.is_some_and(|sealed| sealed > 0)
+    }
+
+    /// Whether something is missing behind the last record, or may be. `after` begins with the record of that number.
+    fn is_cut(&self, after: Option<LogSequence>) -> bool {
+        let is_rotten = match after {
+            // The next file was begun when all of this one was durable.
+            Some(after) => self.next() != after,
+            None => self.behind.iter().any(|header| header.durable_through >= self.next()),
+        };
+        is_rotten || self.info.sealed.is_some_and(|sealed| sealed != self.end) || self.may_go_on()
     }
 
     fn rotten(&self, store: &Store, what: &str) -> Error {
@@ -101,7 +123,7 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
         files.push(read_file(store, info).await?);
     }
     // A file without a single valid record holds nothing that anything depends on, unless it was sealed behind one.
-    let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| !file.found.is_empty());
+    let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.first.is_some());
     for file in empty.iter().filter(|_| !accept_data_loss) {
         if file.may_go_on() {
             return Err(file.unreadable(store));
@@ -110,56 +132,44 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
             return Err(file.rotten(store, "the first record"));
         }
     }
-    files.sort_by_key(|file| file.found[0].header.first());
+    files.sort_by_key(|file| file.first);
+    let left_out = decide(store, &mut files, accept_data_loss)?;
     let mut scanned = ScannedLog { next: LogSequence(1), ..ScannedLog::default() };
-    let end = decide_end(store, &mut files, accept_data_loss, &mut scanned)?;
-    files.truncate(end);
     for file in &files {
         reconcile_and_seal(store, file, &mut scanned).await?;
     }
-    for file in empty {
+    for file in empty.iter().chain(&left_out) {
         store.delete(file.info.id).await?;
     }
     collect(files, &mut scanned)?;
     Ok(scanned)
 }
 
-/// Walks the records of all files in log order, and gives the number of files that count.
-fn decide_end(store: &Store, files: &mut [ReadFile], accept: bool, scanned: &mut ScannedLog) -> Result<usize> {
-    let firsts: Vec<LogSequence> = files.iter().map(|file| file.found[0].header.first()).collect();
-    let mut expected = firsts.first().copied().unwrap_or(LogSequence(1));
-    for (index, file) in files.iter_mut().enumerate() {
-        let good = file.found.iter().take_while(|found| {
-            let follows = found.offset == file.end && found.header.sequence == expected;
-            if follows {
-                file.end += padded_len(claimed_body_len(&file.content[file.end as usize..]));
-                expected.0 += 1;
-                scanned.durable_through = scanned.durable_through.max(found.header.durable_through);
-            }
-            follows
-        });
-        let good = good.count();
-        let rotten = match firsts.get(index + 1) {
-            // The next file was begun when all of this one was durable.
-            Some(next) => expected != *next,
-            None => file.found[good..].iter().any(|found| found.header.durable_through >= expected),
-        };
-        let cut_short = file.info.sealed.is_some_and(|sealed| sealed != file.end);
-        scanned.torn_tail |= good < file.found.len();
-        file.found.truncate(good);
-        if !rotten && !cut_short && !file.may_go_on() {
-            continue;
-        }
-        if !accept && !is_on("rotten-log-cut") {
-            if file.may_go_on() {
-                return Err(file.unreadable(store));
-            }
-            return Err(file.rotten(store, &format!("transaction record {expected}")));
-        }
-        tracing::error!(%expected, "accepting the loss of all transaction records from here on");
-        return Ok(index + 1);
+/// Leaves the files that count in `files`, which are in log order, and gives the others: where one is damaged, those
+/// before a checkpoint that does without it, or, if that is accepted, everything behind the damage.
+fn decide(store: &Store, files: &mut Vec<ReadFile>, accept_data_loss: bool) -> Result<Vec<ReadFile>> {
+    let is_cut = |index: usize| files[index].is_cut(files.get(index + 1).and_then(|after| after.first));
+    let cuts: Vec<usize> = (0..files.len()).filter(|index| is_cut(*index)).collect();
+    let (Some(&cut), Some(&last)) = (cuts.first(), cuts.last()) else { return Ok(Vec::new()) };
+    let intact = &files[last + 1..];
+    let newest = intact.iter().flat_map(|file| &file.found).rev().find_map(|found| match &found.record {
+        Record::Checkpoint(checkpoint) => Some(checkpoint.replay_start()),
+        _ => None,
+    });
+    if newest.is_some_and(|start| intact[0].first <= Some(start)) {
+        tracing::warn!(file = %files[last].info.id, "a transaction file is damaged that no start needs any more");
+        return Ok(files.drain(..=last).collect());
     }
-    Ok(files.len())
+    let (file, expected) = (&files[cut], files[cut].next());
+    if !accept_data_loss && !is_on("rotten-log-cut") {
+        return Err(match file.may_go_on() {
+            true => file.unreadable(store),
+            false => file.rotten(store, &format!("transaction record {expected}")),
+        });
+    }
+    tracing::error!(%expected, "accepting the loss of all transaction records from here on");
+    // Their records must never be taken for those that follow what is written from now on.
+    Ok(files.split_off(cut + 1))
 }
 
 /// Brings all copies of a file to its decided content, and seals it there.
@@ -203,7 +213,13 @@ async fn reconcile_copy(store: &Store, file: &ReadFile, copy: u8) -> Result<u64>
 /// Finds the newest checkpoint and keeps what a replay from it needs.
 fn collect(files: Vec<ReadFile>, scanned: &mut ScannedLog) -> Result<()> {
     let mut all = Vec::new();
-    for file in files.into_iter().filter(|file| file.end > 0) {
+    for file in files {
+        scanned.torn_tail |= !file.behind.is_empty();
+        if file.found.is_empty() {
+            continue;
+        }
+        let said = file.found.iter().map(|found| found.header.durable_through).max();
+        scanned.durable_through = scanned.durable_through.max(said.unwrap_or_default());
         scanned.files.push(LogFile { file: file.info.id, first: file.found[0].header.sequence });
         all.extend(file.found.into_iter().map(|found| (found.header.sequence, found.record)));
     }
@@ -239,25 +255,32 @@ fn collect(files: Vec<ReadFile>, scanned: &mut ScannedLog) -> Result<()> {
 async fn read_file(store: &Store, info: FileInfo) -> Result<ReadFile> {
     let len = info.sealed.unwrap_or(info.capacity);
     let (content, unreadable) = read_content(store, &info, None).await;
-    let mut file = ReadFile { info, content, found: Vec::new(), end: 0, unreadable };
+    let mut file = ReadFile { info, content, first: None, found: Vec::new(), end: 0, behind: Vec::new(), unreadable };
     let mut copies = None;
-    let mut offset = 0;
+    let (mut offset, mut last) = (0, None);
     while offset < len {
-        let expected = file.found.last().map(|last| LogSequence(last.header.sequence.0 + 1));
-        let is_next = |header: &Header| header.sequence == expected.unwrap_or_else(|| header.first());
+        let is_next = |header: &Header| {
+            header.sequence == last.map_or(header.first(), |last: LogSequence| LogSequence(last.0 + 1))
+        };
         let found = match decode(&file.content[offset as usize..], file.info.id)? {
             Some(found) if is_next(&found.0) => Some(found),
             // A disk may have put another record here, where a copy still has the right one.
             Some(other) => from_other_copies(store, &mut file, &mut copies, offset, is_next).await?.or(Some(other)),
             None => from_other_copies(store, &mut file, &mut copies, offset, |_| true).await?,
         };
-        offset += match found {
-            Some((header, record, len)) => {
-                file.found.push(Found { offset, header, record });
-                len
-            }
-            None => BLOCK,
+        let Some((header, record, len)) = found else {
+            offset += BLOCK;
+            continue;
         };
+        last = Some(header.sequence);
+        file.first = file.first.or(Some(header.first()));
+        if offset == file.end && header.sequence == file.next() {
+            file.end += len;
+            file.found.push(Found { header, record });
+        } else {
+            file.behind.push(header);
+        }
+        offset += len;
     }
     Ok(file)
 }

@@ -286,6 +286,9 @@ mod tests {
 
     #[test]
     fn neighbours_share_a_history_as_long_as_it_is_the_same() {
+        let mut whole = History::default();
+        (0..3).for_each(|_| _ = written(&mut whole, 8..16));
+        assert!(whole.registers.len() == 1 && whole.registers() == 8);
         let mut prng = base::Prng::new(1);
         let other = VolumeLife { volume: 1, life: 3 };
         for _ in 0..200 {

@@ -187,6 +187,72 @@ fn a_record_that_a_disk_put_over_another_one_is_taken_from_the_other_copy() {
     }
 }
 
+/// Two full files, a checkpoint in the second one that says where a replay starts, and a bad record in the first one.
+fn damaged_in_its_first_file(start: u64) -> (World, runtime::sim::NodeId, Memory) {
+    let (world, node, memory) = world(1);
+    let handle = world.restart(node);
+    let store = memory.open(&handle);
+    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    world.block_on(&handle, async move {
+        log.prepare().await.unwrap();
+        log.append(&checkpoint(1), Box::new(|_| ())).1.await.unwrap();
+        for number in 2..=40 {
+            let record = if number == 20 { checkpoint(start) } else { record(number) };
+            log.append(&record, Box::new(|_| ())).1.await.unwrap();
+        }
+        assert_eq!(log.rotations(), 3);
+    });
+    let first = store.list().iter().filter(|info| info.kind == FileKind::Transaction).map(|info| info.id).min();
+    memory.kill();
+    memory.corrupt(first.unwrap(), 0, 8192..12288);
+    (world, node, memory)
+}
+
+/// A power loss may bring back the name of a file that was being deleted, in one directory of several: nobody needs it
+/// and it has fewer copies to heal from.
+#[test]
+fn damage_before_the_newest_checkpoint_does_not_matter() {
+    for (start, is_needed) in [(16, true), (17, false), (20, false)] {
+        let (world, node, memory) = damaged_in_its_first_file(start);
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        match scanned(&world, &handle, &store) {
+            Ok(found) => {
+                assert_eq!(found.files[0].first, LogSequence(17));
+                assert!(!is_needed);
+                assert!(numbers(&found).into_iter().eq((start..=40).filter(|number| *number != 20)));
+            }
+            Err(error) => assert!(is_needed && error.message.contains("record #3 at byte 8192"), "{start} {error}"),
+        }
+    }
+}
+
+/// What was behind records that were given up for lost is not taken for what follows the log that goes on.
+#[test]
+fn a_log_that_goes_on_after_a_loss_has_nothing_of_its_former_end() {
+    for goes_on_to in [16, 30, 40] {
+        let (world, node, memory) = damaged_in_its_first_file(1);
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        let inside = handle.clone();
+        world.block_on(&handle, async move {
+            let found = scan(&store, true).await.unwrap();
+            assert_eq!((numbers(&found), found.next), (vec![2], LogSequence(3)));
+            let log = TransactionLog::new(&inside, &store, OPTIONS, found.next, found.files, &Event::new());
+            log.prepare().await.unwrap();
+            for number in 3..=goes_on_to {
+                log.append(&record(1000 + number), Box::new(|_| ())).1.await.unwrap();
+            }
+        });
+        memory.kill();
+        let handle = world.restart(node);
+        let store = memory.open(&handle);
+        let found = scanned(&world, &handle, &store).unwrap();
+        let wanted: Vec<u64> = [2].into_iter().chain((3..=goes_on_to).map(|number| 1000 + number)).collect();
+        assert_eq!(numbers(&found), wanted);
+    }
+}
+
 /// Behind a clean stop nothing is torn: whichever records are missing at its end have rotted. After a kill the last
 /// one may be torn.
 #[test]
