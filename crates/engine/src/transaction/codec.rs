@@ -108,6 +108,12 @@ pub fn padded_len(body_len: usize) -> u64 {
 /// A whole record, padded, ready for the disk.
 pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
     let mut out = AlignedBuf::with_capacity(padded_len(body.len()) as usize);
+    encode_behind(&mut out, header, kind, body);
+    out
+}
+
+/// The same, behind the records that `out` has.
+pub fn encode_behind(out: &mut AlignedBuf, header: &Header, kind: u16, body: &[u8]) {
     let mut head = Vec::with_capacity(HEADER_BYTES);
     head.put_u32_le(MAGIC);
     head.put_u16_le(VERSION);
@@ -127,7 +133,6 @@ pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
     out.extend_from_slice(&head);
     out.extend_from_slice(body);
     out.pad_to(BLOCK as usize);
-    out
 }
 
 /// Reads the record at the start of `bytes`, which must have been written to `file`: its header, itself, and its

@@ -1,7 +1,8 @@
 //! The writer of the transaction log.
 //!
-//! A record gets its log sequence, and its place behind the records before it, at the call. Several are in flight;
-//! they **retire** in log order: a record retires when it and every record before it are durable, and only then is
+//! A record gets its log sequence, and its place behind the records before it, at the call. Those of one turn of the
+//! loop go out as one append, because each append has to be made durable. Several appends are in flight; their records
+//! **retire** in log order: a record retires when it and every record before it are durable, and only then is
 //! its effect applied to memory and its waiter told. So what memory holds is always a prefix of the log (the effect
 //! of large writes, which wait for their data too, excepted), and a checkpoint can name the position it stands for.
 //!
@@ -14,17 +15,20 @@ mod rotation;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{Error, FileId, Histogram, Instant, LogSequence, Result, SegmentId};
+use base::{AlignedBuf, Error, FileId, Histogram, Incarnation, Instant, KIB, LogSequence, Result, SegmentId};
 use files::{FileWriter, LocalBoxFuture, Store};
 use runtime::sync::{Event, Receiver, Sender, oneshot};
 use runtime::{Class, Handle};
 
-use super::codec::{Header, encode, encode_body, kind_of, padded_len};
+use super::codec::{Header, encode_behind, encode_body, kind_of, padded_len};
 use super::{FrozenAt, Record, Relocating, TransactionSink};
 
+/// Bytes of one append at most, unless one record has more.
+const APPEND_BYTES_MAX: u64 = 64 * KIB;
 /// Files at most, before [`TransactionLog::room`] holds back what can wait for a checkpoint.
 const FILES_MAX: usize = 4;
 
@@ -67,6 +71,8 @@ struct State {
     spare: Option<FileWriter>,
     /// Somebody is opening a file, or sealing a failed one.
     opening: bool,
+    /// What waits is submitted when this turn of the loop ends.
+    is_due: bool,
     /// No more records are taken.
     closed: bool,
     next: LogSequence,
@@ -126,6 +132,7 @@ impl TransactionLog {
             writer: None,
             spare: None,
             opening: false,
+            is_due: false,
             closed: false,
             next,
             slots: VecDeque::new(),
@@ -183,7 +190,13 @@ impl TransactionLog {
             }
             sequence
         };
-        self.write_waiting();
+        if !std::mem::replace(&mut self.0.state.borrow_mut().is_due, true) {
+            let this = self.clone();
+            self.0.handle.at_turn_end(move || {
+                this.0.state.borrow_mut().is_due = false;
+                this.write_waiting();
+            });
+        }
         (sequence, outcome(receiver))
     }
 
@@ -350,55 +363,44 @@ impl TransactionLog {
     fn write_waiting(&self) {
         let mut state = self.0.state.borrow_mut();
         let state = &mut *state;
-        if state.opening || state.broken.is_some() {
-            return;
-        }
-        let durable_through = state.durable_through();
-        let first = state.files.back().map_or(state.next, |file| file.first);
-        for slot in state.slots.iter_mut().filter(|slot| slot.progress == Progress::Waiting) {
-            let len = padded_len(slot.body.len());
-            let Some(writer) = state.writer.as_mut().filter(|writer| !writer.has_failed() && writer.room() >= len)
-            else {
+        while !state.opening && state.broken.is_none() {
+            let Some(at) = state.slots.iter().position(|slot| slot.progress == Progress::Waiting) else { return };
+            let len = padded_len(state.slots[at].body.len());
+            let room = state.writer.as_ref().filter(|writer| !writer.has_failed()).map_or(0, FileWriter::room);
+            if room < len {
                 state.opening = true;
                 let this = self.clone();
                 let rotate = async move { this.rotate(len).await };
                 self.0.handle.spawn(Class::Io, "transaction file", rotate).detach();
                 return;
-            };
-            let header = Header {
-                file: writer.id(),
-                incarnation: self.0.store.incarnation(),
-                sequence: slot.sequence,
-                durable_through,
-                index: (slot.sequence.0 - first.0) as u32,
-            };
-            let append = writer.append(encode(&header, slot.kind, &slot.body).freeze());
-            slot.progress = Progress::InFlight;
+            }
+            let (records, bytes) = state.gather(at, room.min(APPEND_BYTES_MAX.max(len)), self.0.store.incarnation());
+            let Some(writer) = &mut state.writer else { return };
+            let append = writer.append(bytes.freeze());
             state.in_flight += 1;
-            let (this, sequence) = (self.clone(), slot.sequence);
+            let this = self.clone();
             let land = async move {
                 let landed = append.await;
-                this.on_landed(sequence, landed.map(drop));
+                this.on_landed(records, landed.map(drop));
             };
             self.0.handle.spawn(Class::Io, "transaction append", land).detach();
         }
     }
 
-    fn on_landed(&self, sequence: LogSequence, landed: Result<()>) {
+    fn on_landed(&self, records: RangeInclusive<LogSequence>, landed: Result<()>) {
         {
             let mut state = self.0.state.borrow_mut();
             let state = &mut *state;
             state.in_flight -= 1;
-            let at = state.slots.binary_search_by_key(&sequence, |slot| slot.sequence);
-            let slot = &mut state.slots[at.expect("a record in flight has not retired")];
-            match landed {
-                Ok(()) => slot.progress = Progress::Durable,
-                Err(error) => {
-                    slot.progress = Progress::Waiting;
-                    tracing::warn!(%sequence, %error, "a transaction record did not become durable");
-                    if let Some(writer) = &mut state.writer {
-                        writer.fail();
-                    }
+            let at = state.slots.partition_point(|slot| slot.sequence < *records.start());
+            let progress = if landed.is_ok() { Progress::Durable } else { Progress::Waiting };
+            let slots = state.slots.range_mut(at..).take_while(|slot| records.contains(&slot.sequence));
+            slots.for_each(|slot| slot.progress = progress);
+            if let Err(error) = landed {
+                let (first, last) = (records.start(), records.end());
+                tracing::warn!(%first, %last, %error, "transaction records did not become durable");
+                if let Some(writer) = &mut state.writer {
+                    writer.fail();
                 }
             }
         }
@@ -434,6 +436,35 @@ impl State {
     /// Why no record is taken, if none is.
     fn refusal(&self) -> Option<Error> {
         self.broken.clone().or_else(|| self.closed.then(|| Error::internal("the transaction log was closed")))
+    }
+
+    /// The records that wait from slot `at` on, encoded, as many as `bytes_max` holds: they are in flight now. The
+    /// first one fits.
+    fn gather(
+        &mut self,
+        at: usize,
+        bytes_max: u64,
+        incarnation: Incarnation,
+    ) -> (RangeInclusive<LogSequence>, AlignedBuf) {
+        let durable_through = self.durable_through();
+        let first = self.files.back().map_or(self.next, |file| file.first);
+        let file = self.writer.as_ref().map_or(FileId(0), FileWriter::id);
+        let (mut len, mut count) = (0, 0);
+        for slot in self.slots.range(at..).take_while(|slot| slot.progress == Progress::Waiting) {
+            len += padded_len(slot.body.len());
+            if len > bytes_max {
+                break;
+            }
+            count += 1;
+        }
+        let mut bytes = AlignedBuf::with_capacity(len.min(bytes_max) as usize);
+        for slot in self.slots.range_mut(at..at + count) {
+            let index = (slot.sequence.0 - first.0) as u32;
+            let header = Header { file, incarnation, sequence: slot.sequence, durable_through, index };
+            encode_behind(&mut bytes, &header, slot.kind, &slot.body);
+            slot.progress = Progress::InFlight;
+        }
+        (self.slots[at].sequence..=self.slots[at + count - 1].sequence, bytes)
     }
 
     /// Whether every record has retired, and nobody works on a file.

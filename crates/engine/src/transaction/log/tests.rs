@@ -2,10 +2,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{KIB, Prng, SegmentId, SegmentSequence, VolumeId};
+use base::{KIB, MIB, Prng, SegmentId, SegmentSequence, VolumeId};
 use files::FileKind;
+use files::local::{self, LocalOptions};
 use files::memory::{AppendFault, Memory, MemoryOptions};
-use runtime::sim::{NodeOptions, World};
+use runtime::sim::{DiskOptions, NodeOptions, World};
 
 use super::*;
 use crate::transaction::format::Checkpoint;
@@ -62,6 +63,33 @@ fn numbers(scanned: &ScannedLog) -> Vec<u64> {
 
 /// Lives that end in the middle of appends, some of which fail: what was told durable is there, in order, and
 /// nothing is there that an earlier scan did not find.
+/// Each append is made durable by itself, which takes a disk longer than to write a few blocks more.
+#[test]
+fn records_of_one_turn_are_one_append() {
+    let world = World::new(1);
+    let disks = vec![("/disk".into(), DiskOptions::default())];
+    let node = world.add_node(NodeOptions { disks, ..NodeOptions::default() });
+    let handle = world.start_loop(node);
+    let (inside, disk) = (handle.clone(), world.disk(node, "/disk"));
+    world.block_on(&handle, async move {
+        let (store, _) = local::open(&inside, LocalOptions::new(vec!["/disk/levee".into()])).await.unwrap();
+        let options = LogOptions { file_bytes: 4 * MIB, ..OPTIONS };
+        let log = TransactionLog::new(&inside, &store, options, LogSequence(1), Vec::new(), &Event::new());
+        log.prepare().await.unwrap();
+        // Spares are made in the background.
+        inside.sleep(Duration::from_secs(5)).await;
+        // 20 blocks: two appends of 16 blocks at most.
+        for (records, appends) in [(1, 1), (10, 1), (20, 2)] {
+            let before = disk.counters().writes;
+            let outcomes: Vec<_> = (0..records).map(|number| log.append(&record(number), Box::new(|_| ())).1).collect();
+            for outcome in outcomes {
+                outcome.await.unwrap();
+            }
+            assert_eq!(disk.counters().writes - before, appends, "{records} records");
+        }
+    });
+}
+
 #[test]
 fn what_retired_is_found() {
     let (mut torn, mut rotations, mut faults) = (0, 0, 0);
