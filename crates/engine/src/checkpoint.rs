@@ -103,6 +103,7 @@ impl Core {
             rejected: self.rejected.borrow().clone(),
             replay: self.fusion.replay_start(|id| self.dumped_through(id)),
             dropped: self.dropped.borrow_mut().still_needed(&self.store, from),
+            dumped_journals: self.fusion.dumped_journals(|id| self.dumped_through(id)),
             segments: segments.collect(),
         }
     }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, ErrorKind, Result, SegmentSequence};
+use base::{AlignedBuf, BLOCK, ErrorKind, FileId, Result, SegmentSequence};
 
 use crate::EPOCH;
 use crate::cache::{DumpBlock, DumpItem};
@@ -254,6 +254,13 @@ impl Core {
         }
     }
 
+    /// Makes durable that a journal file is not needed any more. See [`FusionWriteEngine::trim`].
+    ///
+    /// [`FusionWriteEngine::trim`]: crate::fusion::FusionWriteEngine::trim
+    pub(crate) async fn intend_to_drop(&self, file: FileId) -> Result<()> {
+        self.log.append(&Record::DropJournal { file }, Box::new(|_| ())).1.await.map(drop)
+    }
+
     /// Deletes journal files that nobody needs any more.
     pub(crate) async fn trim_journal(self: &Rc<Self>) {
         if self.trimming.get() != Trimming::No {
@@ -261,7 +268,7 @@ impl Core {
         }
         loop {
             self.trimming.set(Trimming::Once);
-            self.fusion.trim(|id| self.dumped_through(id)).await;
+            self.fusion.trim(|id| self.dumped_through(id), async |file| self.intend_to_drop(file).await).await;
             if self.trimming.replace(Trimming::No) == Trimming::Once {
                 return;
             }

@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::limits::{JOURNAL_APPEND_MAX, SEGMENT_SIZE};
-use base::{Error, Instant, Result, SECTOR, SegmentId, SegmentSequence};
+use base::{Error, FileId, Instant, Result, SECTOR, SegmentId, SegmentSequence};
 use files::Store;
 use policies::fusion::{FusionGathering, FusionPlan, FusionSettings};
 use runtime::sync::Event;
@@ -111,9 +111,19 @@ impl FusionWriteEngine {
     }
 
     /// Deletes the journal files of whose every segment the last write in them is dumped. A segment that does not
-    /// exist any more is dumped through the largest number.
-    pub async fn trim(&self, dumped_through: impl Fn(SegmentId) -> SegmentSequence) {
-        self.0.journal.trim(&dumped_through).await;
+    /// exist any more is dumped through the largest number. A file is deleted when `intend` has made durable that it
+    /// is going to be: what is left of a deletion that was interrupted must not be read as a journal.
+    pub async fn trim(
+        &self,
+        dumped_through: impl Fn(SegmentId) -> SegmentSequence,
+        intend: impl AsyncFn(FileId) -> Result<()>,
+    ) {
+        self.0.journal.trim(&dumped_through, &intend).await;
+    }
+
+    /// The journal files that [`FusionWriteEngine::trim`] would delete, or is deleting.
+    pub fn dumped_journals(&self, dumped_through: impl Fn(SegmentId) -> SegmentSequence) -> Vec<FileId> {
+        self.0.journal.dumped_files(&dumped_through)
     }
 
     /// What to dump first. `None`: nothing durable is undumped.
@@ -160,16 +170,20 @@ impl FusionWriteEngine {
         self.0.journal.statistics()
     }
 
-    /// Waits for everything in flight, then deletes every journal file whose records are dumped: after it there is
-    /// nothing to replay. Nothing may be submitted afterwards.
+    /// Waits for everything in flight, then deletes every journal file whose records are dumped, as
+    /// [`FusionWriteEngine::trim`] does: after it there is nothing to replay. Nothing may be submitted afterwards.
     ///
     /// # Errors
     /// `Io`: a file could not be deleted; the next start replays it.
-    pub async fn close(&self, dumped_through: impl Fn(SegmentId) -> SegmentSequence) -> Result<()> {
+    pub async fn close(
+        &self,
+        dumped_through: impl Fn(SegmentId) -> SegmentSequence,
+        intend: impl AsyncFn(FileId) -> Result<()>,
+    ) -> Result<()> {
         while self.unsettled_bytes() > 0 {
             self.0.journal.changed().await;
         }
-        self.0.journal.close(&dumped_through).await
+        self.0.journal.close(&dumped_through, &intend).await
     }
 
     /// Forgets every record that is not durable; nobody is told.

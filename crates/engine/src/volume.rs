@@ -128,7 +128,7 @@ impl Core {
             }
             dumped.await;
         }
-        self.fusion.close(|id| self.dumped_through(id)).await?;
+        self.fusion.close(|id| self.dumped_through(id), async |file| self.intend_to_drop(file).await).await?;
         for segment in self.all_segments() {
             segment.dumps.close();
             segment.larges.close();

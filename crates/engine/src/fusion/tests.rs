@@ -115,7 +115,7 @@ fn journals_rotate_fill_up_and_are_trimmed() {
     // Dumping one of the two segments of the oldest file frees nothing.
     let trimming = engine.clone();
     rig.world.block_on(&rig.handle, async move {
-        trimming.trim(|s| SegmentSequence(if s.index == 0 { 1000 } else { 0 })).await;
+        trimming.trim(|s| SegmentSequence(if s.index == 0 { 1000 } else { 0 }), async |_| Ok(())).await;
     });
     assert_eq!((rig.journals(), engine.pressure()), (4, JournalPressure::Full));
     let oldest = engine.oldest_undumped(|s| SegmentSequence(if s.index == 0 { 1000 } else { 0 })).unwrap();
@@ -124,14 +124,16 @@ fn journals_rotate_fill_up_and_are_trimmed() {
     while rig.told.borrow().len() < 40 {
         let trimming = engine.clone();
         let dumped = SegmentSequence(rig.told.borrow().len() as u64);
-        rig.world.block_on(&rig.handle, async move { trimming.trim(|_| dumped).await });
+        rig.world.block_on(&rig.handle, async move { trimming.trim(|_| dumped, async |_| Ok(())).await });
         rig.world.run_for(Duration::from_millis(100));
         assert!(rig.journals() <= 4);
     }
     rig.settle();
     assert!(engine.statistics().file_waits > 0);
     let closing = engine.clone();
-    rig.world.block_on(&rig.handle, async move { closing.close(|_| SegmentSequence(40)).await }).unwrap();
+    rig.world
+        .block_on(&rig.handle, async move { closing.close(|_| SegmentSequence(40), async |_| Ok(())).await })
+        .unwrap();
     assert_eq!(rig.journals(), 0);
 }
 
@@ -150,7 +152,7 @@ fn a_deletion_that_failed_is_asked_for_again_while_writers_wait() {
     let relieving = async move {
         loop {
             let pressed = engine.pressure_event().wait();
-            engine.trim(|_| SegmentSequence(10)).await;
+            engine.trim(|_| SegmentSequence(10), async |_| Ok(())).await;
             count.set(count.get() + 1);
             pressed.await;
         }

@@ -179,6 +179,13 @@ impl Ledger {
         })
     }
 
+    /// The oldest files, as far as they take no more appends and nothing in them is needed any more.
+    pub(crate) fn dumped_files(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Vec<FileId> {
+        let is_ended = |file: &&LedgerFile| matches!(file.stage, Stage::Finished | Stage::Leaving);
+        let is_dumped = |file: &&LedgerFile| is_ended(file) && file.first_undumped(dumped_through).is_none();
+        self.files.iter().take_while(is_dumped).map(|file| file.file).collect()
+    }
+
     /// See [`OldestUndumped`].
     pub(crate) fn oldest_undumped(
         &self,

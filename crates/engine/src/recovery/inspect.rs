@@ -212,7 +212,7 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
 
     /// Scans the journals; gives the bytes of each segment that are in no data file yet.
     async fn scan_journals(&mut self, handle: &Handle, replay: &Replay) -> Result<BTreeMap<SegmentId, u64>> {
-        let journals: Vec<FileInfo> = self.store.list().into_iter().filter(|i| i.kind == FileKind::Journal).collect();
+        let journals = replay.journals(&self.store.list());
         let options = ScanOptions { start: replay.journal, accept_data_loss: false };
         let mut bytes: BTreeMap<SegmentId, u64> = BTreeMap::new();
         let recovery = &mut self.found.recovery;

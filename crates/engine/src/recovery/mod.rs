@@ -80,6 +80,9 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         epoch: EPOCH,
     };
     let index = Index::new(&files, &garbage, index_options);
+    for file in &replay.dumped_journals {
+        store.delete(*file).await?;
+    }
     restore_index(&index, &files, &mut replay, scanned.durable_through, options.accept_data_loss, &mut found).await?;
 
     for (id, segment) in &replay.segments {
@@ -108,7 +111,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
             suspects: Vec::new(),
             found: &mut found,
         };
-        let infos: Vec<FileInfo> = files_before.iter().filter(|info| info.kind == FileKind::Journal).cloned().collect();
+        let infos = replay.journals(&files_before);
         let scan_options = ScanOptions { start: replay.journal, accept_data_loss: options.accept_data_loss };
         let report = journal::scan(handle, store, &infos, &scan_options, |record| journals.visit(record)).await?;
         let suspects = std::mem::take(&mut journals.suspects);

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{BLOCK, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId};
+use files::{FileInfo, FileKind};
 
 use crate::index::{Mapping, SegmentTables};
 use crate::journal::JournalPosition;
@@ -22,6 +23,8 @@ pub struct Replay {
     pub dropped: BTreeSet<VolumeId>,
     /// Large writes that do not count.
     pub rejected: BTreeSet<LogSequence>,
+    /// Journal files that hold nothing any more: they were being deleted, and may be there in part.
+    pub dumped_journals: BTreeSet<FileId>,
     /// Where the replay of the journal may start.
     pub journal: Option<JournalPosition>,
     /// A segment that the checkpoint does not know has no record before this one.
@@ -50,6 +53,7 @@ impl Replay {
             replay.dropped.extend(checkpoint.dropped);
             replay.rejected.extend(checkpoint.rejected);
             replay.journal = checkpoint.replay;
+            replay.dumped_journals.extend(checkpoint.dumped_journals);
             for segment in checkpoint.segments {
                 let start = SegmentStart {
                     next: segment.next,
@@ -75,6 +79,9 @@ impl Replay {
         if let Record::DropVolume { volume } = record {
             self.dropped.insert(*volume);
             self.segments.retain(|id, _| id.volume != *volume);
+        }
+        if let Record::DropJournal { file } = record {
+            self.dumped_journals.insert(*file);
         }
         let Some(id) = record.segment().filter(|id| !self.dropped.contains(&id.volume)) else { return };
         let covers = self.from;
@@ -107,8 +114,17 @@ impl Replay {
             Record::DropFile { file, .. } => {
                 segment.data_files.remove(file);
             }
-            Record::Relocate { .. } | Record::DropVolume { .. } | Record::Checkpoint(_) => {}
+            Record::Relocate { .. }
+            | Record::DropJournal { .. }
+            | Record::DropVolume { .. }
+            | Record::Checkpoint(_) => {}
         }
+    }
+
+    /// The journal files among `files` that have to be read.
+    pub fn journals<'a>(&self, files: impl IntoIterator<Item = &'a FileInfo>) -> Vec<FileInfo> {
+        let is_needed = |info: &&FileInfo| info.kind == FileKind::Journal && !self.dumped_journals.contains(&info.id);
+        files.into_iter().filter(is_needed).cloned().collect()
     }
 
     fn needs(&self, sequence: LogSequence, record: &Record) -> bool {

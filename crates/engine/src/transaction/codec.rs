@@ -94,6 +94,7 @@ pub fn encode_body(record: &Record) -> Vec<u8> {
             out.put_u64_le(file.0);
         }
         Record::DropVolume { volume } => out.put_u64_le(volume.0),
+        Record::DropJournal { file } => out.put_u64_le(file.0),
         Record::Checkpoint(checkpoint) => put_checkpoint(&mut out, checkpoint),
     }
     assert!(out.len() <= BODY_BYTES_MAX, "a record of {} bytes", out.len());
@@ -220,6 +221,7 @@ pub fn kind_of(record: &Record) -> u16 {
         Record::DropFile { .. } => 6,
         Record::DropVolume { .. } => 7,
         Record::Checkpoint(_) => 8,
+        Record::DropJournal { .. } => 9,
     }
 }
 
@@ -246,6 +248,7 @@ fn decode_body(kind: u16, body: &[u8]) -> Option<Record> {
         6 => Record::DropFile { segment: f.segment()?, file: f.file()? },
         7 => Record::DropVolume { volume: VolumeId(f.u64()?) },
         8 => Record::Checkpoint(checkpoint(f)?),
+        9 => Record::DropJournal { file: f.file()? },
         _ => return None,
     };
     fields.end()?;
@@ -346,9 +349,10 @@ fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
     put_count(out, checkpoint.rejected.len());
     put_count(out, checkpoint.dropped.len());
     put_count(out, checkpoint.segments.len());
-    out.put_u32_le(0);
+    put_count(out, checkpoint.dumped_journals.len());
     checkpoint.rejected.iter().for_each(|sequence| out.put_u64_le(sequence.0));
     checkpoint.dropped.iter().for_each(|volume| out.put_u64_le(volume.0));
+    checkpoint.dumped_journals.iter().for_each(|file| out.put_u64_le(file.0));
     for segment in &checkpoint.segments {
         put_segment(out, segment.segment);
         out.put_u64_le(segment.next.0);
@@ -367,14 +371,14 @@ fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
 
 fn checkpoint(f: &mut Fields<'_>) -> Option<Checkpoint> {
     let (from, decided_through, replay) = (f.log_sequence()?, f.log_sequence()?, position(f)?);
-    let (rejected, dropped, segments) = (f.u32()?, f.u32()?, f.u32()?);
-    f.reserved::<4>()?;
+    let (rejected, dropped, segments, journals) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
     Some(Checkpoint {
         from,
         decided_through,
         replay,
         rejected: f.list(rejected, 8, Fields::log_sequence)?,
         dropped: f.list(dropped, 8, |f| f.u64().map(VolumeId))?,
+        dumped_journals: f.list(journals, 8, Fields::file)?,
         segments: f.list(segments, 56, segment_checkpoint)?,
     })
 }

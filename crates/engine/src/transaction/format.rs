@@ -76,6 +76,11 @@ pub enum Record {
         /// The file.
         file: FileId,
     },
+    /// Every write in a journal file is dumped, and it is about to be deleted: the intent.
+    DropJournal {
+        /// The file.
+        file: FileId,
+    },
     /// Every segment of a volume is forgotten.
     DropVolume {
         /// The volume.
@@ -99,6 +104,8 @@ pub struct Checkpoint {
     pub replay: Option<JournalPosition>,
     /// Volumes dropped whose journaled records may still be found.
     pub dropped: Vec<VolumeId>,
+    /// Journal files of which every write is dumped, and which may still be found.
+    pub dumped_journals: Vec<FileId>,
     /// Every segment.
     pub segments: Vec<SegmentCheckpoint>,
 }
@@ -137,7 +144,7 @@ impl Record {
             | Record::TableSet { segment, .. }
             | Record::DataFile { segment, .. }
             | Record::DropFile { segment, .. } => Some(*segment),
-            Record::DropVolume { .. } | Record::Checkpoint(_) => None,
+            Record::DropJournal { .. } | Record::DropVolume { .. } | Record::Checkpoint(_) => None,
         }
     }
 

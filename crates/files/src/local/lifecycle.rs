@@ -19,6 +19,9 @@ use super::spares::SpareKind;
 use super::wait::all;
 use crate::{CreateOptions, Redundancy};
 
+/// How often the header of a new file is written, if it is not there afterwards.
+const HEADER_TRIES: u32 = 3;
+
 /// Creating.
 impl Local {
     /// See `Store::create`.
@@ -130,16 +133,29 @@ impl Local {
     /// the disk is full, it does not have its name.
     pub(crate) async fn give_name(&self, directory: &Directory, vacancy: Vacancy, header: &Header) -> io::Result<()> {
         let _naming = directory.naming();
-        vacancy.file.write_at(0, aligned(&header.encode())).await?;
-        // The length of the file, too.
-        vacancy.file.sync().await?;
-        self.counters.on_written(header.birth.kind as usize, HEADER);
+        self.write_header(&vacancy, header).await?;
         let name = Name::File(header.birth.kind, header.birth.file);
         self.handle.rename(&directory.path_of(vacancy.name), &directory.path_of(name)).await?;
         match is_on("name-not-synced") {
             true => Ok(()),
             false => directory.sync_names().await.map_err(io::Error::other),
         }
+    }
+
+    /// Writes the header of a file to be, and looks whether it is there: a disk may say so of a write that it lost or
+    /// put elsewhere, and a log's name without a header would stop the next start.
+    async fn write_header(&self, vacancy: &Vacancy, header: &Header) -> io::Result<()> {
+        let block = aligned(&header.encode());
+        for _ in 0..HEADER_TRIES {
+            vacancy.file.write_at(0, block.clone()).await?;
+            // The length of the file, too.
+            vacancy.file.sync().await?;
+            self.counters.on_written(header.birth.kind as usize, HEADER);
+            if vacancy.file.read_at(0, HEADER as usize).await?[..] == block[..] {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("a header that was written is not there"))
     }
 
     /// Undoes the birth of a copy. If that fails, the file is found by the next life, empty and unknown to anybody.

@@ -27,6 +27,31 @@ fn a_read_error_is_answered_from_the_other_copy() {
     assert_eq!(states(&store), ["healthy", "healthy"]);
 }
 
+/// A disk that loses a write, or puts it elsewhere, says that it wrote. A file without a header stops a start, if it
+/// may be a log: so a header is looked for before it gets its name.
+#[test]
+fn a_file_has_its_header_before_its_name_whatever_the_disk_says() {
+    for (fault, losses, must_work) in [
+        (Fault::LostWrite, 1, true),
+        (Fault::MisdirectedWrite, 1, true),
+        (Fault::LostWrite, 100, false),
+        (Fault::MisdirectedWrite, 100, false),
+    ] {
+        let mut bench = Bench::new(15, 1);
+        let store = bench.open();
+        bench.disk(0).inject(fault, losses);
+        let making = store.clone();
+        let options = CreateOptions { kind: FileKind::Transaction, ..options(1) };
+        let made = bench.run(async move { making.create(options).await.map(|writer| writer.id()) });
+        bench.disk(0).stop_injections();
+        assert_eq!(made.is_ok(), must_work, "{fault:?} {losses}: {made:?}");
+        drop(store);
+        bench.restart();
+        let (store, report) = bench.open_with(&[0]).unwrap();
+        assert!(report.damaged.is_empty() && store.list().len() == usize::from(must_work), "{report:?}");
+    }
+}
+
 #[test]
 fn a_damaged_header_is_reported_and_its_copy_made_anew() {
     let mut bench = Bench::new(13, 2);

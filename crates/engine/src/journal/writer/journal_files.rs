@@ -256,25 +256,49 @@ impl JournalWriter {
     }
 
     /// See [`crate::fusion::FusionWriteEngine::trim`].
-    pub(crate) async fn trim(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) {
+    pub(crate) async fn trim(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+        intend: &impl AsyncFn(FileId) -> Result<()>,
+    ) {
         loop {
-            let planned = { self.0.state.borrow_mut().files.ledger.plan_trim(dumped_through) };
-            let Some(file) = planned else { return };
-            let deleted = self.0.store.delete(file).await;
-            {
-                let mut state = self.0.state.borrow_mut();
-                match &deleted {
-                    Ok(()) => state.files.ledger.remove(file),
-                    Err(_) => state.files.ledger.file(file).into_iter().for_each(LedgerFile::on_ended),
+            match self.trim_one(dumped_through, intend).await {
+                Ok(false) => return,
+                Ok(true) => {
+                    self.ensure_file(false);
+                    self.settle();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a journal file could not be deleted; it is tried again");
+                    return self.trim_later();
                 }
             }
-            if let Err(error) = deleted {
-                tracing::warn!(%error, "a journal file could not be deleted; it is tried again");
-                return self.trim_later();
-            }
-            self.ensure_file(false);
-            self.settle();
         }
+    }
+
+    /// Deletes the oldest file, if nothing in it is needed any more. Gives whether there was one.
+    async fn trim_one(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+        intend: &impl AsyncFn(FileId) -> Result<()>,
+    ) -> Result<bool> {
+        let planned = { self.0.state.borrow_mut().files.ledger.plan_trim(dumped_through) };
+        let Some(file) = planned else { return Ok(false) };
+        let deleted = match intend(file).await {
+            Ok(()) => self.0.store.delete(file).await,
+            Err(error) => Err(error),
+        };
+        let mut state = self.0.state.borrow_mut();
+        match &deleted {
+            Ok(()) => state.files.ledger.remove(file),
+            Err(_) => state.files.ledger.file(file).into_iter().for_each(LedgerFile::on_ended),
+        }
+        deleted.map(|()| true)
+    }
+
+    /// See [`crate::fusion::FusionWriteEngine::dumped_journals`].
+    pub(crate) fn dumped_files(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Vec<FileId> {
+        self.0.state.borrow().files.ledger.dumped_files(dumped_through)
     }
 
     /// Says after a pause that the journal is still under pressure, if it is.
@@ -317,10 +341,14 @@ impl JournalWriter {
     }
 
     /// See [`crate::fusion::FusionWriteEngine::close`]. What is gathered upstream must have been appended.
-    pub(crate) async fn close(&self, dumped_through: &impl Fn(SegmentId) -> SegmentSequence) -> Result<()> {
+    pub(crate) async fn close(
+        &self,
+        dumped_through: &impl Fn(SegmentId) -> SegmentSequence,
+        intend: &impl AsyncFn(FileId) -> Result<()>,
+    ) -> Result<()> {
         loop {
             let changed = self.0.changed.wait();
-            self.trim(dumped_through).await;
+            self.trim(dumped_through, intend).await;
             if self.is_settled() {
                 break;
             }
@@ -343,12 +371,8 @@ impl JournalWriter {
         if let Some(next) = next {
             self.0.store.delete(next.id()).await?;
         }
-        loop {
-            let planned = { self.0.state.borrow_mut().files.ledger.plan_trim(dumped_through) };
-            let Some(file) = planned else { return Ok(()) };
-            self.0.store.delete(file).await?;
-            self.0.state.borrow_mut().files.ledger.remove(file);
-        }
+        while self.trim_one(dumped_through, intend).await? {}
+        Ok(())
     }
 
     /// `freed`: a file may be trimmed now that could not before.

@@ -71,6 +71,7 @@ pub(super) fn samples() -> Vec<Record> {
             replay: None,
             rejected: vec![LogSequence(4)],
             dropped: vec![VolumeId(4)],
+            dumped_journals: vec![FileId(7)],
             segments: vec![SegmentCheckpoint {
                 segment: segment(0),
                 next: SegmentSequence(43),
@@ -80,6 +81,7 @@ pub(super) fn samples() -> Vec<Record> {
                 data_files: vec![(FileId(12), 24576)],
             }],
         }),
+        Record::DropJournal { file: FileId(7) },
     ]
 }
 
@@ -106,7 +108,7 @@ fn golden() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&dump[..64]), GOLDEN_HEADER);
     assert_eq!(hex(&dump[64..256]), GOLDEN_DUMP);
-    assert_eq!((all.len(), base::checksum::crc32c(&all)), (8 * 4096, GOLDEN_CRC));
+    assert_eq!((all.len(), base::checksum::crc32c(&all)), (9 * 4096, GOLDEN_CRC));
 }
 
 const GOLDEN_HEADER: &str = "4c76547801000100000000007ec2909a2211000000000000030000000000000009000000000000000700000000000000\
@@ -115,7 +117,7 @@ const GOLDEN_DUMP: &str = "05000000000000000000000000000000010000000000000029000
     110000000000000003000000000000000700000001000000280000000000000000000000010000000c00000000000000\
     0020000000000000efbeadde001000000800000064000000290000000000000000000000020000000000000000000000\
     00000000000000000000000000000000c800000001000000030000000000000001000000010000000d00000000000000";
-const GOLDEN_CRC: u32 = 0x41f9_95a5;
+const GOLDEN_CRC: u32 = 0xd36d_e43a;
 
 #[test]
 fn zeros_and_prefixes_are_nothing() {

@@ -311,7 +311,7 @@ impl Rig {
             self.start = engine.replay_start(&dumped);
         }
         let trimming = engine.clone();
-        self.world.block_on(&life.handle, async move { trimming.trim(dumped).await });
+        self.world.block_on(&life.handle, async move { trimming.trim(dumped, async |_| Ok(())).await });
         coverage.trims += 1;
     }
 
