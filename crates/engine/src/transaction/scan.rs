@@ -14,7 +14,7 @@
 //! hand out what a replay needs.
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Error, ErrorKind, LogSequence, Result};
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
 
 use super::codec::{BODY_BYTES_MAX, Header, claimed_body_len, decode, padded_len};
@@ -124,7 +124,11 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
     }
     // A file without a single valid record holds nothing that anything depends on, unless it was sealed behind one.
     let (mut files, empty): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.first.is_some());
-    for file in empty.iter().filter(|_| !accept_data_loss) {
+    files.sort_by_key(|file| file.first);
+    let decided = decide(store, &mut files, accept_data_loss);
+    // Ids are in the order of the log: what is older than all that a replay needs was being deleted.
+    let oldest = decided.is_ok().then(|| oldest_needed(&files)).flatten();
+    for file in empty.iter().filter(|file| !accept_data_loss && oldest.is_none_or(|oldest| file.info.id > oldest)) {
         if file.may_go_on() {
             return Err(file.unreadable(store));
         }
@@ -132,8 +136,7 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
             return Err(file.rotten(store, "the first record"));
         }
     }
-    files.sort_by_key(|file| file.first);
-    let left_out = decide(store, &mut files, accept_data_loss)?;
+    let left_out = decided?;
     let mut scanned = ScannedLog { next: LogSequence(1), ..ScannedLog::default() };
     for file in &files {
         reconcile_and_seal(store, file, &mut scanned).await?;
@@ -151,12 +154,7 @@ fn decide(store: &Store, files: &mut Vec<ReadFile>, accept_data_loss: bool) -> R
     let is_cut = |index: usize| files[index].is_cut(files.get(index + 1).and_then(|after| after.first));
     let cuts: Vec<usize> = (0..files.len()).filter(|index| is_cut(*index)).collect();
     let (Some(&cut), Some(&last)) = (cuts.first(), cuts.last()) else { return Ok(Vec::new()) };
-    let intact = &files[last + 1..];
-    let newest = intact.iter().flat_map(|file| &file.found).rev().find_map(|found| match &found.record {
-        Record::Checkpoint(checkpoint) => Some(checkpoint.replay_start()),
-        _ => None,
-    });
-    if newest.is_some_and(|start| intact[0].first <= Some(start)) {
+    if oldest_needed(&files[last + 1..]).is_some() {
         tracing::warn!(file = %files[last].info.id, "a transaction file is damaged that no start needs any more");
         return Ok(files.drain(..=last).collect());
     }
@@ -170,6 +168,15 @@ fn decide(store: &Store, files: &mut Vec<ReadFile>, accept_data_loss: bool) -> R
     tracing::error!(%expected, "accepting the loss of all transaction records from here on");
     // Their records must never be taken for those that follow what is written from now on.
     Ok(files.split_off(cut + 1))
+}
+
+/// The first file that a replay over the newest checkpoint in `files` needs; none if that is not among them.
+fn oldest_needed(files: &[ReadFile]) -> Option<FileId> {
+    let start = files.iter().flat_map(|file| &file.found).rev().find_map(|found| match &found.record {
+        Record::Checkpoint(checkpoint) => Some(checkpoint.replay_start()),
+        _ => None,
+    })?;
+    files.iter().rfind(|file| file.first <= Some(start)).map(|file| file.info.id)
 }
 
 /// Brings all copies of a file to its decided content, and seals it there.

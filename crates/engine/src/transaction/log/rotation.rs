@@ -72,17 +72,14 @@ impl TransactionLog {
             self.0.store.seal(file, end).await?;
             self.0.state.borrow_mut().writer = None;
         }
-        let spare = {
-            let mut state = self.0.state.borrow_mut();
-            match &state.spare {
-                Some(spare) if spare.room() >= len => state.spare.take(),
-                _ => None,
-            }
-        };
+        let spare = { self.0.state.borrow_mut().spare.take() };
         match spare {
-            Some(spare) => Ok(spare),
-            None => self.create(self.0.options.file_bytes.max(len)).await,
+            Some(spare) if spare.room() >= len => return Ok(spare),
+            // It must not follow a file with a higher id: ids tell a recovery the order.
+            Some(small) => self.0.store.delete(small.id()).await?,
+            None => {}
         }
+        self.create(self.0.options.file_bytes.max(len)).await
     }
 
     async fn refill_spare(&self) {

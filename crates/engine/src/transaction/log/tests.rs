@@ -215,8 +215,9 @@ fn a_record_that_a_disk_put_over_another_one_is_taken_from_the_other_copy() {
     }
 }
 
-/// Two full files, a checkpoint in the second one that says where a replay starts, and a bad record in the first one.
-fn damaged_in_its_first_file(start: u64) -> (World, runtime::sim::NodeId, Memory) {
+/// Two full files and a third one, with a checkpoint in the second one that says where a replay starts. Gives the first
+/// file.
+fn three_files(start: u64) -> (World, runtime::sim::NodeId, Memory, FileId) {
     let (world, node, memory) = world(1);
     let handle = world.restart(node);
     let store = memory.open(&handle);
@@ -232,8 +233,7 @@ fn damaged_in_its_first_file(start: u64) -> (World, runtime::sim::NodeId, Memory
     });
     let first = store.list().iter().filter(|info| info.kind == FileKind::Transaction).map(|info| info.id).min();
     memory.kill();
-    memory.corrupt(first.unwrap(), 0, 8192..12288);
-    (world, node, memory)
+    (world, node, memory, first.unwrap())
 }
 
 /// A power loss may bring back the name of a file that was being deleted, in one directory of several: nobody needs it
@@ -241,16 +241,25 @@ fn damaged_in_its_first_file(start: u64) -> (World, runtime::sim::NodeId, Memory
 #[test]
 fn damage_before_the_newest_checkpoint_does_not_matter() {
     for (start, is_needed) in [(16, true), (17, false), (20, false)] {
-        let (world, node, memory) = damaged_in_its_first_file(start);
-        let handle = world.restart(node);
-        let store = memory.open(&handle);
-        match scanned(&world, &handle, &store) {
-            Ok(found) => {
-                assert_eq!(found.files[0].first, LogSequence(17));
-                assert!(!is_needed);
-                assert!(numbers(&found).into_iter().eq((start..=40).filter(|number| *number != 20)));
+        for is_readable in [true, false] {
+            let (world, node, memory, first) = three_files(start);
+            match is_readable {
+                true => memory.corrupt(first, 0, 8192..12288),
+                false => memory.fail_reads(first, None, 0..65536),
             }
-            Err(error) => assert!(is_needed && error.message.contains("record #3 at byte 8192"), "{start} {error}"),
+            let handle = world.restart(node);
+            let store = memory.open(&handle);
+            match scanned(&world, &handle, &store) {
+                Ok(found) => {
+                    assert!(!is_needed && found.files[0].first == LogSequence(17));
+                    assert!(numbers(&found).into_iter().eq((start..=40).filter(|number| *number != 20)));
+                    assert!(store.info(first).is_none());
+                }
+                Err(error) => {
+                    let said = if is_readable { "record #3 at byte 8192" } else { "byte 0 cannot be read" };
+                    assert!(is_needed && error.message.contains(said), "{start} {error}");
+                }
+            }
         }
     }
 }
@@ -259,7 +268,8 @@ fn damage_before_the_newest_checkpoint_does_not_matter() {
 #[test]
 fn a_log_that_goes_on_after_a_loss_has_nothing_of_its_former_end() {
     for goes_on_to in [16, 30, 40] {
-        let (world, node, memory) = damaged_in_its_first_file(1);
+        let (world, node, memory, first) = three_files(1);
+        memory.corrupt(first, 0, 8192..12288);
         let handle = world.restart(node);
         let store = memory.open(&handle);
         let inside = handle.clone();
