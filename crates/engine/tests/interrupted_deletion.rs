@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base::io::{ReadPart, fragment_checksums};
 use base::{Bytes, KIB, Result, SegmentId, VolumeId, WriteStamp};
@@ -42,7 +42,7 @@ async fn check(engine: &Engine) {
     }
 }
 
-fn is_journal(path: &PathBuf) -> bool {
+fn is_journal(path: &Path) -> bool {
     path.to_string_lossy().contains("files/journal-")
 }
 
@@ -67,7 +67,7 @@ fn what_is_left_of_a_deleted_journal_does_not_matter() {
             }
             engine
         });
-        let journal = disks[0].files().into_iter().map(|(path, _)| path).filter(is_journal).min().unwrap();
+        let journal = disks[0].files().into_iter().map(|(path, _)| path).filter(|path| is_journal(path)).min().unwrap();
         handle.spawn(Class::Io, "close", async move { engine.close().await.unwrap() }).detach();
         // The dump is done when the first name of the file is gone.
         world.run_until(|| disks.iter().any(|disk| !has(disk, &journal)));

@@ -61,8 +61,6 @@ fn numbers(scanned: &ScannedLog) -> Vec<u64> {
     scanned.records.iter().filter_map(number).collect()
 }
 
-/// Lives that end in the middle of appends, some of which fail: what was told durable is there, in order, and
-/// nothing is there that an earlier scan did not find.
 /// Each append is made durable by itself, which takes a disk longer than to write a few blocks more.
 #[test]
 fn records_of_one_turn_are_one_append() {
@@ -90,6 +88,8 @@ fn records_of_one_turn_are_one_append() {
     });
 }
 
+/// Lives that end in the middle of appends, some of which fail: what was told durable is there, in order, and
+/// nothing is there that an earlier scan did not find.
 #[test]
 fn what_retired_is_found() {
     let (mut torn, mut rotations, mut faults) = (0, 0, 0);
