@@ -1,6 +1,8 @@
 //! The files of the transaction log: opened ahead of need, left behind when they are full or failed, deleted when a
 //! checkpoint has made them unneeded.
 //!
+//! Files are begun in the order of their ids, which is how a recovery knows what is older than all that it needs.
+//!
 //! A file that failed takes no more: it is sealed at the end of the last record that retired from it, and the
 //! records behind that are written again to a new file under the same sequences. The seal makes their first try
 //! invisible, so no record is ever there twice. Only when that fails again and again is the log **broken**.
@@ -72,11 +74,15 @@ impl TransactionLog {
             self.0.store.seal(file, end).await?;
             self.0.state.borrow_mut().writer = None;
         }
-        let spare = { self.0.state.borrow_mut().spare.take() };
+        let spare = {
+            let mut state = self.0.state.borrow_mut();
+            let last = state.files.back().map(|file| file.file);
+            state.spare.take().map(|spare| (spare.room() >= len && Some(spare.id()) > last, spare))
+        };
         match spare {
-            Some(spare) if spare.room() >= len => return Ok(spare),
-            // It must not follow a file with a higher id: ids tell a recovery the order.
-            Some(small) => self.0.store.delete(small.id()).await?,
+            Some((true, spare)) => return Ok(spare),
+            // Too small, or made while a file with a higher id was begun.
+            Some((false, unfit)) => self.0.store.delete(unfit.id()).await?,
             None => {}
         }
         self.create(self.0.options.file_bytes.max(len)).await
@@ -87,7 +93,12 @@ impl TransactionLog {
             return;
         }
         match self.create(self.0.options.file_bytes).await {
-            Ok(spare) => self.0.state.borrow_mut().spare = Some(spare),
+            Ok(spare) => {
+                let surplus = self.0.state.borrow_mut().spare.replace(spare);
+                if let Some(surplus) = surplus {
+                    drop(self.0.store.delete(surplus.id()).await);
+                }
+            }
             Err(error) => tracing::debug!(%error, "no spare transaction file"),
         }
     }
@@ -106,6 +117,10 @@ impl TransactionLog {
     fn begin_file(&self, writer: FileWriter) {
         let mut state = self.0.state.borrow_mut();
         assert_eq!(state.in_flight, 0, "a new file begins when the old one is quiet");
+        assert!(
+            state.files.back().is_none_or(|file| file.file < writer.id()),
+            "files are begun in the order of their ids"
+        );
         let first = state.slots.front().map_or(state.next, |slot| slot.sequence);
         state.files.push_back(LogFile { file: writer.id(), first });
         state.retired_end = 0;

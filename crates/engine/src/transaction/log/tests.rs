@@ -93,7 +93,7 @@ fn records_of_one_turn_are_one_append() {
 #[test]
 fn what_retired_is_found() {
     let (mut torn, mut rotations, mut faults) = (0, 0, 0);
-    for seed in 0..150 {
+    for seed in 0..300 {
         let mut prng = Prng::new(seed);
         let (world, node, memory) = world(seed);
         let told = Rc::new(RefCell::new(Vec::new()));
