@@ -337,7 +337,7 @@ fn a_full_disk_is_no_failed_one_when_copies_are_made() {
         bench.restart();
         bench.disk(0).come_back();
         let store = bench.open();
-        bench.world.run_for(Duration::from_micros(20 * step));
+        bench.world.run_for(Duration::from_micros(30 * step));
         complete += u32::from(files.iter().all(|file| store.info(*file).unwrap().copies == 2));
         // Somebody else fills it: up to the last block, or so that a file fits without its header.
         bench.disk(0).set_capacity(bench.disk(0).used() + (step % 2) * 4 * BLOCK as u64);

@@ -46,7 +46,7 @@ fn expected(flaw: Flaw) -> (&'static str, usize, Bounds) {
         Flaw::AcknowledgesWithoutData => (ACKNOWLEDGED, 12, one),
         Flaw::VouchesWithoutData => (WHOLE, 9, one),
         Flaw::ForgetsRejected => (WHOLE, 12, one),
-        Flaw::RotatesWithoutSeal => (STARTS, 7, failing),
+        Flaw::RotatesWithoutSeal => (STARTS, 9, failing),
         Flaw::TrimsBeforeCheckpoint => (STARTS, 13, Bounds { left: Left { checkpoints: 1, ..left }, ..one }),
         Flaw::RepairsNothing => (STARTS, 9, two),
         Flaw::ChangesNothing => (STARTS, 10, two),
