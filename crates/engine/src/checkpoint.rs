@@ -70,7 +70,8 @@ impl Core {
         self.log.on_rejected(&failed);
         *self.rejected.borrow_mut() = rejected;
         self.counters.checkpoints.set(self.counters.checkpoints.get() + 1);
-        self.log.trim(start).await
+        self.log.trim(start).await;
+        Ok(())
     }
 
     /// The state as of now, large writes that failed since excepted.

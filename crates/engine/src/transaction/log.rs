@@ -69,6 +69,8 @@ struct State {
     writer: Option<FileWriter>,
     /// Prepared ahead, so that a rotation does not wait and needs no space.
     spare: Option<FileWriter>,
+    /// Files that a checkpoint made unneeded, and that could not be deleted yet.
+    unneeded: Vec<FileId>,
     /// Somebody is opening a file, or sealing a failed one.
     opening: bool,
     /// What waits is submitted when this turn of the loop ends.
@@ -131,6 +133,7 @@ impl TransactionLog {
         let state = State {
             writer: None,
             spare: None,
+            unneeded: Vec::new(),
             opening: false,
             is_due: false,
             closed: false,

@@ -13,6 +13,8 @@
 //! the tail to the decided content and seal, so that the next recovery decides the same; find the newest checkpoint;
 //! hand out what a replay needs.
 
+use std::ops::Range;
+
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
@@ -148,26 +150,31 @@ pub async fn scan(store: &Store, accept_data_loss: bool) -> Result<ScannedLog> {
     Ok(scanned)
 }
 
-/// Leaves the files that count in `files`, which are in log order, and gives the others: where one is damaged, those
-/// before a checkpoint that does without it, or, if that is accepted, everything behind the damage.
+/// Leaves the files that count in `files`, which are in log order, and gives the others. Between two places where
+/// something is missing is a stretch without a gap. The newest one that has all that its newest checkpoint needs is what
+/// counts; what is missing behind it is a loss, which has to be accepted.
 fn decide(store: &Store, files: &mut Vec<ReadFile>, accept_data_loss: bool) -> Result<Vec<ReadFile>> {
-    let is_cut = |index: usize| files[index].is_cut(files.get(index + 1).and_then(|after| after.first));
-    let cuts: Vec<usize> = (0..files.len()).filter(|index| is_cut(*index)).collect();
-    let (Some(&cut), Some(&last)) = (cuts.first(), cuts.last()) else { return Ok(Vec::new()) };
-    if oldest_needed(&files[last + 1..]).is_some() {
-        tracing::warn!(file = %files[last].info.id, "a transaction file is damaged that no start needs any more");
-        return Ok(files.drain(..=last).collect());
+    let is_cut = |index: &usize| files[*index].is_cut(files.get(*index + 1).and_then(|after| after.first));
+    let ends: Vec<usize> = (0..files.len()).filter(is_cut).map(|index| index + 1).collect();
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    let stretches: Vec<Range<usize>> =
+        starts.zip(ends.iter().copied().chain([files.len()])).map(|(start, end)| start..end).collect();
+    let counts = |stretch: &&Range<usize>| stretch.start == 0 || oldest_needed(&files[(*stretch).clone()]).is_some();
+    let Range { start, end } = stretches.iter().rfind(counts).cloned().unwrap_or_default();
+    if ends.contains(&end) {
+        let (file, expected) = (&files[end - 1], files[end - 1].next());
+        if !accept_data_loss && !is_on("rotten-log-cut") {
+            return Err(match file.may_go_on() {
+                true => file.unreadable(store),
+                false => file.rotten(store, &format!("transaction record {expected}")),
+            });
+        }
+        tracing::error!(%expected, "accepting the loss of all transaction records from here on");
     }
-    let (file, expected) = (&files[cut], files[cut].next());
-    if !accept_data_loss && !is_on("rotten-log-cut") {
-        return Err(match file.may_go_on() {
-            true => file.unreadable(store),
-            false => file.rotten(store, &format!("transaction record {expected}")),
-        });
-    }
-    tracing::error!(%expected, "accepting the loss of all transaction records from here on");
-    // Their records must never be taken for those that follow what is written from now on.
-    Ok(files.split_off(cut + 1))
+    // Records behind a loss must never be taken for those that follow what is written from now on.
+    let mut left_out = files.split_off(end);
+    left_out.extend(files.drain(..start));
+    Ok(left_out)
 }
 
 /// The first file that a replay over the newest checkpoint in `files` needs; none if that is not among them.

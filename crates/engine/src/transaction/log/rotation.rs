@@ -142,26 +142,23 @@ impl TransactionLog {
         self.0.broke.notify();
     }
 
-    /// Deletes the files whose records are all below `position`, which a durable checkpoint made unneeded.
-    ///
-    /// # Errors
-    /// `Io`: the files that are left are deleted by the next call.
-    pub async fn trim(&self, position: LogSequence) -> Result<()> {
-        loop {
-            let oldest = {
-                let state = self.0.state.borrow();
-                match (state.files.front(), state.files.get(1)) {
-                    (Some(oldest), Some(second)) if second.first <= position => oldest.file,
-                    _ => return Ok(()),
-                }
-            };
-            self.0.store.delete(oldest).await?;
+    /// Deletes the files whose records are all below `position`, which a durable checkpoint made unneeded. Nobody waits
+    /// for one that cannot be deleted, because its directory is away: the next call tries it again, or the next start.
+    pub async fn trim(&self, position: LogSequence) {
+        let unneeded = {
             let mut state = self.0.state.borrow_mut();
-            if state.files.front().is_some_and(|front| front.file == oldest) {
-                state.files.pop_front();
+            let state = &mut *state;
+            while state.files.get(1).is_some_and(|second| second.first <= position) {
+                state.unneeded.extend(state.files.pop_front().map(|oldest| oldest.file));
             }
-            drop(state);
-            self.0.changed.notify();
+            std::mem::take(&mut state.unneeded)
+        };
+        self.0.changed.notify();
+        for file in unneeded {
+            if let Err(error) = self.0.store.delete(file).await {
+                tracing::warn!(%error, "a transaction file that is not needed any more could not be deleted");
+                self.0.state.borrow_mut().unneeded.push(file);
+            }
         }
     }
 }
