@@ -80,6 +80,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         epoch: EPOCH,
     };
     let index = Index::new(&files, &garbage, index_options);
+    // Before the next checkpoint, which does not know of them any more.
     for file in &replay.dumped_journals {
         store.delete(*file).await?;
     }

@@ -48,6 +48,14 @@ fn world(seed: u64) -> (World, runtime::sim::NodeId, Memory) {
     (world, node, Memory::new(seed, MemoryOptions::default()))
 }
 
+/// A life that begins a log in an empty store.
+fn new_log(world: &World, node: runtime::sim::NodeId, memory: &Memory) -> (Handle, Store, TransactionLog) {
+    let handle = world.restart(node);
+    let store = memory.open(&handle);
+    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    (handle, store, log)
+}
+
 fn scanned(world: &World, handle: &Handle, store: &Store) -> Result<ScannedLog> {
     let store = store.clone();
     world.block_on(handle, async move { scan(&store, false).await })
@@ -219,9 +227,7 @@ fn a_record_that_a_disk_put_over_another_one_is_taken_from_the_other_copy() {
 /// file.
 fn three_files(start: u64) -> (World, runtime::sim::NodeId, Memory, FileId) {
     let (world, node, memory) = world(1);
-    let handle = world.restart(node);
-    let store = memory.open(&handle);
-    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let (handle, store, log) = new_log(&world, node, &memory);
     world.block_on(&handle, async move {
         log.prepare().await.unwrap();
         log.append(&checkpoint(1), Box::new(|_| ())).1.await.unwrap();
@@ -269,9 +275,7 @@ fn damage_before_the_newest_checkpoint_does_not_matter() {
 #[test]
 fn a_file_that_cannot_be_deleted_holds_nobody_up() {
     let (world, node, memory) = world(1);
-    let handle = world.restart(node);
-    let store = memory.open(&handle);
-    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let (handle, _, log) = new_log(&world, node, &memory);
     let (inside, disk) = (log.clone(), memory.clone());
     world.block_on(&handle, async move {
         inside.prepare().await.unwrap();
@@ -328,9 +332,7 @@ fn a_log_that_goes_on_after_a_loss_has_nothing_of_its_former_end() {
 fn after_a_clean_stop_the_last_record_is_no_torn_tail() {
     for (first, cleanly) in [(4, false), (4, true), (2, true), (0, true)] {
         let (world, node, memory) = world(1);
-        let handle = world.restart(node);
-        let store = memory.open(&handle);
-        let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+        let (handle, store, log) = new_log(&world, node, &memory);
         world.block_on(&handle, async move {
             log.prepare().await.unwrap();
             // More than a sector of it is content, too.
@@ -369,9 +371,7 @@ fn after_a_clean_stop_the_last_record_is_no_torn_tail() {
 #[test]
 fn a_log_that_cannot_go_on_says_so() {
     let (world, node, memory) = world(1);
-    let handle = world.restart(node);
-    let store = memory.open(&handle);
-    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let (handle, _, log) = new_log(&world, node, &memory);
     let outcome = world.block_on(&handle, async move {
         log.prepare().await.unwrap();
         memory.set_capacity(0);
@@ -386,9 +386,7 @@ fn a_log_that_cannot_go_on_says_so() {
 #[test]
 fn durable_through_waits_for_the_data_of_large_writes() {
     let (world, node, memory) = world(1);
-    let handle = world.restart(node);
-    let store = memory.open(&handle);
-    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let (handle, _, log) = new_log(&world, node, &memory);
     let segment = SegmentId { volume: VolumeId(1), index: 0 };
     world.block_on(&handle, async move {
         let mut outcomes = Vec::new();
@@ -419,9 +417,7 @@ fn durable_through_waits_for_the_data_of_large_writes() {
 #[test]
 fn a_dump_does_not_wait_for_a_log_that_a_large_write_holds_back() {
     let (world, node, memory) = world(1);
-    let handle = world.restart(node);
-    let store = memory.open(&handle);
-    let log = TransactionLog::new(&handle, &store, OPTIONS, LogSequence(1), Vec::new(), &Event::new());
+    let (handle, _, log) = new_log(&world, node, &memory);
     let asked = Rc::new(Cell::new(0));
     let ask = |log: &TransactionLog| {
         let (log, asked) = (log.clone(), asked.clone());
