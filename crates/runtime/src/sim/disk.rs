@@ -252,15 +252,20 @@ impl Disk {
         fits
     }
 
-    /// Counts the room that is used after names or lengths have changed.
-    pub(super) fn recount(&mut self) {
-        self.used = self.names.occupants().map(|file| file.content.allocated()).sum();
+    /// Gives `bytes` of room back.
+    pub(super) fn release(&mut self, bytes: u64) {
+        self.used -= bytes;
+    }
+
+    /// The room that every file takes up, counted anew.
+    pub(super) fn occupied(&self) -> u64 {
+        self.names.occupants().map(|file| file.content.allocated()).sum()
     }
 
     /// Power is lost, or the cable is pulled: caches are gone.
     pub(super) fn lose_power(&mut self, now_ns: u64, prng: &mut Prng) {
         self.names.lose_power(prng);
-        self.recount();
+        self.used = self.occupied();
         self.channels_free_ns.iter_mut().for_each(|free_ns| *free_ns = now_ns);
         self.bus_free_ns = now_ns;
     }
@@ -276,7 +281,7 @@ impl Disk {
     pub(super) fn replace(&mut self, names: Namespace) {
         self.names = names;
         self.life += 1;
-        self.recount();
+        self.used = self.occupied();
     }
 
     /// Bytes of room in use.

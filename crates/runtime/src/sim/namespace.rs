@@ -199,12 +199,12 @@ impl Namespace {
         Ok(self.directory(id)?.now.iter().map(entry).collect())
     }
 
-    /// Renames a file or directory; a file that has the new name loses it.
-    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+    /// Renames a file or directory; a file that has the new name loses it. Returns the bytes of room that come free.
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<u64> {
         let id = self.find(from)?.ok_or_else(|| error(ENOENT))?;
         let target = self.find(to)?;
         if target == Some(id) {
-            return Ok(());
+            return Ok(0);
         }
         match (&self.inodes[&id], target.map(|target| &self.inodes[&target])) {
             (_, None) | (Inode::File(_), Some(Inode::File(_))) => {}
@@ -218,19 +218,15 @@ impl Namespace {
         let (from_directory, from_name) = self.parent(from)?;
         let (to_directory, to_name) = self.parent(to)?;
         self.change(vec![(from_directory, from_name, None), (to_directory, to_name, Some(id))]);
-        if let Some(target) = target {
-            self.orphan(target);
-        }
-        Ok(())
+        Ok(target.map_or(0, |target| self.orphan(target)))
     }
 
-    /// Removes the name of a file.
-    pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
+    /// Removes the name of a file. Returns the bytes of room that come free.
+    pub(super) fn remove(&mut self, path: &Path) -> io::Result<u64> {
         let id = self.find_file(path)?;
         let (directory, name) = self.parent(path)?;
         self.change(vec![(directory, name, None)]);
-        self.orphan(id);
-        Ok(())
+        Ok(self.orphan(id))
     }
 
     /// How many changes there have been: what a sync that is submitted now will cover.
@@ -248,13 +244,15 @@ impl Namespace {
         Ok(())
     }
 
-    /// A description of a file was closed: without a name it may go. True if its room comes free.
-    pub(super) fn on_close(&mut self, id: InodeId) -> bool {
-        let frees = !self.file(id).occupies();
-        if frees {
-            self.drop_orphans();
+    /// A description of a file was closed: without a name it may go. Returns the bytes of room that come free.
+    pub(super) fn on_close(&mut self, id: InodeId) -> u64 {
+        let file = self.file(id);
+        if file.occupies() {
+            return 0;
         }
-        frees
+        let freed = file.content.allocated();
+        self.drop_orphans();
+        freed
     }
 
     /// Power is lost: some waiting changes are found again, the others never happened, and nothing is open.
@@ -349,10 +347,13 @@ impl Namespace {
         self.inodes.retain(|id, _| reached.contains(id));
     }
 
-    /// A file lost its name. It stays: until a sync, a loss of power may bring the name back.
-    fn orphan(&mut self, id: InodeId) {
-        self.file_mut(id).has_name = false;
+    /// A file lost its name. It stays: until a sync, a loss of power may bring the name back. Returns the bytes of
+    /// room that come free, which is none while it is open.
+    fn orphan(&mut self, id: InodeId) -> u64 {
         self.orphans.push(id);
+        let file = self.file_mut(id);
+        file.has_name = false;
+        if file.occupies() { 0 } else { file.content.allocated() }
     }
 
     /// Drops files that nobody has open and that no loss of power could bring back. It looks at every name, and so not

@@ -238,8 +238,8 @@ fn complete_on_path(
     }
     match op {
         Op::Remove { .. } => {
-            disk.names.remove(path)?;
-            disk.recount();
+            let freed = disk.names.remove(path)?;
+            disk.release(freed);
         }
         Op::CreateDirectory { .. } => disk.names.create_directory(path)?,
         Op::SyncDirectory { .. } => {
@@ -261,8 +261,8 @@ fn rename(disk: &mut Disk, from: &Path, to: &Path) -> io::Result<u64> {
     if !disk.present {
         return fail(ENOENT);
     }
-    disk.names.rename(from, to)?;
-    disk.recount();
+    let freed = disk.names.rename(from, to)?;
+    disk.release(freed);
     Ok(0)
 }
 

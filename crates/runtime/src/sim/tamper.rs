@@ -61,6 +61,12 @@ impl SimDisk {
     pub fn used(&self) -> u64 {
         self.with(|disk| disk.used())
     }
+
+    /// The same, counted file by file.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> u64 {
+        self.with(|disk| disk.occupied())
+    }
 }
 
 /// Breaking.

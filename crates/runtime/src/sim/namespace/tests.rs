@@ -50,7 +50,7 @@ impl Model {
                     self.disk.rename(Path::new(&from), Path::new(&to)).unwrap();
                     self.change(vec![(from, None), (to, Some(file))]);
                 }
-                Some(_) => self.disk.rename(Path::new(&from), Path::new(&to)).unwrap(),
+                Some(_) => assert_eq!(self.disk.rename(Path::new(&from), Path::new(&to)).unwrap(), 0),
                 None => assert!(self.disk.rename(Path::new(&from), Path::new(&to)).is_err()),
             },
             6 if self.now.contains_key(&from) => {

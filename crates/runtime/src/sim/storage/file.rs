@@ -95,9 +95,8 @@ impl Storage {
         if file.lock == Some(id) {
             file.lock = None;
         }
-        if disk.names.on_close(description.inode) {
-            disk.recount();
-        }
+        let freed = disk.names.on_close(description.inode);
+        disk.release(freed);
     }
 
     pub(super) fn complete_on_file(
@@ -156,8 +155,11 @@ impl Storage {
                 Ok(0)
             }
             Op::SetLen { len, .. } => {
-                disk.names.file_mut(*inode).content.set_len(len, prng);
-                disk.recount();
+                let content = &mut disk.names.file_mut(*inode).content;
+                let before = content.allocated();
+                content.set_len(len, prng);
+                let freed = before - content.allocated();
+                disk.release(freed);
                 Ok(0)
             }
             Op::Length { .. } => Ok(disk.names.file(*inode).content.size()),

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use base::{AlignedBuf, Bytes};
+use base::{AlignedBuf, Bytes, Prng};
 
 use super::{CREATE, world};
 use crate::sim::{DiskOptions, Fault, FaultPlan, NodeId, NodeOptions, SimDisk, World};
@@ -240,6 +240,65 @@ fn a_removed_file_lives_while_it_is_open_and_its_room_comes_back() {
         assert_eq!(handle.space(Path::new("/disk")).await.unwrap().free, 60 * 1024);
     });
     assert!(disk.counters().full == 2);
+}
+
+#[test]
+fn the_room_in_use_is_what_files_with_a_name_or_a_reader_take_up() {
+    for seed in 0..60 {
+        let (world, node, handle) = world(seed);
+        let disk = world.disk(node, "/disk");
+        disk.set_capacity(2 << 20);
+        disk.set_faults(FaultPlan { write_error_one_in: 20, misdirected_write_one_in: 20, ..FaultPlan::default() });
+        let mut prng = Prng::new(seed);
+        for life in 0..4 {
+            let handle = if life == 0 { handle.clone() } else { world.restart(node) };
+            let mut prng = prng.fork();
+            let checked = disk.clone();
+            run(&world, &handle, |handle| async move {
+                let mut files = Vec::new();
+                for step in 0..150 {
+                    let mut name = || format!("/disk/{}", prng.below(5));
+                    let (one, other) = (name(), name());
+                    match prng.below(8) {
+                        0..3 if files.len() < 8 => {
+                            let options = if prng.one_in(2) { DURABLE } else { CREATE };
+                            files.push(open(&handle, &one, options).await);
+                        }
+                        3 => drop(handle.remove(Path::new(&one)).await),
+                        4 => drop(handle.rename(Path::new(&one), Path::new(&other)).await),
+                        5 => drop(handle.sync_directory(Path::new("/disk")).await),
+                        _ if files.is_empty() => {}
+                        kind => {
+                            let file = &files[prng.below(files.len() as u64) as usize];
+                            let offset = prng.below(64) * 4096;
+                            match kind {
+                                6 => drop(file.set_len(offset).await),
+                                7 => drop(file.allocate(offset, 64 * 4096).await),
+                                _ => drop(file.write_at(offset, pages(1, 20)).await),
+                            }
+                            if prng.one_in(3) {
+                                files.swap_remove(prng.below(files.len() as u64) as usize);
+                            }
+                        }
+                    }
+                    assert_eq!(checked.used(), checked.counted(), "seed {seed}, life {life}, step {step}");
+                }
+                // The life ends with writes in flight to files of which some have lost their names.
+                for file in files {
+                    handle.spawn(Class::Io, "writer", async move { file.write_at(0, pages(2, 20)).await }).detach();
+                }
+            });
+            match life {
+                0 => world.kill(node),
+                1 => world.power_loss(node),
+                _ => {
+                    disk.vanish();
+                    disk.come_back();
+                }
+            }
+            assert_eq!(disk.used(), disk.counted(), "seed {seed}, after life {life}");
+        }
+    }
 }
 
 #[test]
