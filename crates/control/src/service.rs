@@ -11,6 +11,7 @@
 //! follows durability.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
@@ -189,6 +190,28 @@ impl Manager {
             observer: RefCell::default(),
             closing: Cell::new(false),
         })))
+    }
+
+    /// Those of `volumes` that were never created as far as the table knows: [`VolumeTable::never_created`].
+    pub fn never_created(&self, volumes: impl IntoIterator<Item = VolumeId>) -> BTreeSet<VolumeId> {
+        self.0.table.borrow().never_created(volumes)
+    }
+
+    /// Takes the ids up to `last` out of use, durably. Comes before anybody asks for anything.
+    ///
+    /// # Errors
+    /// `Full`, `Io`: the table takes no more changes.
+    pub async fn burn_ids(&self, last: VolumeId) -> Result<()> {
+        let mut table = self.0.table.borrow().clone();
+        while table.next_id() <= last {
+            table.burn_id();
+        }
+        let log = self.0.log.borrow_mut().take();
+        let mut log = log.ok_or_else(|| Error::internal("the store is shutting down"))?;
+        log.restate(&table).await?;
+        *self.0.log.borrow_mut() = Some(log);
+        *self.0.table.borrow_mut() = table;
+        Ok(())
     }
 
     /// Introduces the side that owns segments, the side that uses volumes, and whom to ask for snapshots, until the

@@ -7,7 +7,7 @@
 //! Invariants: an id is given out once, also when a name is created again; at most one *active* volume has a given
 //! name (volumes that are being deleted have lost theirs); a generation only grows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::levels::Levels;
 use base::limits::VOLUMES_MAX;
@@ -199,6 +199,12 @@ impl VolumeTable {
     /// Takes an id out of use without a volume: the outcome of its creation is unknown.
     pub fn burn_id(&mut self) {
         self.next_id.0 += 1;
+    }
+
+    /// Those of `volumes` that were never created as far as this table knows. Nothing can be stored of a volume before
+    /// its creation is durable: where something is, the record of that was lost.
+    pub fn never_created(&self, volumes: impl IntoIterator<Item = VolumeId>) -> BTreeSet<VolumeId> {
+        volumes.into_iter().filter(|volume| *volume >= self.next_id).collect()
     }
 
     /// Checks that `change` can follow on this table: true of every planned change, and of every record of a log

@@ -86,6 +86,7 @@ pub mod verified;
 mod volume;
 mod write;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{AllocationExtent, Bytes, Epoch, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
@@ -165,6 +166,13 @@ impl Engine {
     /// `Io`. Works on a full disk.
     pub async fn drop_volume(&self, volume: VolumeId) -> Result<()> {
         self.0.drop_volume(volume).await
+    }
+
+    /// The volumes that it has something of: a segment, or a deletion that its logs still have to know of.
+    pub fn volumes(&self) -> BTreeSet<VolumeId> {
+        let mut volumes: BTreeSet<_> = self.0.all_segments().iter().map(|segment| segment.id().volume).collect();
+        volumes.extend(self.0.dropped.borrow().volumes());
+        volumes
     }
 
     /// Dumps what is dirty and ends background work, so that the next start has nothing to replay.

@@ -43,6 +43,11 @@ impl Dropped {
         self.volumes.contains_key(&volume)
     }
 
+    /// All of them.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        self.volumes.keys().copied()
+    }
+
     fn add(&mut self, volume: VolumeId, store: &Store, known_from: LogSequence) {
         self.volumes.insert(volume, Remains { journals: journals(&store.list()), known_from });
     }

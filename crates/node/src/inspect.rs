@@ -256,6 +256,11 @@ impl Report {
             let (id, name, size_bytes) = (row.id.0, row.name.clone(), row.size);
             self.volumes.push(Volume { id, name, size_bytes, state, data_bytes, journal_bytes });
         }
+        let lost = table.table.never_created(inspection.volumes.iter().copied());
+        // Without a table everything would be unknown, and that is said already.
+        if table.source.is_some() && !lost.is_empty() {
+            self.refusals.push(recovery::creation_lost(&lost).message);
+        }
         for volume in by_volume.keys() {
             self.notes.push(format!("there is data of the volume with id {volume}, which is not in the volume table"));
         }

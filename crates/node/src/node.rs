@@ -14,6 +14,7 @@ use agent::Agent;
 use base::limits::API_CALLS_MAX;
 use base::{Error, Result};
 use control::service::{self, CreateVolume};
+use control::table::recovery;
 use control::{Connection, Manager, http};
 use engine::Engine;
 use files::local::{LocalOptions, OpenReport};
@@ -69,6 +70,7 @@ impl Node {
         let options = service::Options { redundancy, accept_data_loss: settings.accept_data_loss };
         let manager = Manager::open(handle, &store, options).await?;
         let engine = Engine::open(handle, &store, resolved.engine.clone()).await?;
+        settle_volumes(&manager, &engine, settings.accept_data_loss).await?;
         let directory: Rc<Manager> = Rc::new(manager.clone());
         let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
         let server = Server::new(handle, engine.clone(), directory.clone(), server_options);
@@ -164,6 +166,22 @@ impl Node {
         let _ = self.handle.remove(&self.ready.socket).await;
         closed.and(ended)
     }
+}
+
+/// Sees to it that no id is given out of a volume that the engine has something of: what is stored of one would show
+/// in the other.
+async fn settle_volumes(manager: &Manager, engine: &Engine, accept_data_loss: bool) -> Result<()> {
+    let lost = manager.never_created(engine.volumes());
+    let Some(last) = lost.last() else { return Ok(()) };
+    if !accept_data_loss {
+        return Err(recovery::creation_lost(&lost));
+    }
+    for volume in &lost {
+        tracing::warn!(%volume, "the data of a volume that the volume table has lost is deleted, as was accepted");
+        engine.drop_volume(*volume).await?;
+    }
+    // After the deletion: a crash in between leaves what is found again.
+    manager.burn_ids(*last).await
 }
 
 async fn listen(handle: &Handle, address: &Address) -> Result<runtime::Listener> {

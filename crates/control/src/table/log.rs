@@ -91,6 +91,15 @@ impl TableLog {
         }
     }
 
+    /// Begins a new file with `table`, which is what the log says from here on.
+    ///
+    /// # Errors
+    /// `Full`, `Io`: nobody knows which of the two files counts.
+    pub async fn restate(&mut self, table: &VolumeTable) -> Result<()> {
+        (self.writer, self.sequence) = begin_file(&self.store, self.redundancy, table, self.sequence).await?;
+        Ok(())
+    }
+
     /// Ends the file behind its last record: what is missing before that at the next start is no torn tail.
     ///
     /// # Errors

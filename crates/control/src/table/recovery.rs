@@ -9,7 +9,9 @@
 //! A new file is taken into use only when every older one is gone. So while an older file is there, a newer one whose
 //! checkpoint is not intact was never in use; and a file whose checkpoint is intact makes every older one void.
 
-use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result};
+use std::collections::BTreeSet;
+
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result, VolumeId};
 use files::{FileInfo, FileKind, Store};
 
 use super::VolumeTable;
@@ -78,6 +80,18 @@ pub async fn recover(store: &Store, accept_loss: bool) -> Result<Recovered> {
         )),
         None => Ok(Recovered::default()),
     }
+}
+
+/// Why a store does not start that has something of `volumes`, which its table says were never created
+/// ([`VolumeTable::never_created`]).
+pub fn creation_lost(volumes: &BTreeSet<VolumeId>) -> Error {
+    let ids: Vec<String> = volumes.iter().map(|volume| volume.0.to_string()).collect();
+    Error::corrupt(format!(
+        "the store has data under the volume id {}, which the volume table never gave out: a disk has lost what was \
+         acknowledged; restore the store from a backup, or start once with --accept-data-loss to go on without that \
+         data, which is deleted then",
+        ids.join(" and ")
+    ))
 }
 
 enum Replay {

@@ -8,9 +8,9 @@
 //! **Damage** is what was acknowledged and is not there any more in some copy. What a crash leaves at the ends of logs
 //! is none: a start cuts it or completes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, Result, SegmentId};
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, Result, SegmentId, VolumeId};
 use files::dry_run::DryRun;
 use files::{FileInfo, FileKind, Store};
 use runtime::Handle;
@@ -46,6 +46,8 @@ const ADVICE_LOG: &str = "if it is still needed, a start refuses and says how to
 pub struct Inspection {
     /// Every segment that was ever written, with what the index maps.
     pub segments: Vec<SegmentInspection>,
+    /// The volumes that a start would have something of: [`crate::Engine::volumes`].
+    pub volumes: BTreeSet<VolumeId>,
     /// What a start would replay.
     pub recovery: RecoveryStatistics,
     /// Ranges of single copies that a start would bring in line with the other copies after a crash.
@@ -206,6 +208,8 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
             entry.tables = segment.tables.tables.len();
             entry.blocks = self.check_data(*id).await;
         }
+        let stored = segments.keys().map(|id| id.volume);
+        self.found.volumes = stored.chain(replay.dropped.iter().copied()).collect();
         self.found.segments =
             segments.into_iter().map(|(segment, rest)| SegmentInspection { segment, ..rest }).collect();
     }
