@@ -105,11 +105,19 @@ impl AlignedBuf {
         self.len = end;
     }
 
+    /// Appends `count` zeros; the capacity must suffice.
+    pub fn extend_zeros(&mut self, count: usize) {
+        let (start, end) = (self.len, self.len + count);
+        assert!(end <= self.capacity, "a buffer does not grow");
+        // SAFETY: the range lies within the allocation, which this buffer owns alone.
+        unsafe { self.pointer.add(start).write_bytes(0, count) }
+        self.initialized = self.initialized.max(end);
+        self.len = end;
+    }
+
     /// Appends zeros up to the next multiple of `unit`.
     pub fn pad_to(&mut self, unit: usize) {
-        let start = self.len;
-        self.set_len(start.next_multiple_of(unit));
-        self[start..].fill(0);
+        self.extend_zeros(self.len.next_multiple_of(unit) - self.len);
     }
 
     /// The content as shared bytes, without a copy.

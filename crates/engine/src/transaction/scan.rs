@@ -306,22 +306,26 @@ async fn read_content(store: &Store, info: &FileInfo, copy: Option<u8>) -> (Alig
         None => store.read(info.id, at, len as usize).await,
     };
     let len = info.sealed.unwrap_or(info.capacity);
-    let mut content = AlignedBuf::zeroed(len as usize);
+    let mut content = AlignedBuf::with_capacity(len as usize);
     let (mut unreadable, mut at) = (Vec::new(), 0);
     while at < len {
         let part = READ_BYTES.min(len - at);
         match read(at, part).await {
-            Ok(bytes) => content[at as usize..(at + part) as usize].copy_from_slice(&bytes),
+            Ok(bytes) => content.extend_from_slice(&bytes),
             // Not all of it; there is no such copy, or nobody has one.
             Err(error) if info.copies == 0 || error.kind == ErrorKind::NotFound => {
+                content.extend_zeros(part as usize);
                 unreadable.extend((at..at + part).step_by(BLOCK as usize));
             }
             Err(error) => {
                 tracing::warn!(file = %info.id, at, %error, "a part of a transaction file cannot be read");
                 for offset in (at..at + part).step_by(BLOCK as usize) {
                     match read(offset, BLOCK).await {
-                        Ok(bytes) => content[offset as usize..(offset + BLOCK) as usize].copy_from_slice(&bytes),
-                        Err(_) => unreadable.push(offset),
+                        Ok(bytes) => content.extend_from_slice(&bytes),
+                        Err(_) => {
+                            content.extend_zeros(BLOCK as usize);
+                            unreadable.push(offset);
+                        }
                     }
                 }
             }

@@ -86,6 +86,23 @@ pub(super) struct Content {
     cuts: u64,
 }
 
+/// What lies in one page of a range.
+pub(super) enum Piece<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// So many zeros.
+    Zeros(usize),
+}
+
+impl Piece<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Zeros(count) => *count,
+        }
+    }
+}
+
 /// What a sync in flight covers: all writes that had completed when it was submitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SyncPoint {
@@ -134,15 +151,27 @@ impl Content {
 
     /// Reads into `buffer` and returns the count of bytes, short only at the end of the file.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
-        let count = self.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
-        let buffer = &mut buffer[..count];
-        for_each_page(offset, count as u64, |page, within, range| {
+        let mut rest = &mut *buffer;
+        self.read_pieces(offset, rest.len(), |piece| {
+            let (next, behind) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            match piece {
+                Piece::Bytes(bytes) => next.copy_from_slice(bytes),
+                Piece::Zeros(_) => next.fill(0),
+            }
+            rest = behind;
+        })
+    }
+
+    /// What a read of `len` bytes returns, in pieces; gives the count of bytes, short only at the end of the file.
+    pub(super) fn read_pieces(&self, offset: u64, len: usize, mut each: impl FnMut(Piece<'_>)) -> usize {
+        let count = self.size.saturating_sub(offset).min(len as u64);
+        for_each_page(offset, count, |page, within, range| {
             match &self.page(page).and_then(|p| p.now.as_ref()) {
-                Some(data) => buffer[range.clone()].copy_from_slice(&data[within..within + range.len()]),
-                None => buffer[range].fill(0),
+                Some(data) => each(Piece::Bytes(&data[within..within + range.len()])),
+                None => each(Piece::Zeros(range.len())),
             }
         });
-        count
+        count as usize
     }
 
     /// Writes `data` and extends the file if it ends before. The caller has checked the room.

@@ -283,11 +283,11 @@ impl Streams {
             };
             let Receiving { caller, mut buffer, range } = end.receiving.pop_front().expect("just seen");
             let count = *value.as_ref().unwrap_or(&0);
-            let shown = range.start..range.start + count;
-            if buffer.len() < shown.end {
-                buffer.set_len(shown.end);
-            }
-            end.take_arrived(&mut buffer[shown]);
+            // What was shown behind the place stays: it is written over from there on.
+            let shown = buffer.len();
+            buffer.set_len(range.start);
+            end.take_arrived(count, &mut buffer);
+            buffer.set_len(shown.max(range.start + count));
             received += count;
             wires.effects.outcome(caller, value.map(|count| count as u64), Payload::Buffer(buffer));
         }
@@ -354,13 +354,13 @@ impl Wires<'_> {
 }
 
 impl End {
-    fn take_arrived(&mut self, mut into: &mut [u8]) {
-        self.arrived_len -= into.len();
-        while !into.is_empty() {
+    fn take_arrived(&mut self, mut wanted: usize, into: &mut AlignedBuf) {
+        self.arrived_len -= wanted;
+        while wanted > 0 {
             let part = self.arrived.front_mut().expect("as many bytes have arrived");
-            let count = part.len().min(into.len());
-            into[..count].copy_from_slice(&part[..count]);
-            into = &mut into[count..];
+            let count = part.len().min(wanted);
+            into.extend_from_slice(&part[..count]);
+            wanted -= count;
             match count == part.len() {
                 true => drop(self.arrived.pop_front()),
                 false => *part = part.slice(count..),

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base::Prng;
+use base::{AlignedBuf, Prng};
 
 use super::{Storage, buffer_of};
 use crate::driver::{Op, OpenOptions, Payload};
-use crate::sim::content::{Fate, Reach, SECTOR, SyncPoint};
+use crate::sim::content::{Fate, Piece, Reach, SECTOR, SyncPoint};
 use crate::sim::disk::{Disk, DiskId, Fault};
 use crate::sim::errno::{EBADF, EINVAL, EIO, ENOENT, ENOSPC, error, fail};
 use crate::sim::namespace::InodeId;
@@ -122,9 +122,7 @@ impl Storage {
                 fail(EIO)
             }
             Op::Read { offset, mut buffer, len, .. } => {
-                buffer.set_len(len);
-                let value = read(disk, description, offset, &mut buffer, prng);
-                buffer.set_len(value.as_ref().map_or(0, |count| *count as usize));
+                let value = read(disk, description, offset, len, &mut buffer, prng);
                 *payload = Payload::Buffer(buffer);
                 value
             }
@@ -172,29 +170,34 @@ impl Storage {
     }
 }
 
+/// Reads up to `len` bytes into `buffer`, whatever it held.
 fn read(
     disk: &mut Disk,
     description: &Description,
     offset: u64,
-    buffer: &mut [u8],
+    len: usize,
+    buffer: &mut AlignedBuf,
     prng: &mut Prng,
 ) -> io::Result<u64> {
     let Description { inode, path, options, .. } = description;
-    if options.direct && !is_direct(offset, buffer) {
+    buffer.set_len(0);
+    if options.direct && !is_direct(offset, len as u64, buffer.as_ptr()) {
         return fail(EINVAL);
     }
     disk.counters.reads += 1;
     if disk.happens(Fault::ReadError, path, prng) {
         return fail(EIO);
     }
-    let content = &mut disk.names.file_mut(*inode).content;
-    let mut count = content.read(offset, buffer);
+    let count = disk.names.file(*inode).content.read_pieces(offset, len, |piece| match piece {
+        Piece::Bytes(bytes) => buffer.extend_from_slice(bytes),
+        Piece::Zeros(count) => buffer.extend_zeros(count),
+    });
     if count > 0 && disk.happens(Fault::Rot, path, prng) {
         let at = prng.below(count as u64);
         let flipped = [buffer[at as usize] ^ (1 << prng.below(8))];
         let content = &mut disk.names.file_mut(*inode).content;
         content.poke(offset + at, &flipped);
-        count = content.read(offset, buffer);
+        buffer[at as usize] = flipped[0];
     }
     disk.counters.read_bytes += count as u64;
     Ok(count as u64)
@@ -202,7 +205,7 @@ fn read(
 
 fn write(disk: &mut Disk, description: &Description, offset: u64, data: &[u8], prng: &mut Prng) -> io::Result<u64> {
     let Description { inode, path, options, .. } = description;
-    if options.direct && !is_direct(offset, data) || offset.checked_add(data.len() as u64).is_none() {
+    if options.direct && !is_direct(offset, data.len() as u64, data.as_ptr()) || offset.checked_add(data.len() as u64).is_none() {
         return fail(EINVAL);
     }
     disk.counters.writes += 1;
@@ -255,9 +258,8 @@ pub(super) fn tear(disk: &mut Disk, inode: InodeId, offset: u64, data: &[u8], pr
     }
 }
 
-fn is_direct(offset: u64, memory: &[u8]) -> bool {
-    let len = memory.len() as u64;
+fn is_direct(offset: u64, len: u64, memory: *const u8) -> bool {
     offset.is_multiple_of(DIRECT_UNIT)
         && len.is_multiple_of(DIRECT_UNIT)
-        && (memory.as_ptr() as usize).is_multiple_of(DIRECT_MEMORY)
+        && (memory as usize).is_multiple_of(DIRECT_MEMORY)
 }
