@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::units::{round_down, round_up};
-use base::{BLOCK, Error, Result};
+use base::{BLOCK, Error, ErrorKind, Result};
 use files::{FileKind, Store};
 use runtime::sync::{Budget, Event};
 
@@ -52,8 +52,9 @@ pub struct Admission {
     space_waiters: Cell<u64>,
     /// Nothing will be dumped any more: who waits is let through, and finds out.
     ended: Cell<bool>,
-    /// Dumps find no space, although it was promised: somebody else fills the disk.
-    is_stuck: Cell<bool>,
+    /// Why dumps do not come through: they find no space, although it was promised, because somebody else fills the
+    /// disk; or they have failed for longer than writers wait.
+    stuck: RefCell<Option<Error>>,
 }
 
 /// Space that no write may take.
@@ -107,7 +108,7 @@ impl Admission {
             full_hits: Cell::new(0),
             space_waiters: Cell::new(0),
             ended: Cell::new(false),
-            is_stuck: Cell::new(false),
+            stuck: RefCell::default(),
         }
     }
 
@@ -130,7 +131,7 @@ impl Admission {
     /// await.
     ///
     /// # Errors
-    /// `Full` where no room comes because dumps find no space.
+    /// `Full` where no room comes because dumps find no space, `Io` where they fail.
     pub async fn admit(&self, bytes: u64) -> Result<()> {
         let bytes = bytes + RECORD_OVERHEAD;
         if self.line.available() == 1 && self.fits(bytes) {
@@ -139,9 +140,10 @@ impl Admission {
         self.waits.set(self.waits.get() + 1);
         let _first = self.line.take(1).await;
         while !self.fits(bytes) && !self.ended.get() {
-            if self.is_stuck.get() {
+            let stuck = self.stuck.borrow().clone();
+            if let Some(error) = stuck {
                 self.waiting_for.set(0);
-                return Err(self.on_full());
+                return Err(if error.kind == ErrorKind::Full { self.on_full() } else { error });
             }
             let freed = self.freed.wait();
             self.waiting_for.set(bytes);
@@ -152,9 +154,9 @@ impl Admission {
         Ok(())
     }
 
-    /// Dumps find no space, or do again: while they do not, who waits for memory is refused.
-    pub fn set_stuck(&self, is_stuck: bool) {
-        self.is_stuck.set(is_stuck);
+    /// Dumps do not come through, or do again: while they do not, who waits for memory is refused.
+    pub fn set_stuck(&self, error: Option<&Error>) {
+        *self.stuck.borrow_mut() = error.cloned();
         self.freed.notify();
     }
 

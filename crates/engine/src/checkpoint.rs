@@ -41,10 +41,14 @@ impl Core {
             }
             let rotations = self.log.rotations();
             match self.checkpoint().await {
-                Ok(()) => (written_at, pause) = (rotations, PAUSE),
+                Ok(()) => {
+                    (written_at, pause) = (rotations, PAUSE);
+                    self.log.on_checkpoint(self.handle.now(), None);
+                }
                 Err(_) if !self.can_log() => return,
                 Err(error) => {
                     tracing::warn!(%error, "a checkpoint failed and is tried again");
+                    self.log.on_checkpoint(self.handle.now(), Some(&error));
                     self.handle.sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }

@@ -26,6 +26,7 @@ use crate::core::{Core, Stage, Trimming};
 use crate::data_writer::Placed;
 use crate::index::Entry;
 use crate::join::join_all;
+use crate::patience::Patience;
 use crate::segment::Segment;
 use crate::transaction::Record;
 
@@ -57,7 +58,7 @@ impl Core {
         let slot = self.dump_slots.take(1).await;
         let Some(through) = segment.begin_dump() else { return self.dumped.notify() };
         let started = self.handle.now();
-        let (mut pause, mut tries) = (RETRY_PAUSE, 1);
+        let (mut pause, mut tries, patience) = (RETRY_PAUSE, 1, Patience::default());
         while let Err(error) = self.try_dump(&segment, through, tries).await {
             if segment.is_dropped() {
                 // Not after a dump that came through: then the next one may be wanted already.
@@ -74,8 +75,11 @@ impl Core {
             }
             tracing::warn!(segment = %segment.id(), %error, "a dump failed and is tried again");
             if error.kind == ErrorKind::Full && tries >= FULL_TRIES_MAX {
-                self.admission.set_stuck(true);
+                self.admission.set_stuck(Some(&error));
                 self.fusion.refuse_waiting(&error);
+            } else if patience.on_failure(self.handle.now(), &error) {
+                self.admission.set_stuck(Some(&error));
+                self.fusion.refuse_starved(&error);
             }
             self.counters.dump_retries.set(self.counters.dump_retries.get() + 1);
             self.handle.sleep(pause).await;
@@ -83,7 +87,7 @@ impl Core {
             tries += 1;
         }
         drop(slot);
-        self.admission.set_stuck(false);
+        self.admission.set_stuck(None);
         self.counters.dumps.set(self.counters.dumps.get() + 1);
         self.counters.dump.borrow_mut().record(self.handle.now().nanos_since(started));
         self.copy_sparse_out();
@@ -118,8 +122,8 @@ impl Core {
             self.dump_chunk(segment, chunk, tries, &mut entries, &mut places).await?;
         }
         drop(blocks);
-        self.index.room().await;
-        self.log.room_for_dump().await;
+        self.index.room().await?;
+        self.log.room_for_dump().await?;
         let id = segment.id();
         let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
         // A record of a segment that was dropped would bring it back at a start, when a checkpoint has forgotten it.

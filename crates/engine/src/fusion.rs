@@ -158,6 +158,12 @@ impl FusionWriteEngine {
         self.0.on_journal_lost(error);
     }
 
+    /// Refuses what waits for a journal file, if something does, because none comes free for now: also what was on its
+    /// way and has to be written again.
+    pub(crate) fn refuse_starved(&self, error: &Error) {
+        self.0.journal.refuse_starved(error);
+    }
+
     /// No file is trimmed any more: from now on whatever waits for room in the journal is refused, also what was on
     /// its way and has to be written again.
     pub(crate) fn end(&self, error: &Error) {

@@ -66,8 +66,8 @@ impl Core {
             true => data,
             false => AlignedBuf::copy_of(&data).freeze(),
         };
-        self.index.room().await;
-        self.log.room().await;
+        self.index.room().await?;
+        self.log.room().await?;
         let len = data.len() as u64;
         let has_space = || segment.larges.room() >= len || self.admission.has_space(len);
         while segment.larges.room() < len {

@@ -72,6 +72,7 @@ pub mod join;
 pub mod journal;
 mod large;
 pub mod options;
+mod patience;
 pub mod pins;
 mod read;
 pub mod reader;

@@ -1,5 +1,6 @@
-//! What becomes of a store whose transaction log cannot be written any more: nothing can be dumped, so nothing gives
-//! memory or journal files back. Everybody is told, reads go on, and a restart has every acknowledged write.
+//! What becomes of a store whose background work fails, so that nothing gives memory, journal files or room in
+//! memtables back. Everybody is told, reads go on, and no acknowledged write is lost. Where the transaction log cannot
+//! be written any more, that lasts until a restart; else until the work comes through again.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -13,8 +14,8 @@ use base::{Bytes, ErrorKind, KIB, MIB, Result, SegmentId, VolumeId, WriteStamp};
 use engine::{Engine, Options};
 use files::FileKind;
 use files::memory::{AppendFault, Memory, MemoryOptions};
-use runtime::Class;
 use runtime::sim::{NodeOptions, World};
+use runtime::{Class, Handle};
 
 const WRITERS: u64 = 40;
 const WRITE_BYTES: u64 = 32 * KIB;
@@ -42,18 +43,8 @@ async fn read(engine: &Engine, offset: u64) -> Bytes {
     Bytes::from(all)
 }
 
-/// Opens the store, lets its log break after a while, and overwhelms it: either memory or the journal is what runs out.
-fn everybody_is_told(options: Options, after: Duration) {
-    let world = World::new(1);
-    let node = world.add_node(NodeOptions::default());
-    let handle = world.start_loop(node);
-    let disk = Memory::new(1, MemoryOptions { capacity: 256 * MIB, ..MemoryOptions::default() });
-    let (store, here) = (disk.open(&handle), handle.clone());
-    let opening = options.clone();
-    let engine = world.block_on(&handle, async move { Engine::open(&here, &store, opening).await }).unwrap();
-    let log = disk.clone();
-    world.after(after, move |_| log.fail_appends(Some(FileKind::Transaction), 1000, AppendFault::Lost));
-
+/// Has many writers write more than there is room for; gives what each was told.
+fn overwhelm(world: &World, handle: &Handle, engine: &Engine) -> BTreeMap<u64, Result<()>> {
     let told: Rc<RefCell<BTreeMap<u64, Result<()>>>> = Rc::default();
     for writer in 0..WRITERS {
         let (engine, told) = (engine.clone(), told.clone());
@@ -68,7 +59,22 @@ fn everybody_is_told(options: Options, after: Duration) {
     }
     let all = told.clone();
     world.run_until(move || all.borrow().len() as u64 == WRITERS * WRITES);
-    let told = told.take();
+    told.take()
+}
+
+/// Opens the store, lets its log break after a while, and overwhelms it: either memory or the journal is what runs out.
+fn everybody_is_told(options: Options, after: Duration) {
+    let world = World::new(1);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let disk = Memory::new(1, MemoryOptions { capacity: 256 * MIB, ..MemoryOptions::default() });
+    let (store, here) = (disk.open(&handle), handle.clone());
+    let opening = options.clone();
+    let engine = world.block_on(&handle, async move { Engine::open(&here, &store, opening).await }).unwrap();
+    let log = disk.clone();
+    world.after(after, move |_| log.fail_appends(Some(FileKind::Transaction), 1000, AppendFault::Lost));
+
+    let told = overwhelm(&world, &handle, &engine);
     let errors: Vec<_> = told.values().filter_map(|outcome| outcome.as_ref().err()).collect();
     assert!(told.values().any(Result::is_ok) && !errors.is_empty());
     for error in errors {
@@ -138,4 +144,69 @@ fn writers_that_wait_for_the_index_are_told_that_the_log_is_broken() {
     for after in [500, 2_000] {
         everybody_is_told(options.clone(), Duration::from_micros(after));
     }
+}
+
+/// Opens a store whose appends to files of `kind` fail, overwhelms it, and mends it.
+fn everybody_is_told_until_it_passes(options: Options, kind: FileKind) {
+    let world = World::new(2);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let disk = Memory::new(1, MemoryOptions { capacity: 256 * MIB, ..MemoryOptions::default() });
+    let (store, here) = (disk.open(&handle), handle.clone());
+    let engine = world.block_on(&handle, async move { Engine::open(&here, &store, options).await }).unwrap();
+    disk.fail_appends(Some(kind), 1_000_000, AppendFault::Lost);
+
+    let began = world.now();
+    let told = overwhelm(&world, &handle, &engine);
+    let took = world.now() - began;
+    assert!(took < Duration::from_secs(30), "nobody waits for as long as a client does: {took:?}");
+    let errors: Vec<_> = told.values().filter_map(|outcome| outcome.as_ref().err()).collect();
+    assert!(told.values().any(Result::is_ok) && !errors.is_empty());
+    assert!(errors.iter().all(|error| error.kind == ErrorKind::Io), "{errors:?}");
+
+    disk.clear_faults();
+    world.run_for(Duration::from_secs(5));
+    world.block_on(&handle, async move {
+        for offset in told.into_iter().filter(|(_, outcome)| outcome.is_ok()).map(|(offset, _)| offset) {
+            assert_eq!(read(&engine, offset).await, content(offset));
+        }
+        for writer in 0..WRITERS * WRITES {
+            write(&engine, writer * WRITE_BYTES).await.unwrap();
+        }
+        engine.close().await.unwrap();
+    });
+}
+
+#[test]
+fn writers_that_wait_for_memory_are_told_that_dumps_fail() {
+    let options = Options {
+        dirty_bytes_max: MIB,
+        segment_cache_bytes: 256 * KIB,
+        journal_file_bytes: 4 * MIB,
+        ..Options::default()
+    };
+    everybody_is_told_until_it_passes(options, FileKind::Data);
+}
+
+#[test]
+fn writers_that_wait_for_the_journal_are_told_that_dumps_fail() {
+    let options = Options {
+        dirty_bytes_max: 64 * MIB,
+        segment_cache_bytes: MIB,
+        journal_file_bytes: MIB,
+        journal_files: 2,
+        ..Options::default()
+    };
+    everybody_is_told_until_it_passes(options, FileKind::Data);
+}
+
+#[test]
+fn writers_that_wait_for_the_index_are_told_that_flushes_fail() {
+    let options = Options {
+        memtable_bytes_max: 16 * KIB,
+        large_write_bytes: WRITE_BYTES,
+        journal_file_bytes: 4 * MIB,
+        ..Options::default()
+    };
+    everybody_is_told_until_it_passes(options, FileKind::Table);
 }

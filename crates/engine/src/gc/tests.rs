@@ -203,7 +203,7 @@ impl Life {
 
     /// Writes whole blocks and discards others, as one dump. One at a time.
     async fn dump(&self, writes: &[u32], discards: &[(u32, u32)]) {
-        self.index.room().await;
+        self.index.room().await.unwrap();
         let (mut entries, mut rest) = (Vec::new(), writes);
         while !rest.is_empty() {
             let (mut writer, room) = self.writable().await;

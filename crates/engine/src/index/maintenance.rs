@@ -43,11 +43,14 @@ impl Index {
             let (this, sink) = (self.clone(), sink.clone());
             let job = async move { this.flush(segment, &*sink).await };
             match self.0.files.handle().spawn(class, "flush a memtable", job).await {
-                Ok(true) => (),
+                Ok(true) => self.0.patience.on_success(),
                 // Somebody else flushes it.
                 Ok(false) => changed.await,
                 Err(error) => {
                     note("a memtable could not be flushed", segment, &error);
+                    if self.0.patience.on_failure(self.0.files.handle().now(), &error) {
+                        self.0.changed.notify();
+                    }
                     self.0.files.handle().sleep(rest_after(&error)).await;
                 }
             }

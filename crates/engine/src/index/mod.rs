@@ -39,6 +39,7 @@ use base::{Epoch, FileId, Map, Result, SegmentId, Set, VolumeId};
 use runtime::sync::Event;
 
 use crate::garbage::Garbage;
+use crate::patience::Patience;
 use crate::transaction::FrozenAt;
 use crate::verified::VerifiedFiles;
 
@@ -78,6 +79,8 @@ struct Inner {
     changed: Event,
     /// Nothing is flushed or merged any more.
     ended: Cell<bool>,
+    /// Of those who wait for a flush.
+    patience: Patience,
     /// Segments with frozen memtables.
     frozen: RefCell<BTreeSet<SegmentId>>,
     /// Segments whose tables changed since they were last looked at for a merge.
@@ -125,6 +128,7 @@ impl Index {
             memtable_bytes: Cell::new(0),
             changed: Event::new(),
             ended: Cell::new(false),
+            patience: Patience::default(),
             frozen: RefCell::default(),
             merge_candidates: RefCell::default(),
             tables_changed: Event::new(),
@@ -255,11 +259,16 @@ impl Index {
 
     /// Waits until the memtables are below their bound, or never will be again. Who is about to log records with
     /// entries waits here first.
-    pub async fn room(&self) {
+    ///
+    /// # Errors
+    /// `Full`, `Io`: flushes have failed for longer than writers wait.
+    pub async fn room(&self) -> Result<()> {
         while self.0.memtable_bytes.get() >= self.0.options.memtable_bytes_max && !self.0.ended.get() {
             let changed = self.0.changed.wait();
+            self.0.patience.check()?;
             changed.await;
         }
+        Ok(())
     }
 
     /// Nothing can be flushed or merged any more: nobody waits for it from here on, and nobody tries.

@@ -298,7 +298,7 @@ fn agrees_with_a_map_under_everything_at_once() {
 async fn fill(index: &Index, prng: &mut Prng, segments: u32, dumps: u32) -> BTreeMap<(u32, u32), Entry> {
     let mut latest = BTreeMap::new();
     for sequence in 1..=u64::from(dumps) {
-        index.room().await;
+        index.room().await.unwrap();
         let segment = prng.below(u64::from(segments)) as u32;
         let entry = |prng: &mut Prng| {
             let block = prng.below(100_000) as u32;

@@ -24,6 +24,8 @@ use files::{FileWriter, LocalBoxFuture, Store};
 use runtime::sync::{Event, Receiver, Sender, oneshot};
 use runtime::{Class, Handle};
 
+use crate::patience::Patience;
+
 use super::codec::{Header, encode_behind, encode_body, kind_of, padded_len};
 use super::{FrozenAt, Record, Relocating, TransactionSink};
 
@@ -61,6 +63,8 @@ struct Shared {
     state: RefCell<State>,
     /// Something retired, rotated or broke.
     changed: Event,
+    /// Of those who wait for a checkpoint.
+    patience: Patience,
     rotated: Event,
     broke: Event,
 }
@@ -155,6 +159,7 @@ impl TransactionLog {
             options,
             state: RefCell::new(state),
             changed: Event::new(),
+            patience: Patience::default(),
             rotated: rotated.clone(),
             broke: Event::new(),
         }))
@@ -314,17 +319,38 @@ impl TransactionLog {
 
     /// Waits until a checkpoint has made the log short enough. For records that can wait; what a checkpoint needs
     /// itself is not held back.
-    pub async fn room(&self) {
+    ///
+    /// # Errors
+    /// `Full`, `Io`: checkpoints have failed for longer than writers wait.
+    pub async fn room(&self) -> Result<()> {
         while self.is_long() && self.broken().is_none() {
-            self.0.changed.wait().await;
+            let changed = self.0.changed.wait();
+            self.0.patience.check()?;
+            changed.await;
         }
+        Ok(())
     }
 
     /// As [`TransactionLog::room`], but not while the log is held back: a large write is applied after the smaller
     /// ones before it, which may wait for a journal file, which waits for the dump that asks.
-    pub async fn room_for_dump(&self) {
+    ///
+    /// # Errors
+    /// Those of [`TransactionLog::room`].
+    pub async fn room_for_dump(&self) -> Result<()> {
         while self.is_long() && !self.is_held_back() && self.broken().is_none() {
-            self.0.changed.wait().await;
+            let changed = self.0.changed.wait();
+            self.0.patience.check()?;
+            changed.await;
+        }
+        Ok(())
+    }
+
+    /// A checkpoint came through, or failed with this error.
+    pub(crate) fn on_checkpoint(&self, now: Instant, failure: Option<&Error>) {
+        match failure {
+            None => self.0.patience.on_success(),
+            Some(error) if self.0.patience.on_failure(now, error) => self.0.changed.notify(),
+            Some(_) => {}
         }
     }
 

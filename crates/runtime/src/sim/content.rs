@@ -165,11 +165,9 @@ impl Content {
     /// What a read of `len` bytes returns, in pieces; gives the count of bytes, short only at the end of the file.
     pub(super) fn read_pieces(&self, offset: u64, len: usize, mut each: impl FnMut(Piece<'_>)) -> usize {
         let count = self.size.saturating_sub(offset).min(len as u64);
-        for_each_page(offset, count, |page, within, range| {
-            match &self.page(page).and_then(|p| p.now.as_ref()) {
-                Some(data) => each(Piece::Bytes(&data[within..within + range.len()])),
-                None => each(Piece::Zeros(range.len())),
-            }
+        for_each_page(offset, count, |page, within, range| match &self.page(page).and_then(|p| p.now.as_ref()) {
+            Some(data) => each(Piece::Bytes(&data[within..within + range.len()])),
+            None => each(Piece::Zeros(range.len())),
         });
         count as usize
     }

@@ -149,11 +149,13 @@ impl JournalWriter {
 
     /// No file is trimmed any more: who waits for one is told, now and later.
     pub(crate) fn end(&self, error: &Error) {
-        let is_starved = {
-            let mut state = self.0.state.borrow_mut();
-            state.files.ended = Some(error.clone());
-            state.files.starved
-        };
+        self.0.state.borrow_mut().files.ended = Some(error.clone());
+        self.refuse_starved(error);
+    }
+
+    /// Nothing is trimmed for now: who waits for a file is told.
+    pub(crate) fn refuse_starved(&self, error: &Error) {
+        let is_starved = self.0.state.borrow().files.starved;
         if is_starved {
             self.give_up(error);
         }

@@ -205,7 +205,9 @@ fn read(
 
 fn write(disk: &mut Disk, description: &Description, offset: u64, data: &[u8], prng: &mut Prng) -> io::Result<u64> {
     let Description { inode, path, options, .. } = description;
-    if options.direct && !is_direct(offset, data.len() as u64, data.as_ptr()) || offset.checked_add(data.len() as u64).is_none() {
+    if options.direct && !is_direct(offset, data.len() as u64, data.as_ptr())
+        || offset.checked_add(data.len() as u64).is_none()
+    {
         return fail(EINVAL);
     }
     disk.counters.writes += 1;
