@@ -11,8 +11,9 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::buffer;
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, KIB, MIB, Set};
+use base::{Bytes, KIB, MIB, Set};
 use runtime::{Class, File, OpenOptions};
 
 use super::Local;
@@ -117,7 +118,7 @@ impl Local {
         let file = self.handle.open(&path, MAKE_UNSYNCED).await?;
         directory.space.on_allocated(HEADER + capacity);
         let step = if pace.is_some() { ZEROS_GENTLE } else { ZEROS_URGENT };
-        let zeros = AlignedBuf::zeroed(step as usize).freeze();
+        let zeros = buffer::zeros(step as usize);
         let written = async {
             allocate(&file, capacity).await?;
             let end = HEADER + capacity;
