@@ -234,14 +234,17 @@ impl Local {
         while surplus().is_some() {
             let _gate = entry.gate.take(1).await;
             let Some(copy) = surplus() else { return };
+            // From here on nobody counts on it: a directory that fails while it is being removed may have the only one.
+            entry.detach(copy.directory.id.get());
+            self.readers.forget_copy(copy.key());
             let removed = self.handle.remove(&copy.path()).await;
             if removed.is_err() || copy.directory.sync_names().await.is_err() {
-                // The next look tries again.
+                // It may be there or not: if the directory stays, a deletion must look for it.
+                let why = "it is one copy too many, and could not be removed";
+                self.catalogue.on_damaged(&copy.directory, entry.kind, entry.id, why.into());
                 return;
             }
-            self.readers.forget_copy(copy.key());
             copy.directory.space.on_released(copy.allocated(entry.state.borrow().sealed));
-            entry.detach(copy.directory.id.get());
         }
     }
 }

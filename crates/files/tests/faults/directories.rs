@@ -6,8 +6,8 @@ use std::time::Duration;
 use base::ErrorKind;
 use files::local::LocalOptions;
 use files::{CreateOptions, FileWriter, Store};
-use runtime::OpenOptions;
 use runtime::sim::Fault;
+use runtime::{Class, OpenOptions};
 
 use crate::bench::{BLOCK, Bench, blocks, options, read_all, sealed_file, states};
 
@@ -324,6 +324,56 @@ fn a_file_that_left_a_suspect_directory_keeps_its_numbers() {
     bench.restart();
     let store = bench.open();
     check(&store, &bench);
+}
+
+/// Two directories with one copy of everything: what one of them has is being copied to the other when that one fails,
+/// too, and the new copy is one too many. While it is removed, the first one fails again.
+#[test]
+fn a_copy_that_is_being_removed_is_not_counted_on() {
+    let one = |bench: &Bench| LocalOptions { copies: 1, ..bench.options(&[0, 1]) };
+    for moment in 0..120 {
+        let mut bench = Bench::new(moment, 2);
+        let store = bench.try_open(one(&bench)).unwrap().0;
+        let at = |store: &Store, file| usize::from(store.locate(file, 0).starts_with("/1/"));
+        let file = bench.run(sealed_file(store.clone(), 1, 7));
+        let (from, to) = (at(&store, file), 1 - at(&store, file));
+        let mut writers: [Option<FileWriter>; 2] = [None, None];
+        while writers.iter().any(Option::is_none) {
+            let (creating, deleting) = (store.clone(), store.clone());
+            let writer = bench.run(async move { creating.create(options(1)).await.unwrap() });
+            let place = at(&store, writer.id());
+            match writers[place] {
+                None => writers[place] = Some(writer),
+                Some(_) => bench.run(async move { deleting.delete(writer.id()).await.unwrap() }),
+            }
+        }
+        let [mut first, mut second] = [from, to].map(|disk| writers[disk].take().unwrap());
+        bench.disk(from).inject(Fault::WriteError, 1);
+        let (deleting, id) = (store.clone(), first.id());
+        bench.run(async move {
+            first.append(blocks(1, 1)).await.unwrap_err();
+            deleting.delete(id).await.unwrap();
+        });
+        bench.world.run_for(Duration::from_micros(10 * moment));
+        bench.disk(to).inject(Fault::WriteError, 1);
+        bench.run(async move { drop(second.append(blocks(1, 1)).await) });
+        // Whatever is to be made there fails.
+        bench.disk(from).inject(Fault::WriteError, 1_000);
+        for _ in 0..40 {
+            let store = store.clone();
+            let creating = async move { drop(store.create(options(1)).await) };
+            bench.handle.spawn(Class::Io, "create", creating).detach();
+            bench.world.run_for(Duration::from_micros(20));
+        }
+        bench.world.run_for(Duration::from_millis(20));
+        bench.disk(from).stop_injections();
+        bench.world.run_for(Duration::from_secs(5));
+        drop(store);
+        bench.restart();
+        let store = bench.try_open(one(&bench)).unwrap().0;
+        assert!(store.info(file).is_some(), "moment {moment}: the file is gone");
+        assert_eq!(bench.run(read_all(store, file)), blocks(7, 4), "moment {moment}");
+    }
 }
 
 #[test]
