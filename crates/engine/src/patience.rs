@@ -46,3 +46,21 @@ impl Patience {
         self.worn_out_by.borrow().clone().map_or(Ok(()), Err)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_without_a_success_between_wear_it_out() {
+        let (patience, error) = (Patience::default(), Error::io("the disk is away"));
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        assert!(!patience.on_failure(at(0), &error) && !patience.on_failure(at(7), &error));
+        assert!(patience.check().is_ok());
+        assert!(patience.on_failure(at(8), &error));
+        assert_eq!(patience.check().unwrap_err().message, error.message);
+        patience.on_success();
+        assert!(patience.check().is_ok());
+        assert!(!patience.on_failure(at(100), &error), "what failed long ago is over");
+    }
+}

@@ -14,7 +14,7 @@ use base::{Bytes, ErrorKind, KIB, MIB, Result, SegmentId, VolumeId, WriteStamp};
 use engine::{Engine, Options};
 use files::FileKind;
 use files::memory::{AppendFault, Memory, MemoryOptions};
-use runtime::sim::{NodeOptions, World};
+use runtime::sim::{NodeId, NodeOptions, World};
 use runtime::{Class, Handle};
 
 const WRITERS: u64 = 40;
@@ -43,6 +43,43 @@ async fn read(engine: &Engine, offset: u64) -> Bytes {
     Bytes::from(all)
 }
 
+/// Memory is what runs out.
+fn short_of_memory() -> Options {
+    Options { dirty_bytes_max: MIB, segment_cache_bytes: 256 * KIB, journal_file_bytes: 4 * MIB, ..Options::default() }
+}
+
+/// Journal files are.
+fn short_of_journal() -> Options {
+    Options {
+        dirty_bytes_max: 64 * MIB,
+        segment_cache_bytes: MIB,
+        journal_file_bytes: MIB,
+        journal_files: 2,
+        ..Options::default()
+    }
+}
+
+/// Room in memtables is.
+fn short_of_memtables() -> Options {
+    Options {
+        memtable_bytes_max: 16 * KIB,
+        large_write_bytes: WRITE_BYTES,
+        journal_file_bytes: 4 * MIB,
+        ..Options::default()
+    }
+}
+
+/// A disk with a store on it, in a world of its own.
+fn open(seed: u64, options: Options) -> (World, NodeId, Handle, Memory, Engine) {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let disk = Memory::new(1, MemoryOptions { capacity: 256 * MIB, ..MemoryOptions::default() });
+    let (store, here) = (disk.open(&handle), handle.clone());
+    let engine = world.block_on(&handle, async move { Engine::open(&here, &store, options).await }).unwrap();
+    (world, node, handle, disk, engine)
+}
+
 /// Has many writers write more than there is room for; gives what each was told.
 fn overwhelm(world: &World, handle: &Handle, engine: &Engine) -> BTreeMap<u64, Result<()>> {
     let told: Rc<RefCell<BTreeMap<u64, Result<()>>>> = Rc::default();
@@ -64,13 +101,7 @@ fn overwhelm(world: &World, handle: &Handle, engine: &Engine) -> BTreeMap<u64, R
 
 /// Opens the store, lets its log break after a while, and overwhelms it: either memory or the journal is what runs out.
 fn everybody_is_told(options: Options, after: Duration) {
-    let world = World::new(1);
-    let node = world.add_node(NodeOptions::default());
-    let handle = world.start_loop(node);
-    let disk = Memory::new(1, MemoryOptions { capacity: 256 * MIB, ..MemoryOptions::default() });
-    let (store, here) = (disk.open(&handle), handle.clone());
-    let opening = options.clone();
-    let engine = world.block_on(&handle, async move { Engine::open(&here, &store, opening).await }).unwrap();
+    let (world, node, handle, disk, engine) = open(1, options.clone());
     let log = disk.clone();
     world.after(after, move |_| log.fail_appends(Some(FileKind::Transaction), 1000, AppendFault::Lost));
 
@@ -111,49 +142,25 @@ fn everybody_is_told(options: Options, after: Duration) {
 
 #[test]
 fn writers_that_wait_for_memory_are_told_that_the_log_is_broken() {
-    let options = Options {
-        dirty_bytes_max: MIB,
-        segment_cache_bytes: 256 * KIB,
-        journal_file_bytes: 4 * MIB,
-        ..Options::default()
-    };
-    everybody_is_told(options, Duration::ZERO);
+    everybody_is_told(short_of_memory(), Duration::ZERO);
 }
 
 #[test]
 fn writers_that_wait_for_the_journal_are_told_that_the_log_is_broken() {
-    let options = Options {
-        dirty_bytes_max: 64 * MIB,
-        segment_cache_bytes: MIB,
-        journal_file_bytes: MIB,
-        journal_files: 2,
-        ..Options::default()
-    };
-    everybody_is_told(options, Duration::ZERO);
+    everybody_is_told(short_of_journal(), Duration::ZERO);
 }
 
 #[test]
 fn writers_that_wait_for_the_index_are_told_that_the_log_is_broken() {
-    let options = Options {
-        memtable_bytes_max: 16 * KIB,
-        large_write_bytes: WRITE_BYTES,
-        journal_file_bytes: 4 * MIB,
-        ..Options::default()
-    };
     // Before the first large write is through, and when memtables are flushed already.
     for after in [500, 2_000] {
-        everybody_is_told(options.clone(), Duration::from_micros(after));
+        everybody_is_told(short_of_memtables(), Duration::from_micros(after));
     }
 }
 
 /// Opens a store whose appends to files of `kind` fail, overwhelms it, and mends it.
 fn everybody_is_told_until_it_passes(options: Options, kind: FileKind) {
-    let world = World::new(2);
-    let node = world.add_node(NodeOptions::default());
-    let handle = world.start_loop(node);
-    let disk = Memory::new(1, MemoryOptions { capacity: 256 * MIB, ..MemoryOptions::default() });
-    let (store, here) = (disk.open(&handle), handle.clone());
-    let engine = world.block_on(&handle, async move { Engine::open(&here, &store, options).await }).unwrap();
+    let (world, _, handle, disk, engine) = open(2, options);
     disk.fail_appends(Some(kind), 1_000_000, AppendFault::Lost);
 
     let began = world.now();
@@ -179,34 +186,15 @@ fn everybody_is_told_until_it_passes(options: Options, kind: FileKind) {
 
 #[test]
 fn writers_that_wait_for_memory_are_told_that_dumps_fail() {
-    let options = Options {
-        dirty_bytes_max: MIB,
-        segment_cache_bytes: 256 * KIB,
-        journal_file_bytes: 4 * MIB,
-        ..Options::default()
-    };
-    everybody_is_told_until_it_passes(options, FileKind::Data);
+    everybody_is_told_until_it_passes(short_of_memory(), FileKind::Data);
 }
 
 #[test]
 fn writers_that_wait_for_the_journal_are_told_that_dumps_fail() {
-    let options = Options {
-        dirty_bytes_max: 64 * MIB,
-        segment_cache_bytes: MIB,
-        journal_file_bytes: MIB,
-        journal_files: 2,
-        ..Options::default()
-    };
-    everybody_is_told_until_it_passes(options, FileKind::Data);
+    everybody_is_told_until_it_passes(short_of_journal(), FileKind::Data);
 }
 
 #[test]
 fn writers_that_wait_for_the_index_are_told_that_flushes_fail() {
-    let options = Options {
-        memtable_bytes_max: 16 * KIB,
-        large_write_bytes: WRITE_BYTES,
-        journal_file_bytes: 4 * MIB,
-        ..Options::default()
-    };
-    everybody_is_told_until_it_passes(options, FileKind::Table);
+    everybody_is_told_until_it_passes(short_of_memtables(), FileKind::Table);
 }

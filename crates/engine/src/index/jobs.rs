@@ -55,6 +55,8 @@ impl Index {
     }
 
     fn install_flushed(&self, segment: &SegmentIndex, frozen: &Rc<Frozen>, table: Option<TableInfo>) {
+        // Whoever flushed it: the flusher, or a checkpoint.
+        self.0.patience.on_success();
         if !segment.borrow_mut().is_dropped {
             let freed = segment.install_flushed(frozen, table);
             self.0.memtable_bytes.set(self.0.memtable_bytes.get() - freed);

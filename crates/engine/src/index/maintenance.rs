@@ -43,7 +43,7 @@ impl Index {
             let (this, sink) = (self.clone(), sink.clone());
             let job = async move { this.flush(segment, &*sink).await };
             match self.0.files.handle().spawn(class, "flush a memtable", job).await {
-                Ok(true) => self.0.patience.on_success(),
+                Ok(true) => (),
                 // Somebody else flushes it.
                 Ok(false) => changed.await,
                 Err(error) => {
