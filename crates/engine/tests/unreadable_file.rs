@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use base::io::{ReadPart, fragment_checksums};
-use base::{Bytes, Error, KIB, Result, SegmentId, VolumeId, WriteStamp};
+use base::{Bytes, Epoch, Error, KIB, Result, SegmentId, VolumeId, WriteStamp};
 use engine::{Engine, Options, inspect};
 use files::dry_run::DryRun;
 use files::local::{self, LocalOptions};
+use files::{CreateOptions, FileKind, Redundancy};
 use runtime::Handle;
 use runtime::sim::{DiskOptions, Fault, NodeOptions, World};
 
@@ -133,4 +135,52 @@ fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
         }
     }
     assert!(read_errors > 0 && refusals > 2 && said_so > 0, "{read_errors} {refusals} {said_so}");
+}
+
+#[test]
+fn a_file_without_a_good_header_that_nobody_refers_to_is_removed() {
+    let world = World::new(2);
+    let node = world.add_node(NodeOptions::default());
+    let disk = world.disk(node, "/disk");
+    let handle = world.start_loop(node);
+    let life = handle.clone();
+    let orphan = world.block_on(&handle, async move {
+        let engine = open(&life).await.unwrap();
+        write(&engine, 0, 1, SMALL).await;
+        life.sleep(Duration::from_millis(50)).await;
+        write(&engine, LARGE_AT, 2, LARGE).await;
+        engine.close().await.unwrap();
+        drop(engine);
+        // As a crash leaves it that comes after a file's birth and before the record that says what it is for.
+        let (store, _) = local::open(&life, LocalOptions::new(vec!["/disk/levee".into()])).await.unwrap();
+        let options = CreateOptions {
+            kind: FileKind::Table,
+            capacity: 16 * KIB,
+            redundancy: Redundancy::Copies(1),
+            prepared: false,
+            epoch: Epoch(1),
+        };
+        store.create(options).await.unwrap().id()
+    });
+    world.kill(node);
+    let named = |prefix: &str| -> Vec<_> {
+        let of_kind = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+        disk.files().into_iter().map(|(path, _)| path).filter(|path| of_kind(path)).collect()
+    };
+    let orphan = named(&format!("table-{orphan}"));
+    let used = named("data-");
+    assert!(orphan.len() == 1 && !used.is_empty());
+    for path in orphan.iter().chain(&used) {
+        disk.flip_bit(path, 60, 1);
+    }
+    let handle = world.restart(node);
+    let life = handle.clone();
+    world.block_on(&handle, async move {
+        let engine = open(&life).await.unwrap();
+        life.sleep(Duration::from_secs(1)).await;
+        assert!(first_byte(&engine, 0).await.is_err());
+        assert!(first_byte(&engine, LARGE_AT).await.is_err());
+    });
+    assert!(named("table-").iter().all(|path| !orphan.contains(path)));
+    assert!(used.iter().all(|path| named("data-").contains(path)), "what is referred to may be read again one day");
 }

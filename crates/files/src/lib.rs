@@ -147,6 +147,10 @@ pub trait FileEngine {
     fn fence(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<()>>;
     /// See [`Store::list`].
     fn list(&self) -> Vec<FileInfo>;
+    /// See [`Store::unidentified`]. An engine that keeps no headers has none.
+    fn unidentified(&self) -> Vec<(FileId, FileKind)> {
+        Vec::new()
+    }
     /// See [`Store::info`].
     fn info(&self, file: FileId) -> Option<FileInfo>;
     /// See [`Store::locate`].
@@ -272,6 +276,12 @@ impl Store {
     /// Every file, by id.
     pub fn list(&self) -> Vec<FileInfo> {
         self.0.list()
+    }
+
+    /// Names of data files and tables of earlier lives behind which no copy has a header that can be believed, and
+    /// which are not in [`Store::list`]. Whoever knows that nothing refers to one of them may delete it.
+    pub fn unidentified(&self) -> Vec<(FileId, FileKind)> {
+        self.0.unidentified()
     }
 
     /// One file.

@@ -55,7 +55,7 @@ const SCAN_ENTRIES: usize = 1024;
 pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Result<Rc<Core>> {
     options.check()?;
     let started = handle.now();
-    let files_before = store.list();
+    let (files_before, unidentified) = (store.list(), store.unidentified());
     let mut found = RecoveryStatistics::default();
 
     let mut scanned = transaction::scan(store, options.accept_data_loss).await?;
@@ -181,7 +181,10 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     core.start_background();
     let (tidying, referenced) = (core.clone(), replay.referenced());
     let lengths = replay.lengths();
-    let tidy = async move { tidying.tidy(files_before, referenced, lengths).await };
+    let tidy = async move {
+        tidying.remove_unidentified(unidentified, &referenced).await;
+        tidying.tidy(files_before, referenced, lengths).await;
+    };
     handle.spawn(Class::Background, "tidy after recovery", tidy).detach();
     Ok(core)
 }
@@ -417,6 +420,17 @@ async fn first_checkpoint(core: &Rc<Core>, next: LogSequence) -> Result<()> {
 }
 
 impl Core {
+    /// Deletes names that stood for files without a good header when this life began, and that nobody refers to: what
+    /// was lost there is nobody's.
+    async fn remove_unidentified(&self, unidentified: Vec<(FileId, FileKind)>, referenced: &BTreeSet<FileId>) {
+        for (file, kind) in unidentified.into_iter().filter(|(file, _)| !referenced.contains(file)) {
+            tracing::warn!(%file, ?kind, "nothing refers to a file without a good header: it is removed");
+            if let Err(error) = self.store.delete(file).await {
+                tracing::warn!(%file, %error, "a file was not removed; the next start tries again");
+            }
+        }
+    }
+
     /// Deletes files of earlier incarnations that nobody refers to, and seals the data files among the others.
     async fn tidy(
         self: Rc<Self>,

@@ -324,6 +324,17 @@ impl Catalogue {
         unknown.collect()
     }
 
+    /// Names of data files and tables of which no copy has a header that can be believed.
+    pub(crate) fn unidentified(&self) -> Vec<(FileId, FileKind)> {
+        let (entries, damaged) = (self.entries.borrow(), self.damaged.borrow());
+        let unknown = damaged.iter().filter(|(id, _)| !entries.contains_key(id));
+        let named = unknown.filter_map(|(id, copies)| match copies.first()?.name {
+            Name::File(kind @ (FileKind::Data | FileKind::Table), _) => Some((*id, kind)),
+            _ => None,
+        });
+        named.collect()
+    }
+
     /// What may be copies of a file, in member directories.
     pub(crate) fn damaged(&self, id: FileId) -> Vec<DamagedCopy> {
         let damaged = self.damaged.borrow();

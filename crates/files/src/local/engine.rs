@@ -9,7 +9,7 @@ use policies::background::Spare;
 use runtime::{Class, sync};
 
 use super::Local;
-use crate::{CreateOptions, FileEngine, FileInfo, LocalBoxFuture, Statistics, StoreSpace};
+use crate::{CreateOptions, FileEngine, FileInfo, FileKind, LocalBoxFuture, Statistics, StoreSpace};
 
 fn to_its_end<T: 'static>(
     local: &Rc<Local>,
@@ -83,6 +83,10 @@ impl FileEngine for Rc<Local> {
             all.sort_by_key(|info| info.id);
         }
         all
+    }
+
+    fn unidentified(&self) -> Vec<(FileId, FileKind)> {
+        self.catalogue.unidentified()
     }
 
     fn info(&self, file: FileId) -> Option<FileInfo> {
