@@ -96,6 +96,8 @@ pub fn is_only_there(is_known: bool, born_in: &[DirectoryId], members: &[Directo
 mod tests {
     use base::{Incarnation, StoreId};
 
+    use super::super::superblock::Shard;
+
     use super::*;
 
     fn members(ids: &[u128]) -> Vec<Member> {
@@ -106,6 +108,7 @@ mod tests {
     fn a_publication_grows_the_generation_with_its_members() {
         let last = StoreRecord {
             store: StoreId(1),
+            shard: Shard::WHOLE,
             generation: 4,
             incarnation: Incarnation(2),
             next_file: 2048,

@@ -195,10 +195,10 @@ impl Directory {
         Ok(())
     }
 
-    /// What can be set aside for files: free in the file system, less a margin, and its spares.
-    pub(crate) fn room(&self) -> u64 {
+    /// What its file system has free, less a margin.
+    pub(crate) fn unclaimed(&self) -> u64 {
         let margin = (self.space.fs_total.get() / MARGIN_DIVISOR).min(MARGIN_MAX);
-        self.space.fs_free.get().saturating_sub(margin) + self.spare_bytes()
+        self.space.fs_free.get().saturating_sub(margin)
     }
 
     /// What its spares take up.

@@ -5,7 +5,7 @@ use base::{DirectoryId, Epoch, FileId, Incarnation, Prng, StoreId};
 
 use super::header::{Birth, COPIES_MAX, Header};
 use super::layout::Unreadable;
-use super::superblock::{Member, SLOT, StoreRecord, Superblock};
+use super::superblock::{Member, SLOT, Shard, StoreRecord, Superblock};
 use crate::FileKind;
 
 /// A seed of something valid, and edits of it.
@@ -24,6 +24,7 @@ fn superblock(prng: &mut Prng) -> Superblock {
         directory: DirectoryId(7),
         record: StoreRecord {
             store: StoreId(9),
+            shard: *prng.pick(&[Shard::WHOLE, Shard { index: 1, count: 2 }, Shard { index: 7, count: 8 }]),
             generation: prng.below(10),
             incarnation: Incarnation(prng.below(100)),
             next_file: prng.next_u64(),

@@ -19,13 +19,16 @@ pub(crate) const VERSION: u16 = 1;
 /// Feature flags that this program knows.
 const COMPATIBLE_KNOWN: u64 = 0;
 const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
-const INCOMPATIBLE_KNOWN: u64 = 0;
+const INCOMPATIBLE_KNOWN: u64 = SHARDED;
+
+/// Incompatible: the directory belongs to one of several shards of a store.
+pub(crate) const SHARDED: u64 = 1;
 
 const VERSION_AT: usize = 8;
 const CHECKSUM_AT: usize = 12;
 const COMPATIBLE_AT: usize = 16;
 const READ_ONLY_COMPATIBLE_AT: usize = 24;
-const INCOMPATIBLE_AT: usize = 32;
+pub(crate) const INCOMPATIBLE_AT: usize = 32;
 
 /// Why a record is not read. Only the first two are damage or absence; the others are a newer program's work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +72,7 @@ pub(crate) fn get_u128(record: &[u8], at: usize) -> u128 {
     u128::from_le_bytes(get(record, at))
 }
 
-/// Completes a record: magic, version, no feature flags, checksum.
+/// Completes a record: magic, version, checksum. Feature flags are its writer's matter.
 pub(crate) fn close(record: &mut [u8], magic: [u8; 8]) {
     put(record, 0, magic);
     put(record, VERSION_AT, VERSION.to_le_bytes());

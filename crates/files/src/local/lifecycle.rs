@@ -101,7 +101,8 @@ impl Local {
             return Err(full());
         }
         let is_avoided = |directory: &Directory| avoided.iter().any(|other| other.id.get() == directory.id.get());
-        let rooms = members.iter().map(|member| if is_avoided(member) { 0 } else { member.room() }).collect::<Vec<_>>();
+        let rooms =
+            members.iter().map(|member| if is_avoided(member) { 0 } else { self.room(member) }).collect::<Vec<_>>();
         let chosen = plan_placement(&rooms, copies, need);
         match chosen.len() == copies && copies > 0 {
             true => Ok(chosen.into_iter().map(|index| members[index].clone()).collect()),

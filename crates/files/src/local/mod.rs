@@ -60,10 +60,10 @@ use self::catalogue::Catalogue;
 use self::directory::{Directory, State};
 use self::header::HEADER;
 use self::membership::Membership;
-use self::superblock::{MEMBERS_MAX, StoreRecord};
+use self::superblock::{MEMBERS_MAX, Shard, StoreRecord};
 use crate::{DirectoryStatus, Statistics, StoreSpace};
 
-pub use self::open::open;
+pub use self::open::{open, shards};
 
 /// How long the room of the file systems, as they last said, is believed while files come and go.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ const LOOK_AGE_MAX: Duration = Duration::from_millis(10);
 pub struct LocalOptions {
     /// Its directories, ideally one per disk. Empty ones are added to the store; all of them empty make a new one.
     pub directories: Vec<PathBuf>,
-    /// Most bytes of files, one copy counted; as much as the file systems hold, if none.
+    /// Most bytes of files of this shard, one copy counted; as much as the file systems hold, if none.
     pub capacity: Option<u64>,
     /// Copies by which space is counted: the default redundancy of the store.
     pub copies: u8,
@@ -85,6 +85,12 @@ pub struct LocalOptions {
     pub accept_missing: bool,
     /// Who we are, for a second process that finds the directory in use: a command and a process id.
     pub holder: String,
+    /// Which part of the store is opened: its directories are those of this shard alone.
+    pub shard: Shard,
+    /// The store that it must be, or be made as; any, and a new id, if none.
+    pub store: Option<StoreId>,
+    /// Whether it may be made: not where the other shards of the store are known to be there.
+    pub may_create: bool,
     /// Names besides ours that may be in an empty directory.
     pub neighbours: Vec<String>,
     /// How long to wait for locks: a process that was killed may still be dying.
@@ -105,6 +111,9 @@ impl LocalOptions {
             read_only: false,
             accept_missing: false,
             holder: String::new(),
+            shard: Shard::WHOLE,
+            store: None,
+            may_create: true,
             neighbours: Vec::new(),
             lock_wait: Duration::from_secs(2),
             resync_bytes_per_sec: 64 * MIB,
@@ -269,7 +278,7 @@ impl Local {
         let mut rooms = [0; MEMBERS_MAX];
         let mut count = 0;
         for directory in self.each_member() {
-            rooms[count] = directory.room();
+            rooms[count] = self.room(directory);
             count += 1;
         }
         // The header of one more file is not room for content.
@@ -277,6 +286,17 @@ impl Local {
         let used = self.allocated_bytes() / u64::from(copies);
         let capacity = self.options.capacity.unwrap_or(u64::MAX).min(used + free);
         StoreSpace { capacity, used, free: free.min(capacity.saturating_sub(used)) }
+    }
+
+    /// Bytes that may still be set aside in a directory. Of what the file systems have left every shard of the store
+    /// takes no more than its part, so that none lives on what another one keeps for its garbage collection.
+    fn room(&self, directory: &Directory) -> u64 {
+        self.unclaimed(directory) + directory.spare_bytes()
+    }
+
+    /// The same without what spares take up.
+    fn unclaimed(&self, directory: &Directory) -> u64 {
+        directory.unclaimed() / u64::from(self.options.shard.count)
     }
 
     /// Files came or went: asks the file systems for their room again, in the background, if that is a while ago, and

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -42,6 +42,21 @@ const COMPARE_STEP: u64 = MIB;
 const HEADER_TRIES: u32 = 3;
 const HEADER_PAUSE: Duration = Duration::from_millis(20);
 
+/// How many shards the store has whose first shard is in these directories, and its id; none where nothing is. Looks
+/// only, takes no lock, and tells of no error: whoever opens the store then does.
+pub async fn shards(handle: &Handle, directories: &[PathBuf]) -> Option<(StoreId, u8)> {
+    let options = LocalOptions { read_only: true, ..LocalOptions::new(directories.to_vec()) };
+    let mut newest: Option<StoreRecord> = None;
+    for path in directories {
+        if let Ok(Probe::Store(Guarded { superblock, .. })) = probe_directory(handle, path, &options).await
+            && superblock.record.generation > newest.as_ref().map_or(0, |record| record.generation)
+        {
+            newest = Some(superblock.record);
+        }
+    }
+    newest.map(|record| (record.store, record.shard.count))
+}
+
 /// Opens the store in `options.directories`; makes it, if all of them are empty.
 ///
 /// # Errors
@@ -51,6 +66,9 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     check_options(&options)?;
     let mut probes = Vec::new();
     for path in &options.directories {
+        if options.shard.index > 0 && !options.read_only {
+            make_folder(handle, path).await;
+        }
         probes.push(probe_directory(handle, path, &options).await?);
     }
     let found = options.directories.iter().zip(&probes).map(|(path, probe)| Found {
@@ -64,10 +82,13 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     let found = found.collect::<Vec<_>>();
     let random_u128 = || u128::from(handle.random_u64()) << 64 | u128::from(handle.random_u64());
     let fresh = (StoreId(random_u128()), handle.random_u64());
-    let plan = plan_open(&found, options.accept_missing || options.read_only, fresh)?;
+    let mut plan = plan_open(&found, options.accept_missing || options.read_only, fresh)?;
     if plan.created {
         refuse_to_create(&options, &probes)?;
+        plan.record.store = options.store.unwrap_or(plan.record.store);
+        plan.record.shard = options.shard;
     }
+    check_identity(&plan.record, &options)?;
     let mut report = OpenReport { created: plan.created, ..OpenReport::default() };
     note_missing(&plan, &options, &mut report);
     if options.read_only {
@@ -145,6 +166,16 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
     Ok((Store::new(Rc::new(local)), report))
 }
 
+/// Where a directory is new to the store, a shard has no folder in it yet. That of a directory which is not there is
+/// not made: its disk may not be mounted. What goes wrong is told by whoever looks into the folder.
+async fn make_folder(handle: &Handle, path: &Path) {
+    if let Some(parent) = path.parent()
+        && handle.read_directory(parent).await.is_ok()
+    {
+        drop(handle.create_directory(path).await);
+    }
+}
+
 fn check_options(options: &LocalOptions) -> Result<()> {
     if options.directories.is_empty() {
         return Err(Error::invalid("no directory was given: a store needs at least one"));
@@ -159,6 +190,32 @@ fn check_options(options: &LocalOptions) -> Result<()> {
         copies => {
             Err(Error::invalid(format!("{copies} copies are not possible: choose 1 to {}", super::header::COPIES_MAX)))
         }
+    }
+}
+
+/// Refuses a store, or a shard of it, that is not the one that is wanted.
+fn check_identity(record: &StoreRecord, options: &LocalOptions) -> Result<()> {
+    let path = options.directories[0].display();
+    match options.store {
+        Some(wanted) if wanted != record.store => {
+            return Err(Error::conflict(format!(
+                "{path} belongs to store {} and the shards beside it to store {wanted}: put back what belongs together",
+                record.store
+            )));
+        }
+        _ => {}
+    }
+    match (record.shard == options.shard, record.shard.count == options.shard.count) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Error::conflict(format!(
+            "{path} holds {} instead of {}: put the directories back where they were",
+            record.shard, options.shard
+        ))),
+        (false, false) => Err(Error::conflict(format!(
+            "the store in {path} was made for {0} loops, which stays so: start it with --loops {0} (loop.count in \
+             --config), or without that setting",
+            record.shard.count
+        ))),
     }
 }
 
@@ -178,6 +235,14 @@ fn refuse_to_create(options: &LocalOptions, probes: &[Probe]) -> Result<()> {
         if let Probe::Failing(error) = probe {
             return Err(error.clone());
         }
+    }
+    if !options.may_create {
+        return Err(Error::corrupt(format!(
+            "{} and its like in the other directories hold nothing, but the store has {} shards, and this is one of \
+             them: bring back what was in them",
+            options.directories[0].display(),
+            options.shard.count
+        )));
     }
     match options.read_only {
         true => Err(Error::not_found(format!("there is no store in {}", options.directories[0].display()))),

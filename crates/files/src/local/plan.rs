@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use base::seeded::is_on;
 use base::{DirectoryId, Error, Incarnation, Result, StoreId};
 
-use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, StoreRecord, Superblock};
+use super::superblock::{LINEAGES_MAX, MEMBERS_MAX, Member, Shard, StoreRecord, Superblock};
 
 /// File ids that a start without members leaves to these. If they go on without it, too, their files are others, and
 /// are known as such by their names.
@@ -78,6 +78,7 @@ pub fn plan_open(found: &[Found], accept_missing: bool, fresh: (StoreId, u64)) -
     let Some(newest) = newest_record(found)? else {
         let record = StoreRecord {
             store: fresh.0,
+            shard: Shard::WHOLE,
             generation: 0,
             incarnation: Incarnation(0),
             next_file: 1,
@@ -142,6 +143,15 @@ fn newest_record(found: &[Found]) -> Result<Option<&StoreRecord>> {
                 all[0].1.record.store,
                 here.path.display(),
                 superblock.record.store
+            )));
+        }
+        if superblock.record.shard != all[0].1.record.shard {
+            return Err(Error::conflict(format!(
+                "{} is {} of the store and {} is {}: put them back where they were",
+                first.path.display(),
+                all[0].1.record.shard,
+                here.path.display(),
+                superblock.record.shard
             )));
         }
         if let Some((there, _)) = all[..index].iter().find(|(_, other)| other.directory == superblock.directory) {
@@ -233,6 +243,7 @@ mod tests {
             directory: DirectoryId(id),
             record: StoreRecord {
                 store: StoreId(5),
+                shard: Shard::WHOLE,
                 generation,
                 incarnation: Incarnation(generation * 10),
                 next_file: generation * 100,

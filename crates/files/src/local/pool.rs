@@ -152,7 +152,7 @@ impl Local {
                 let copies = self.copies_effective() as u64;
                 capacity.saturating_mul(copies).saturating_sub(self.allocated_bytes() + self.spare_bytes())
             });
-            let fits = directory.room() - directory.spare_bytes() >= bytes && limit.is_none_or(|free| free >= bytes);
+            let fits = directory.unclaimed() >= bytes && limit.is_none_or(|free| free >= bytes);
             if fits {
                 return Ok(());
             }
@@ -196,7 +196,7 @@ impl Local {
     /// Makes one spare in the background. False if that is not to be repeated.
     async fn prepare_one(&self, directory: &Rc<Directory>, kind: FileKind, capacity: u64) -> bool {
         let plenty = self.space().free / 4 >= capacity;
-        if !directory.is_member() || !plenty || directory.room() - directory.spare_bytes() < 4 * capacity {
+        if !directory.is_member() || !plenty || self.unclaimed(directory) < 4 * capacity {
             return false;
         }
         let failures = directory.failures.get();

@@ -133,7 +133,7 @@ impl Local {
             return None;
         }
         let candidates = members.into_iter().filter(|member| !state.is_in(member)).collect::<Vec<_>>();
-        let rooms = candidates.iter().map(|member| member.room()).collect::<Vec<_>>();
+        let rooms = candidates.iter().map(|member| self.room(member)).collect::<Vec<_>>();
         let index = *plan_placement(&rooms, 1, HEADER + length).first()?;
         let taken = |number: u8| state.copies.iter().any(|copy| copy.number == number && !copy.directory.suspect.get());
         let number = (0..entry.copies_wanted).find(|number| !taken(*number))?;

@@ -4,9 +4,11 @@
 //! A directory has one file `superblock` with two slots of 4 KiB. An update goes to the slot that holds the older
 //! content, so that a torn update leaves the newer one of before; the valid slot with the higher sequence counts.
 
+use std::fmt::{self, Display, Formatter};
+
 use base::{BLOCK, DirectoryId, Incarnation, StoreId};
 
-use super::layout::{self, Readable, Unreadable, get, get_u64, get_u128, put};
+use super::layout::{self, INCOMPATIBLE_AT, Readable, SHARDED, Unreadable, get, get_u64, get_u128, put};
 
 /// Most directories of one store.
 pub const MEMBERS_MAX: usize = 32;
@@ -19,6 +21,7 @@ pub(crate) const SLOTS: u64 = 2;
 
 const MAGIC: [u8; 8] = *b"LEVEEDIR";
 const COUNTS_AT: usize = 120;
+const SHARD_AT: usize = 122;
 const LINEAGES_AT: usize = 128;
 const MEMBERS_AT: usize = 192;
 const MEMBER_SIZE: usize = 120;
@@ -27,6 +30,32 @@ const PATH_MAX: usize = MEMBER_SIZE - 17;
 
 const _: () = assert!(MEMBERS_AT == LINEAGES_AT + 8 * LINEAGES_MAX);
 const _: () = assert!(MEMBERS_AT + MEMBERS_MAX * MEMBER_SIZE <= SLOT as usize, "the members fit one slot");
+
+/// Which part of a store: the segments of one loop, with files of their own. Each shard is a store to the file layer,
+/// with directories and members of its own; what they share is the store's id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shard {
+    /// Which, from 0.
+    pub index: u8,
+    /// How many there are.
+    pub count: u8,
+}
+
+impl Shard {
+    /// A store with one loop.
+    pub const WHOLE: Shard = Shard { index: 0, count: 1 };
+
+    /// All shards of a store that has so many.
+    pub fn all(count: u8) -> impl DoubleEndedIterator<Item = Shard> {
+        (0..count).map(move |index| Shard { index, count })
+    }
+}
+
+impl Display for Shard {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "shard {} of {}", self.index, self.count)
+    }
+}
 
 /// A directory that belongs to the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +71,8 @@ pub struct Member {
 pub struct StoreRecord {
     /// The store.
     pub store: StoreId,
+    /// Which part of it these directories hold.
+    pub shard: Shard,
     /// Grows with each change of the members. 0: this directory was never part of a store.
     pub generation: u64,
     /// The number of the last life that wrote.
@@ -98,6 +129,10 @@ impl Superblock {
         put(&mut slot, 104, record.publication.to_le_bytes());
         put(&mut slot, 112, record.agreed_publication.to_le_bytes());
         put(&mut slot, COUNTS_AT, [record.lineages.len() as u8, record.members.len() as u8]);
+        if record.shard != Shard::WHOLE {
+            put(&mut slot, SHARD_AT, [record.shard.index, record.shard.count]);
+            put(&mut slot, INCOMPATIBLE_AT, SHARDED.to_le_bytes());
+        }
         for (index, lineage) in record.lineages.iter().enumerate() {
             put(&mut slot, LINEAGES_AT + 8 * index, lineage.to_le_bytes());
         }
@@ -144,6 +179,11 @@ fn decode_fields(slot: &[u8]) -> Option<Superblock> {
     if lineages as usize > LINEAGES_MAX || members as usize > MEMBERS_MAX {
         return None;
     }
+    let shard = match get::<2>(slot, SHARD_AT) {
+        [0, 0] => Shard::WHOLE,
+        [index, count] if count > 1 && index < count => Shard { index, count },
+        _ => return None,
+    };
     let member = |index: usize| {
         let at = MEMBERS_AT + MEMBER_SIZE * index;
         let len = slot[at + 16] as usize;
@@ -155,6 +195,7 @@ fn decode_fields(slot: &[u8]) -> Option<Superblock> {
         directory: DirectoryId(get_u128(slot, 64)),
         record: StoreRecord {
             store: StoreId(get_u128(slot, 48)),
+            shard,
             generation: get_u64(slot, 80),
             incarnation: Incarnation(get_u64(slot, 88)),
             next_file: get_u64(slot, 96),
@@ -183,6 +224,7 @@ mod tests {
             directory: DirectoryId(0x1111_2222_3333_4444_5555_6666_7777_8888),
             record: StoreRecord {
                 store: StoreId(0xaaaa_bbbb_cccc_dddd_eeee_ffff_0000_1111),
+                shard: Shard::WHOLE,
                 generation: 3,
                 incarnation: Incarnation(42),
                 next_file: 1025,
@@ -226,6 +268,28 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_a_shard() {
+        let mut shard = example();
+        shard.record.shard = Shard { index: 2, count: 4 };
+        let slot = shard.encode();
+        let whole = example().encode();
+        let changed: Vec<(usize, u8)> =
+            (0..slot.len()).filter(|at| slot[*at] != whole[*at]).map(|at| (at, slot[at])).collect();
+        assert_eq!(
+            changed.iter().filter(|(at, _)| !(12..16).contains(at)).collect::<Vec<_>>(),
+            [&(32, 1), &(122, 2), &(123, 4)]
+        );
+        let mut expected = shard.clone();
+        expected.record.members[1].path = "é".repeat(51);
+        assert_eq!(Superblock::decode(&slot), Ok(Readable { record: expected, writable: true }));
+        for (at, byte) in [(122, 4), (123, 1), (123, 0), (32, 0)] {
+            let mut wrong = slot.clone();
+            edit(&mut wrong, at, byte);
+            assert_eq!(Superblock::decode(&wrong), Err(Unreadable::Damaged), "{byte} at {at}");
+        }
+    }
+
+    #[test]
     fn the_newest_valid_slot_counts() {
         let at = |sequence| Superblock { sequence, ..example() }.encode();
         let choose = |a: &[u8], b: &[u8]| Superblock::choose(&[a, b].concat()).map(|slot| slot.record.sequence);
@@ -239,7 +303,7 @@ mod tests {
         assert_eq!(choose(&torn, &torn), Err(Unreadable::Damaged));
         assert_eq!(choose(&blank, &blank), Err(Unreadable::Blank));
         let mut newer = at(5);
-        edit(&mut newer, 32, 1);
+        edit(&mut newer, 32, 2);
         assert_eq!(choose(&at(6), &newer), Err(Unreadable::Newer));
         assert_ne!(Superblock::slot_offset(6), Superblock::slot_offset(5));
     }

@@ -1,7 +1,7 @@
 //! What a state of the model is made of.
 
 use base::{DirectoryId, Incarnation, StoreId};
-use files::local::superblock::{Member, StoreRecord};
+use files::local::superblock::{Member, Shard, StoreRecord};
 
 use crate::protocol::explore::Broken;
 use crate::protocol::small_set::SmallSet;
@@ -247,6 +247,7 @@ impl Record {
     pub(super) fn expand(&self) -> StoreRecord {
         StoreRecord {
             store: StoreId(1),
+            shard: Shard::WHOLE,
             generation: self.generation.into(),
             incarnation: Incarnation(self.incarnation.into()),
             next_file: self.next_file,
