@@ -1,13 +1,18 @@
 //! The seam between a loop and its world: operations go down, outcomes come back.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, Instant};
+use policies::loop_schedule::LoopSettings;
+
+use crate::Handle;
 
 /// The loop's name for one operation in flight. Never reused while the operation is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -152,6 +157,12 @@ pub trait Unpark: Send + Sync {
     fn unpark(&self);
 }
 
+/// What another loop of the process runs, and until when: it ends with the future.
+pub type LoopMain = Box<dyn FnOnce(Handle) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// Where the start of another loop is told.
+pub type Started = futures_channel::oneshot::Sender<io::Result<()>>;
+
 /// A world for one loop.
 pub trait Driver {
     /// The present, as this loop's node sees it. Cheap.
@@ -175,4 +186,6 @@ pub trait Driver {
     /// Runs a job outside the loop: on the thread pool, or inline in the simulation. The job itself completes a
     /// channel; `cost` is what the simulation charges to another processor before it runs.
     fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: Duration);
+    /// Starts another loop in this process, on a thread of its own. `started` hears whether there is one.
+    fn start_loop(&self, name: &str, settings: LoopSettings, main: LoopMain, started: Started);
 }

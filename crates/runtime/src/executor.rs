@@ -33,7 +33,7 @@ use self::queue::{ReadyQueues, Runnable, TaskInfo};
 pub(crate) use self::timers::TimerKey;
 use self::timers::Timers;
 use self::watchdog::Watchdog;
-use crate::driver::{Driver, Op, OpId, Outcome, Wait};
+use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Wait};
 use crate::statistics::{SLOW_POLL, Statistics};
 use crate::sync::Budget;
 use crate::{Class, Handle};
@@ -103,6 +103,12 @@ impl Executor {
             dismantled: Cell::new(false),
             driver,
         }))
+    }
+
+    /// See [`Handle::start_loop`].
+    pub(crate) fn start_loop(&self, name: &str, main: LoopMain, started: Started) {
+        let settings = self.schedule.borrow().settings().clone();
+        self.driver.start_loop(name, settings, main, started);
     }
 
     /// One round of the loop (see the crate's header). With `may_block` it sleeps in the driver when nothing is ready.

@@ -1,6 +1,7 @@
 //! The one explicit handle to a loop: spawn, time, files, sockets.
 
 use std::future::Future;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -147,6 +148,22 @@ impl Handle {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// Starts another loop of this process, with the settings of this one. It runs until the future that `main` makes
+    /// there has ended; then its tasks are dropped. What the two say to each other goes through mailboxes. Completes
+    /// when the other one runs.
+    ///
+    /// # Errors
+    /// The system has no thread or no ring to give.
+    pub async fn start_loop<F: Future<Output = ()> + 'static>(
+        &self,
+        name: &str,
+        main: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> io::Result<()> {
+        let (started, starting) = sync::foreign();
+        self.0.start_loop(name, Box::new(|handle| Box::pin(main(handle))), started);
+        starting.await.unwrap_or_else(|_| Err(io::Error::other("the thread of the loop ended early")))
     }
 
     /// What the loop has done since it started.

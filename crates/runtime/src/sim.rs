@@ -379,6 +379,15 @@ impl World {
     }
 
     /// The driver is dead by now: only then are the tasks dropped.
+    /// A loop has come to its end: what it still had is dropped.
+    fn end_loop(&self, id: LoopId) {
+        let ended = self.0.handles.borrow_mut()[id.0].take();
+        if let Some(handle) = ended {
+            handle.0.kill();
+            self.0.state.borrow_mut().end_loop(id);
+        }
+    }
+
     fn drop_loops(&self, node: NodeId) {
         let dead: Vec<Handle> = {
             let state = self.0.state.borrow();

@@ -13,6 +13,8 @@
 //! takes completions and turns them into outcomes, or continues the request (the rest of a short read, an open
 //! without O_DIRECT).
 //!
+//! Further loops of the process ([`Handle::start_loop`]) run on threads of their own.
+//!
 //! Another thread wakes the loop through an event descriptor. A read of it is in flight only while the loop sleeps,
 //! and the executor calls [`Unpark`] only then, so a busy loop pays nothing.
 
@@ -30,7 +32,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{Instant, Set};
@@ -44,7 +46,7 @@ use self::requests::{Next, Request, Work, cancel_entry};
 use self::resources::{Closable, Kind, ResourceKey, Resources};
 use self::ring::{Ring, Stay};
 use self::sockets::RawAddress;
-use crate::driver::{Address, Driver, Op, OpId, Outcome, Payload, ResourceId, Unpark, Wait};
+use crate::driver::{Address, Driver, LoopMain, Op, OpId, Outcome, Payload, ResourceId, Started, Unpark, Wait};
 use crate::executor::Executor;
 use crate::{Class, Handle, offload};
 
@@ -224,6 +226,32 @@ impl Driver for UringDriver {
 
     fn offload(&self, job: Box<dyn FnOnce() + Send>, _cost: Duration) {
         offload::run(job);
+    }
+
+    fn start_loop(&self, name: &str, settings: LoopSettings, main: LoopMain, started: Started) {
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let started = Arc::new(Mutex::new(Some(started)));
+        let tell = {
+            let started = started.clone();
+            // Whoever asked may be gone.
+            move |result| drop(started.lock().ok().and_then(|mut started| started.take()).map(|to| to.send(result)))
+        };
+        let tell_from_there = tell.clone();
+        let spawned = thread.spawn(move || match Ring::new() {
+            Err(error) => tell_from_there(Err(error)),
+            Ok(ring) => {
+                let main = |handle| {
+                    tell_from_there(Ok(()));
+                    main(handle)
+                };
+                if let Err(error) = run_on(ring, Options { schedule: settings }, main) {
+                    tell_from_there(Err(error));
+                }
+            }
+        });
+        if let Err(error) = spawned {
+            tell(Err(error));
+        }
     }
 }
 

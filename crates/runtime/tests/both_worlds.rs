@@ -54,6 +54,41 @@ async fn read(file: &File, offset: u64, len: usize) -> io::Result<(usize, Vec<u8
     Ok((buffer.len(), buffer.iter().take(8).copied().collect()))
 }
 
+/// Another loop answers until nobody can ask it any more; then what it had open is closed.
+#[test]
+fn another_loop() {
+    compare(|handle, directory| async move {
+        let mut notes = Notes::default();
+        let (question, questions) = runtime::sync::mailbox::<u64>(1);
+        let (answer, answers) = runtime::sync::mailbox::<String>(1);
+        let path = directory.join("locked");
+        let there = path.clone();
+        let started = handle.start_loop("other", move |other| async move {
+            let file = other.open(&there, CREATE).await.unwrap();
+            file.write_at(0, bytes(9, 4096)).await.unwrap();
+            assert!(file.try_lock().await.unwrap());
+            while let Ok(number) = questions.recv().await {
+                answer.send(format!("{number} bytes: {:?}", read(&file, 0, number as usize).await)).await.unwrap();
+            }
+            // Ends with the loop.
+            other.spawn(Class::Io, "left behind", std::future::pending::<()>()).detach();
+        });
+        notes.add("start", started.await);
+        for number in [1, 4096] {
+            question.send(number).await.unwrap();
+            notes.0.push(answers.recv().await.unwrap());
+        }
+        let file = handle.open(&path, CREATE).await.unwrap();
+        notes.add("locked by us", file.try_lock().await);
+        drop(question);
+        notes.0.push(format!("after the end: {:?}", answers.recv().await));
+        while !file.try_lock().await.unwrap() {
+            handle.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        notes
+    });
+}
+
 #[test]
 fn contents_of_files() {
     compare(|handle, directory| async move {

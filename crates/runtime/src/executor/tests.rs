@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::driver::{Payload, ResourceId, Unpark};
+use crate::driver::{LoopMain, Payload, ResourceId, Started, Unpark};
 
 /// A world of which the test decides everything.
 #[derive(Default)]
@@ -81,6 +81,8 @@ impl Driver for World {
     fn offload(&self, job: Box<dyn FnOnce() + Send>, _cost: Duration) {
         job();
     }
+
+    fn start_loop(&self, _name: &str, _settings: LoopSettings, _main: LoopMain, _started: Started) {}
 }
 
 impl World {

@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::Instant;
+use policies::loop_schedule::LoopSettings;
 
-use super::state::{LoopId, State};
-use crate::driver::{Driver, Op, OpId, Outcome, Unpark, Wait};
+use super::World;
+use super::state::{Event, LoopId, State};
+use crate::Class;
+use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Unpark, Wait};
 
 /// The driver of one loop. Once its process is dead it does nothing more.
 pub(super) struct SimDriver {
@@ -84,5 +87,25 @@ impl Driver for SimDriver {
 
     fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: Duration) {
         self.state.borrow_mut().loop_offload(self.id, job, cost.as_nanos() as u64);
+    }
+
+    fn start_loop(&self, _name: &str, settings: LoopSettings, main: LoopMain, started: Started) {
+        let (asking, world_state) = (self.id, self.state.clone());
+        let start = move |world: &World| {
+            let Some(node) = world_state.borrow().node_of_living(asking) else { return };
+            let handle = world.start_loop_with(node, settings);
+            let id = world_state.borrow().newest_loop();
+            let running = main(handle.clone());
+            let end = async move {
+                running.await;
+                let now_ns = world_state.borrow().now_ns;
+                let end = Event::Call(Box::new(move |world: &World| world.end_loop(id)));
+                world_state.borrow_mut().queue.push(now_ns, end);
+            };
+            handle.spawn(Class::Io, "main", end).detach();
+            // Whoever asked may be gone.
+            drop(started.send(Ok(())));
+        };
+        self.state.borrow_mut().loop_call(self.id, Box::new(start));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use base::Instant;
 
+use super::World;
 use super::driver::Unparker;
 use super::errno::{ECANCELED, fail};
 use super::node::NodeId;
@@ -54,6 +55,16 @@ impl State {
             queued: Vec::new(),
             outcomes: Vec::new(),
         });
+        LoopId(self.loops.len() - 1)
+    }
+
+    /// Where a loop runs, if it does.
+    pub(super) fn node_of_living(&self, id: LoopId) -> Option<NodeId> {
+        Some(&self.loops[id.0]).filter(|of| of.alive).map(|of| of.node)
+    }
+
+    /// The loop that was started last.
+    pub(super) fn newest_loop(&self) -> LoopId {
         LoopId(self.loops.len() - 1)
     }
 
@@ -183,6 +194,12 @@ impl State {
             state.local_ns += self.nodes[state.node.0].cpu.outcome_ns * state.outcomes.len() as u64;
         }
         outcomes.append(&mut state.outcomes);
+    }
+
+    /// Something that this loop wants from the world, when its own time has come.
+    pub(super) fn loop_call(&mut self, id: LoopId, call: Box<dyn FnOnce(&World)>) {
+        let at_ns = self.loops[id.0].local_ns.max(self.now_ns);
+        self.queue.push(at_ns, Event::Call(call));
     }
 
     pub(super) fn loop_offload(&mut self, id: LoopId, job: Box<dyn FnOnce() + Send>, cost_ns: u64) {

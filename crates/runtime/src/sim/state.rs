@@ -232,6 +232,14 @@ impl State {
         died.into_iter().for_each(|id| self.on_network(now_ns, |network, step| network.kill(step, id)));
     }
 
+    /// A loop ends by itself: what it has open is closed, what it has in flight lands in time.
+    pub(super) fn end_loop(&mut self, id: LoopId) {
+        self.loops[id.0].die();
+        self.storage.close_all(id);
+        let now_ns = self.now_ns;
+        self.on_network(now_ns, |network, step| network.kill(step, id));
+    }
+
     /// A node loses its power, and with it everything that was not durable.
     pub(super) fn lose_power(&mut self, node: NodeId) {
         let mounts = self.nodes[node.0].mounts.clone();
