@@ -104,8 +104,8 @@ fn two_loops(seed: u64) -> (World, Handle, Handle) {
 fn every_request_crosses_with_its_arguments_and_its_answer() {
     let (world, near_loop, far_loop) = two_loops(1);
     let owner = Slow::new(&far_loop, Duration::from_micros(10));
-    let (near, far) = mailbox(4);
-    far_loop.spawn(Class::Io, "serve", far.serve(far_loop.clone(), owner.clone())).detach();
+    let (near, far) = mailbox::<dyn BlockService>(4);
+    far_loop.spawn(Class::Io, "serve", far.serve(far_loop.clone(), owner.clone(), 4)).detach();
     world.block_on(&near_loop, async move {
         let attachment = near.attach(VolumeId(1), Generation(5)).await.unwrap();
         assert_eq!(attachment, Attachment { session: SessionId(3), epoch: Epoch(7) });
@@ -135,8 +135,8 @@ fn every_request_crosses_with_its_arguments_and_its_answer() {
 fn a_full_mailbox_makes_the_near_end_wait() {
     let (world, near_loop, far_loop) = two_loops(2);
     let owner = Slow::new(&far_loop, Duration::from_millis(1));
-    let (near, far) = mailbox(4);
-    far_loop.spawn(Class::Io, "serve", far.serve(far_loop.clone(), owner.clone())).detach();
+    let (near, far) = mailbox::<dyn BlockService>(4);
+    far_loop.spawn(Class::Io, "serve", far.serve(far_loop.clone(), owner.clone(), 4)).detach();
     let inside = near_loop.clone();
     world.block_on(&near_loop, async move {
         let tasks: Vec<_> = (0..100)
@@ -157,8 +157,8 @@ fn a_full_mailbox_makes_the_near_end_wait() {
 fn a_far_end_that_ends_is_a_lost_link() {
     let (world, near_loop, far_loop) = two_loops(3);
     let owner = Slow::new(&far_loop, Duration::from_secs(1));
-    let (near, far) = mailbox(4);
-    let serving = far_loop.spawn(Class::Io, "serve", far.serve(far_loop.clone(), owner));
+    let (near, far) = mailbox::<dyn BlockService>(4);
+    let serving = far_loop.spawn(Class::Io, "serve", far.serve(far_loop.clone(), owner, 4));
     world.block_on(&near_loop, async move {
         let in_flight = near.read(TARGET, 0, 512);
         drop(serving);
