@@ -1,50 +1,94 @@
 //! Admission at a server: [`policies::admission`] decides, this keeps its clock and its waiting requests.
 //!
-//! A request that may start at once costs a few counters. One that has to wait leaves a sender in line; one task per
-//! server hands out what may start, sleeps until the next refill, and ends when nobody waits: an idle server has no
+//! A request that may start at once costs a few counters. One that has to wait leaves a sender in line; one task of all
+//! loops hands out what may start, sleeps until the next refill, and ends when nobody waits: an idle server has no
 //! timer.
+//!
+//! Tokens belong to a server, not to a loop (NSDI 2026, §4.2), and a volume's levels to the volume, wherever its
+//! segments are. So the loops of a process share one set of [`Buckets`] behind a lock that is held for some tens of
+//! nanoseconds: exact, where shares that loops draw in advance would leave tokens with those that have no use for them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::levels::Levels;
 use base::{Error, Instant, Result, SegmentId, VolumeId};
+use futures_channel::oneshot::Sender;
 use policies::admission::{Admission, AdmissionSettings, AdmissionStatus, ClientId, Request, Verdict, VolumeStatus};
-use runtime::sync::{Sender, oneshot};
+use runtime::sync::foreign;
 use runtime::{Class, Handle};
 
 /// Grants that are handed out before other tasks have their turn.
 const GRANTS_PER_POLL: usize = 256;
+/// How often background work is told what is left for it.
+const SPARE_EVERY: Duration = Duration::from_millis(100);
 
-/// The gate of a server. Clones share it.
+/// The tokens of the servers in one process, for each loop that has one. Clones share them.
+#[derive(Clone)]
+pub struct Buckets(Arc<Shared>);
+
+struct Shared {
+    books: Mutex<Books>,
+    /// Whether it is known what the store below takes.
+    is_limited: bool,
+    /// How many loops there are.
+    loops: u64,
+}
+
+struct Books {
+    policy: Admission<Sender<()>>,
+    /// The latest moment that the policy was told. Loops look at the clock before they have the lock.
+    latest: Instant,
+    /// Whether a task hands out grants.
+    is_serving: bool,
+}
+
+impl Books {
+    /// The policy, and a time that does not run backwards.
+    fn at(&mut self, now: Instant) -> (&mut Admission<Sender<()>>, Instant) {
+        self.latest = self.latest.max(now);
+        (&mut self.policy, self.latest)
+    }
+}
+
+impl Buckets {
+    /// Full ones, for servers on so many loops.
+    pub fn new(settings: AdmissionSettings, now: Instant, loops: usize) -> Buckets {
+        let is_limited = settings.limit_bytes_per_sec < u64::MAX;
+        let books = Books { policy: Admission::new(settings, now), latest: now, is_serving: false };
+        Buckets(Arc::new(Shared { books: Mutex::new(books), is_limited, loops: loops.max(1) as u64 }))
+    }
+
+    /// A panic elsewhere ends the process; what it left is as good as the policy is.
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The gate of a server: how the requests of one loop get tokens. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Gate(Rc<Inner>);
 
 struct Inner {
     handle: Handle,
-    policy: RefCell<Admission<Sender<()>>>,
-    /// Whether the task that hands out grants runs.
-    is_serving: Cell<bool>,
-    /// Whether it is known what the store below takes.
-    is_limited: bool,
+    buckets: Buckets,
     /// When background work is told next what is left.
     spare_due: Cell<Instant>,
 }
 
-/// How often background work is told what is left for it.
-const SPARE_EVERY: Duration = Duration::from_millis(100);
-
 impl Gate {
-    pub fn new(handle: &Handle, settings: AdmissionSettings) -> Gate {
-        let is_limited = settings.limit_bytes_per_sec < u64::MAX;
-        Gate(Rc::new(Inner {
-            handle: handle.clone(),
-            policy: RefCell::new(Admission::new(settings, handle.now())),
-            is_serving: Cell::default(),
-            is_limited,
-            spare_due: Cell::default(),
-        }))
+    pub fn new(handle: &Handle, buckets: Buckets) -> Gate {
+        Gate(Rc::new(Inner { handle: handle.clone(), buckets, spare_due: Cell::default() }))
+    }
+
+    /// The policy's answer at this moment.
+    fn ask<T>(&self, question: impl FnOnce(&mut Admission<Sender<()>>, Instant) -> T) -> T {
+        let now = self.0.handle.now();
+        let mut books = self.0.buckets.lock();
+        let (policy, now) = books.at(now);
+        question(policy, now)
     }
 
     /// Returns when an I/O may start.
@@ -55,18 +99,22 @@ impl Gate {
     pub async fn pass(&self, now: Instant, segment: SegmentId, bytes: u64) -> Result<()> {
         let mut granted = None;
         let ticket = || {
-            let (ticket, receiver) = oneshot();
+            let (ticket, receiver) = foreign();
             granted = Some(receiver);
             ticket
         };
-        let verdict = self.0.policy.borrow_mut().submit(now, Request { segment, bytes }, ticket);
+        let verdict = {
+            let mut books = self.0.buckets.lock();
+            let (policy, now) = books.at(now);
+            policy.submit(now, Request { segment, bytes }, ticket)
+        };
         match verdict {
             Ok(Verdict::Start) => Ok(()),
             Ok(Verdict::Wait) => {
                 self.serve();
                 match granted {
-                    // The sender is gone with the loop only.
-                    Some(granted) => granted.await.ok_or_else(|| Error::internal("the block server went away")),
+                    // The sender is gone with the loops only.
+                    Some(granted) => granted.await.map_err(|_| Error::internal("the block server went away")),
                     None => Ok(()),
                 }
             }
@@ -75,51 +123,60 @@ impl Gate {
     }
 
     /// An I/O that passed at `since` is done. Now and then: what foreground leaves of the store's bandwidth, for those
-    /// who work in the background.
+    /// who work in the background on this loop.
     #[inline]
     pub fn on_done(&self, now: Instant, since: Instant, bytes: u64) -> Option<u64> {
-        self.0.policy.borrow_mut().on_done(now, since, bytes);
-        if !self.0.is_limited || now < self.0.spare_due.get() {
+        let shared = &self.0.buckets.0;
+        let mut books = self.0.buckets.lock();
+        let (policy, now) = books.at(now);
+        policy.on_done(now, since, bytes);
+        if !shared.is_limited || now < self.0.spare_due.get() {
             return None;
         }
         self.0.spare_due.set(now + SPARE_EVERY);
-        self.0.policy.borrow().available()
+        policy.available().map(|spare| spare / shared.loops)
     }
 
     /// Says whose a volume is, and what it was promised.
     pub fn set_volume(&self, volume: VolumeId, owner: &str, levels: Levels) {
         let client = ClientId::of(owner);
-        self.0.policy.borrow_mut().set_volume(self.0.handle.now(), volume, client, levels);
+        self.ask(|policy, now| policy.set_volume(now, volume, client, levels));
         // Whoever waited for the old levels only goes on at once; the task sleeps until the next refill.
         self.grant(usize::MAX);
     }
 
     /// Forgets a volume.
     pub fn remove_volume(&self, volume: VolumeId) {
-        self.0.policy.borrow_mut().remove_volume(volume);
+        self.ask(|policy, _| policy.remove_volume(volume));
     }
 
     pub fn settings(&self) -> AdmissionSettings {
-        self.0.policy.borrow().settings().clone()
+        self.ask(|policy, _| policy.settings().clone())
     }
 
     pub fn status(&self) -> AdmissionStatus {
-        self.0.policy.borrow().status(self.0.handle.now())
+        self.ask(|policy, now| policy.status(now))
     }
 
     pub fn volume(&self, volume: VolumeId) -> Option<VolumeStatus> {
-        self.0.policy.borrow().volume(volume, self.0.handle.now())
+        self.ask(|policy, now| policy.volume(volume, now))
     }
 
     /// See [`Admission::audit`].
     pub fn audit(&self) -> std::result::Result<usize, String> {
-        self.0.policy.borrow().audit(self.0.handle.now())
+        self.ask(|policy, now| policy.audit(now))
     }
 
     /// Makes sure that somebody hands out grants while anybody waits.
     fn serve(&self) {
-        let is_needed = self.0.policy.borrow().next_look(self.0.handle.now()).is_some();
-        if is_needed && !self.0.is_serving.replace(true) {
+        let now = self.0.handle.now();
+        let is_up_to_us = {
+            let mut books = self.0.buckets.lock();
+            let (policy, now) = books.at(now);
+            let is_needed = policy.next_look(now).is_some();
+            is_needed && !std::mem::replace(&mut books.is_serving, true)
+        };
+        if is_up_to_us {
             let this = self.clone();
             self.0.handle.spawn(Class::Io, "admission", async move { this.hand_out().await }).detach();
         }
@@ -128,9 +185,9 @@ impl Gate {
     /// Lets those go that may start now, so many at most.
     fn grant(&self, most: usize) {
         for _ in 0..most {
-            let grant = self.0.policy.borrow_mut().next_grant(self.0.handle.now());
-            let Some(grant) = grant else { break };
-            grant.ticket.send(());
+            let Some(grant) = self.ask(|policy, now| policy.next_grant(now)) else { break };
+            // Whoever waited may have gone.
+            let _ = grant.ticket.send(());
         }
     }
 
@@ -139,13 +196,22 @@ impl Gate {
         loop {
             self.grant(GRANTS_PER_POLL);
             let now = handle.now();
-            let next = self.0.policy.borrow().next_look(now);
+            let next = {
+                let mut books = self.0.buckets.lock();
+                let (policy, now) = books.at(now);
+                let next = policy.next_look(now);
+                // Under the same lock: whoever begins to wait after this finds that nobody serves.
+                books.is_serving = next.is_some();
+                next
+            };
             match next {
                 None => break,
                 Some(at) if at > now => handle.sleep_until(at).await,
                 Some(_) => handle.yield_now().await,
             }
         }
-        self.0.is_serving.set(false);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,5 +21,6 @@ mod session;
 mod statistics;
 
 pub use backend::Backend;
+pub use gate::Buckets;
 pub use server::{Options, Server};
 pub use statistics::{ServerStatistics, StageStatistics};

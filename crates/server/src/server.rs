@@ -14,7 +14,7 @@ use wire::{
 };
 
 use crate::backend::Backend;
-use crate::gate::Gate;
+use crate::gate::{Buckets, Gate};
 use crate::session::{FIRST_EPOCH, InFlight, Sessions};
 use crate::statistics::{ServerStatistics, StageStatistics};
 
@@ -68,13 +68,25 @@ type Stage = fn(&mut ServerStatistics) -> &mut StageStatistics;
 impl<B: Backend> Server<B> {
     /// A server of the segments in `backend`, which asks `directory` for volumes and their generations.
     pub fn new(handle: &Handle, backend: B, directory: Rc<dyn VolumeDirectory>, options: Options) -> Rc<Self> {
+        let buckets = Buckets::new(options.admission, handle.now(), 1);
+        Server::sharing(handle, backend, directory, options.requests_max, buckets)
+    }
+
+    /// The same, with tokens that servers on other loops have, too. At most `requests_max` requests are in the engine.
+    pub fn sharing(
+        handle: &Handle,
+        backend: B,
+        directory: Rc<dyn VolumeDirectory>,
+        requests_max: usize,
+        buckets: Buckets,
+    ) -> Rc<Self> {
         Rc::new(Server {
             handle: handle.clone(),
             backend,
             directory,
             sessions: Sessions::default(),
-            gate: Gate::new(handle, options.admission),
-            slots: Budget::new(options.requests_max.max(1) as u64),
+            gate: Gate::new(handle, buckets),
+            slots: Budget::new(requests_max.max(1) as u64),
             stopping: Cell::new(false),
             statistics: RefCell::default(),
         })

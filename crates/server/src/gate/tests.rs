@@ -1,0 +1,79 @@
+//! Gates on two loops of a simulated machine, with one set of buckets.
+
+use base::levels::Rate;
+use base::{KIB, MIB};
+use policies::admission::Throttle;
+use runtime::sim::{NodeOptions, World};
+
+use super::*;
+
+const PAGE: u64 = 4 * KIB;
+
+/// Two gates, and what they share.
+fn two_gates(seed: u64, throttle: Throttle) -> (World, [Gate; 2]) {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    let handles = [world.start_loop(node), world.start_loop(node)];
+    let settings = AdmissionSettings { throttle, limit_bytes_per_sec: MIB, ..AdmissionSettings::default() };
+    let buckets = Buckets::new(settings, handles[0].now(), 2);
+    (world, handles.map(|handle| Gate::new(&handle, buckets.clone())))
+}
+
+/// Asks for tokens without pause, `depth` requests at a time, and counts what got them.
+fn load(gate: &Gate, volume: u64, depth: usize) -> Rc<Cell<u64>> {
+    let started = Rc::new(Cell::new(0));
+    let segment = SegmentId { volume: VolumeId(volume), index: 0 };
+    for _ in 0..depth {
+        let (gate, started) = (gate.clone(), started.clone());
+        let handle = gate.0.handle.clone();
+        let asking = async move {
+            loop {
+                let since = gate.0.handle.now();
+                gate.pass(since, segment, PAGE).await.unwrap();
+                started.set(started.get() + PAGE);
+                gate.0.handle.sleep(Duration::from_micros(100)).await;
+                gate.on_done(gate.0.handle.now(), since, PAGE);
+            }
+        };
+        handle.spawn(Class::Io, "load", asking).detach();
+    }
+    started
+}
+
+#[test]
+fn loops_together_start_no_more_than_the_buckets_have() {
+    for throttle in [Throttle::OneBucket, Throttle::DualBuckets] {
+        let (world, gates) = two_gates(1, throttle);
+        let started = [load(&gates[0], 1, 8), load(&gates[1], 2, 8)];
+        world.run_for(Duration::from_secs(2));
+        let [here, there] = started.map(|started| started.get());
+        // What is refilled, what the buckets held, and the interval that has just begun.
+        assert!((15 * MIB / 8..=9 * MIB / 4).contains(&(here + there)), "{here} and {there} bytes with {throttle:?}");
+        assert!(here.min(there) > MIB / 2, "both have their share: {here} and {there} with {throttle:?}");
+        assert!(gates.iter().all(|gate| gate.audit().is_ok()));
+    }
+}
+
+#[test]
+fn a_loop_takes_what_the_other_one_leaves() {
+    let (world, gates) = two_gates(2, Throttle::DualBuckets);
+    let started = load(&gates[1], 2, 8);
+    world.run_for(Duration::from_secs(2));
+    assert!(started.get() >= 15 * MIB / 8, "{} bytes", started.get());
+}
+
+#[test]
+fn a_level_holds_over_both_loops() {
+    let (world, gates) = two_gates(3, Throttle::DualBuckets);
+    let levels = Levels { burst: Rate { iops: 0, bytes_per_sec: MIB / 4 }, ..Levels::default() };
+    gates[0].set_volume(VolumeId(1), "", levels);
+    let started = [load(&gates[0], 1, 4), load(&gates[1], 1, 4)];
+    world.run_for(Duration::from_secs(2));
+    let sum: u64 = started.iter().map(|started| started.get()).sum();
+    assert!((7 * MIB / 16..=9 * MIB / 16).contains(&sum), "{sum} bytes");
+    // Changed on one, it holds on the other.
+    gates[1].set_volume(VolumeId(1), "", Levels::default());
+    world.run_for(Duration::from_secs(1));
+    let more = started.iter().map(|started| started.get()).sum::<u64>() - sum;
+    assert!(more >= 3 * MIB / 4, "{more} bytes");
+}
