@@ -6,6 +6,7 @@
 use base::{Histogram, VolumeId};
 use files::{Statistics, StoreSpace};
 use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
+use wire::LocalBoxFuture;
 
 /// The binary logarithm of the smallest bound of a [`Distribution`] in nanoseconds: 8.2 us.
 pub const FIRST_POWER: u32 = 13;
@@ -149,11 +150,11 @@ pub struct Explained {
     pub latency: Vec<Quantiles>,
 }
 
-/// Takes snapshots. Called on the store's loop; quick, and without waiting.
+/// Takes snapshots. Called on the manager's loop; quick.
 pub trait Observer {
-    /// The present state. `volumes` is left to the manager.
-    fn observe(&self) -> Snapshot;
+    /// The present state, of all loops. `volumes` is left to the manager.
+    fn observe(&self) -> LocalBoxFuture<'_, Snapshot>;
 
-    /// Why I/O of a volume waits; none while the block server is going away.
+    /// Why I/O of a volume waits, without waiting; none while the block server is going away.
     fn explain(&self, volume: VolumeId) -> Option<Explained>;
 }

@@ -12,8 +12,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use base::levels::Levels;
@@ -262,7 +264,7 @@ impl Manager {
             }
             Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
             Request::Health => Ok(Reply::Healthy),
-            Request::Observe => self.observe().map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
+            Request::Observe => self.observe().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
         }
     }
 
@@ -420,10 +422,15 @@ impl Manager {
     ///
     /// # Errors
     /// `Retry` while the store starts; `Internal` where a part of it cannot be looked at.
-    pub fn observe(&self) -> Result<Snapshot> {
+    pub async fn observe(&self) -> Result<Snapshot> {
         let volumes = self.0.table.borrow().rows().filter(|row| row.state == VolumeState::Active).count();
-        let snapshot = self.look(|observer| observer.observe())?;
-        Ok(Snapshot { volumes, ..snapshot })
+        let observer = self.observer()?;
+        let mut observing = observer.observe();
+        let snapshot = poll_fn(|cx| match only_look(|| observing.as_mut().poll(cx)) {
+            Ok(poll) => poll.map(Ok),
+            Err(error) => Poll::Ready(Err(error)),
+        });
+        Ok(Snapshot { volumes, ..snapshot.await? })
     }
 
     /// Why I/O of a volume waits or waited.
@@ -432,17 +439,13 @@ impl Manager {
     /// `NotFound`, and those of [`Manager::observe`].
     pub fn explain(&self, name: &str) -> Result<(VolumeView, Explained)> {
         let view = self.show(name)?;
-        let explained = self.look(|observer| observer.explain(view.row.id))?;
+        let observer = self.observer()?;
+        let explained = only_look(|| observer.explain(view.row.id))?;
         explained.map(|explained| (view, explained)).ok_or_else(starting_or_stopping)
     }
 
-    fn look<T>(&self, question: impl FnOnce(&dyn Observer) -> T) -> Result<T> {
-        let observer = self.0.observer.borrow().clone().ok_or_else(starting_or_stopping)?;
-        // It only looks, so nothing is left half done; and nobody's disk stops because a counter cannot be read.
-        catch_unwind(AssertUnwindSafe(|| question(&*observer))).map_err(|_| {
-            tracing::error!("looking at the state of the store failed: this is a bug");
-            Error::internal("the state of the store could not be read, a bug that its log tells; its disks go on")
-        })
+    fn observer(&self) -> Result<Rc<dyn Observer>> {
+        self.0.observer.borrow().clone().ok_or_else(starting_or_stopping)
     }
 
     /// Takes no more changes, waits for the one in flight, ends the log and lets go of everybody.
@@ -513,6 +516,15 @@ impl Manager {
         self.0.handle.spawn(Class::Io, name, async move { sender.send(steps.await) }).detach();
         receiver.await.unwrap_or_else(|| Err(Error::internal("the store is shutting down")))
     }
+}
+
+/// Asks something that only looks, so nothing is left half done; and nobody's disk stops because a counter cannot be
+/// read.
+fn only_look<T>(question: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(question)).map_err(|_| {
+        tracing::error!("looking at the state of the store failed: this is a bug");
+        Error::internal("the state of the store could not be read, a bug that its log tells; its disks go on")
+    })
 }
 
 fn starting_or_stopping() -> Error {

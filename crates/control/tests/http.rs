@@ -40,8 +40,10 @@ impl VolumeUser for Others {
 }
 
 impl Observer for Others {
-    fn observe(&self) -> Snapshot {
-        Snapshot { store: "00ff".into(), incarnation: 1, memory_bytes_max: 512 << 20, ..Snapshot::default() }
+    fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
+        Box::pin(async {
+            Snapshot { store: "00ff".into(), incarnation: 1, memory_bytes_max: 512 << 20, ..Snapshot::default() }
+        })
     }
 
     /// A volume of which two requests wait, and one has waited.

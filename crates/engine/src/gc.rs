@@ -89,6 +89,19 @@ pub struct GcStatistics {
     pub stuck_files: u64,
 }
 
+impl GcStatistics {
+    /// Adds what another collector did.
+    pub(crate) fn merge(&mut self, other: &GcStatistics) {
+        let GcStatistics { passes, counts, moved_bytes, removed_files, freed_bytes, stuck_files } = other;
+        self.passes += passes;
+        self.counts += counts;
+        self.moved_bytes += moved_bytes;
+        self.removed_files += removed_files;
+        self.freed_bytes += freed_bytes;
+        self.stuck_files += stuck_files;
+    }
+}
+
 /// The collector of an engine. Clones share it.
 #[derive(Clone)]
 pub struct Gc(Rc<Inner>);

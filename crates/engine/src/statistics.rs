@@ -96,6 +96,83 @@ pub struct RecoveryStatistics {
     pub took_ns: u64,
 }
 
+impl Statistics {
+    /// Adds what another engine of the same store counted.
+    pub fn merge(&mut self, other: &Statistics) {
+        // Named one by one, so that none is forgotten.
+        let Statistics {
+            queue,
+            journal,
+            large,
+            index,
+            read,
+            dump,
+            relocated_reads,
+            dumps,
+            dumped_blocks,
+            merged_blocks,
+            poisoned_blocks,
+            dump_retries,
+            large_writes,
+            discards,
+            checkpoints,
+            memory_waits,
+            full_hits,
+            dirty_bytes,
+            dirty_bytes_max,
+            recovery,
+            verify,
+            gc,
+            index_tables,
+        } = other;
+        self.queue.merge(queue);
+        self.journal.merge(journal);
+        self.large.merge(large);
+        self.index.merge(index);
+        self.read.merge(read);
+        self.dump.merge(dump);
+        self.relocated_reads += relocated_reads;
+        self.dumps += dumps;
+        self.dumped_blocks += dumped_blocks;
+        self.merged_blocks += merged_blocks;
+        self.poisoned_blocks += poisoned_blocks;
+        self.dump_retries += dump_retries;
+        self.large_writes += large_writes;
+        self.discards += discards;
+        self.checkpoints += checkpoints;
+        self.memory_waits += memory_waits;
+        self.full_hits += full_hits;
+        self.dirty_bytes += dirty_bytes;
+        self.dirty_bytes_max += dirty_bytes_max;
+        self.recovery.merge(recovery);
+        self.verify.merge(verify);
+        self.gc.merge(gc);
+        self.index_tables.merge(index_tables);
+    }
+}
+
+impl RecoveryStatistics {
+    /// Adds another recovery, that took place at the same time.
+    fn merge(&mut self, other: &RecoveryStatistics) {
+        let RecoveryStatistics {
+            transaction_records,
+            journal_records,
+            shadowed_records,
+            torn_tails,
+            rejected_large_writes,
+            proven_large_writes,
+            took_ns,
+        } = other;
+        self.transaction_records += transaction_records;
+        self.journal_records += journal_records;
+        self.shadowed_records += shadowed_records;
+        self.torn_tails += torn_tails;
+        self.rejected_large_writes += rejected_large_writes;
+        self.proven_large_writes += proven_large_writes;
+        self.took_ns = self.took_ns.max(*took_ns);
+    }
+}
+
 impl crate::core::Core {
     /// See [`crate::Engine::statistics`].
     pub(crate) fn statistics(&self) -> Statistics {

@@ -57,6 +57,16 @@ pub struct VerifyStatistics {
     pub repaired: u64,
 }
 
+impl VerifyStatistics {
+    /// Adds what was found in the files of another engine.
+    pub(crate) fn merge(&mut self, other: &VerifyStatistics) {
+        let VerifyStatistics { mismatches, lost, repaired } = other;
+        self.mismatches += mismatches;
+        self.lost += lost;
+        self.repaired += repaired;
+    }
+}
+
 /// A range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileRange {

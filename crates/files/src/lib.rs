@@ -176,6 +176,28 @@ pub struct Statistics {
     pub directories: Vec<DirectoryStatus>,
 }
 
+impl Statistics {
+    /// Adds another shard of the same store.
+    pub fn merge(&mut self, other: &Statistics) {
+        let Statistics { written_bytes, read_bytes, copy_errors, directories } = other;
+        let add =
+            |mine: &mut [u64; 6], theirs: &[u64; 6]| mine.iter_mut().zip(theirs).for_each(|(mine, more)| *mine += more);
+        add(&mut self.written_bytes, written_bytes);
+        add(&mut self.read_bytes, read_bytes);
+        self.copy_errors += copy_errors;
+        self.directories.extend(directories.iter().cloned());
+    }
+}
+
+impl StoreSpace {
+    /// Adds another shard of the same store, which takes no more than its part of what the file systems have left.
+    pub fn merge(&mut self, other: &StoreSpace) {
+        self.capacity += other.capacity;
+        self.used += other.used;
+        self.free += other.free;
+    }
+}
+
 /// The state of one directory of a store.
 #[derive(Clone, Debug)]
 pub struct DirectoryStatus {

@@ -197,6 +197,10 @@ pub struct Up {
     /// Keep so many copies, at most one per directory. Default: 2 with several directories.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub copies: Option<u8>,
+    /// Make a new store with so many loops, each on a thread of its own: 1, 2, 4 or 8. A store keeps its number.
+    /// Default: 1.
+    #[arg(long, value_name = "N")]
+    pub loops: Option<u8>,
     /// Start so many bytes of reads and writes per second, such as 500M, and let bursts wait for more. Default: no limit.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub bandwidth: Option<u64>,

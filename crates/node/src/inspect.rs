@@ -1,8 +1,8 @@
 //! Looks at a store that nobody runs: what is in it, and whether every checksum holds. Nothing is changed.
 //!
-//! Flow: the locks are looked at (and held meanwhile, so that nobody starts the store) -> its directories are opened
-//! for reading only -> volume table and engine are recovered as by a start, over a dry run -> every live byte is read
-//! in every copy.
+//! Flow, shard by shard: the locks are looked at (and held meanwhile, so that nobody starts the store) -> its
+//! directories are opened for reading only -> volume table and engine are recovered as by a start, over a dry run ->
+//! every live byte is read in every copy.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,13 @@ use control::table::VolumeState;
 use control::table::recovery::{self, Recovered};
 use engine::Inspection;
 use files::dry_run::DryRun;
-use files::local::{LocalOptions, OpenReport};
+use files::local::superblock::Shard;
+use files::local::{self, LocalOptions, OpenReport};
 use files::{FileInfo, FileKind, Store};
 use runtime::{File, Handle, OpenOptions};
 use serde::Serialize;
+
+use crate::shards;
 
 /// How long to wait for locks: a process that was killed may still be dying.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -146,40 +149,44 @@ pub struct Replay {
 ///
 /// # Errors
 /// `NotFound` where there is no store, `Conflict` where it is running, `Io`.
-pub async fn inspect(handle: &Handle, directories: &[PathBuf], on_progress: impl FnMut(u64, u64)) -> Result<Report> {
+pub async fn inspect(
+    handle: &Handle,
+    directories: &[PathBuf],
+    mut on_progress: impl FnMut(u64, u64),
+) -> Result<Report> {
+    let found = local::shards(handle, directories).await;
+    let (id, count) = found.map_or((None, 1), |(id, count)| (Some(id), count));
     let mut locks = Vec::new();
-    for directory in directories {
-        locks.push(hold_lock(handle, directory).await?);
-    }
-    let options = LocalOptions { read_only: true, ..LocalOptions::new(directories.to_vec()) };
-    let (store, opened) = files::local::open(handle, options).await?;
-    let mut report = begin(&store, &opened);
-    let dry_run = DryRun::over(&store);
-    let table = recovery::recover(&dry_run.store(), false).await;
-    let table = table.unwrap_or_else(|error| {
-        report.refusals.push(error.message);
-        Recovered::default()
-    });
-    let mut mends = 0;
-    for bad in &table.bad_copies {
-        // The last record may have been on its way when its process died, unless the file was ended behind it.
-        let was_ended = store.info(bad.file).is_some_and(|info| info.sealed.is_some());
-        if !was_ended && table.source == Some((bad.file, bad.offset + bad.len)) {
-            mends += 1;
-            continue;
+    let mut report = Report::default();
+    let mut table = Recovered::default();
+    for shard in Shard::all(count) {
+        let directories = shards::directories(directories, shard.index);
+        for directory in &directories {
+            locks.push(hold_lock(handle, directory).await?);
         }
-        let what = "a record of the volume table is damaged".into();
-        let advice = "another copy is intact and is used instead: nothing is lost".into();
-        report.on_damage(Damage { path: store.locate(bad.file, bad.copy), offset: Some(bad.offset), what, advice });
+        let options = LocalOptions { read_only: true, shard, store: id, ..LocalOptions::new(directories) };
+        let (store, opened) = match local::open(handle, options).await {
+            Err(error) if shard.index > 0 => {
+                report.refusals.push(error.message);
+                continue;
+            }
+            opened => opened?,
+        };
+        report.begin(&store, &opened);
+        let dry_run = DryRun::over(&store);
+        let mut mends = 0;
+        if shard.index == 0 {
+            (table, mends) = report.recover_table(&store, &dry_run).await;
+        }
+        let inspection = engine::inspect(handle, &dry_run, &mut on_progress).await;
+        let mut inspection = inspection.unwrap_or_else(|error| {
+            report.refusals.push(error.message);
+            Inspection::default()
+        });
+        inspection.mends += mends;
+        report.add(&store, &table, inspection);
     }
-    report.verified += table.intact_records;
-    let inspection = engine::inspect(handle, &dry_run, on_progress).await;
-    let mut inspection = inspection.unwrap_or_else(|error| {
-        report.refusals.push(error.message);
-        Inspection::default()
-    });
-    inspection.mends += mends;
-    report.add(&store, &table, inspection);
+    report.add_volumes(&table);
     Ok(report)
 }
 
@@ -200,35 +207,55 @@ async fn hold_lock(handle: &Handle, directory: &Path) -> Result<Option<File>> {
     Ok(Some(lock))
 }
 
-fn begin(store: &Store, opened: &OpenReport) -> Report {
-    let directories = opened.directories.iter().map(|directory| Directory {
-        path: directory.path.clone(),
-        state: directory.state.into(),
-        free_bytes: directory.free_bytes,
-    });
-    let mut report = Report {
-        store: store.id().to_string(),
-        incarnation: store.incarnation().0,
-        directories: directories.collect(),
-        notes: opened.notes.clone(),
-        ..Report::default()
-    };
-    for damaged in &opened.damaged {
-        let path = damaged.path.display().to_string();
-        let advice = match damaged.path.ends_with("superblock") {
-            true => "the other slot is intact and is used: the next start writes this one anew",
-            false => "a start makes it anew from another copy, if there is one; otherwise restore it from a backup",
-        };
-        let (offset, what) = (Some(damaged.offset), damaged.why.clone());
-        report.on_damage(Damage { path, offset, what, advice: advice.into() });
-    }
-    report
-}
-
 impl Report {
     /// Whether a start finds everything that was ever acknowledged.
     pub fn is_intact(&self) -> bool {
         self.damage_count == 0 && self.refusals.is_empty()
+    }
+
+    /// Adds what opening a shard told.
+    fn begin(&mut self, store: &Store, opened: &OpenReport) {
+        let directories = opened.directories.iter().map(|directory| Directory {
+            path: directory.path.clone(),
+            state: directory.state.into(),
+            free_bytes: directory.free_bytes,
+        });
+        self.store = store.id().to_string();
+        self.incarnation = self.incarnation.max(store.incarnation().0);
+        self.directories.extend(directories);
+        self.notes.extend(opened.notes.iter().cloned());
+        for damaged in &opened.damaged {
+            let path = damaged.path.display().to_string();
+            let advice = match damaged.path.ends_with("superblock") {
+                true => "the other slot is intact and is used: the next start writes this one anew",
+                false => "a start makes it anew from another copy, if there is one; otherwise restore it from a backup",
+            };
+            let (offset, what) = (Some(damaged.offset), damaged.why.clone());
+            self.on_damage(Damage { path, offset, what, advice: advice.into() });
+        }
+    }
+
+    /// The volume table, and how many ranges of single copies of it a start mends.
+    async fn recover_table(&mut self, store: &Store, dry_run: &DryRun) -> (Recovered, u64) {
+        let table = recovery::recover(&dry_run.store(), false).await;
+        let table = table.unwrap_or_else(|error| {
+            self.refusals.push(error.message);
+            Recovered::default()
+        });
+        let mut mends = 0;
+        for bad in &table.bad_copies {
+            // The last record may have been on its way when its process died, unless the file was ended behind it.
+            let was_ended = store.info(bad.file).is_some_and(|info| info.sealed.is_some());
+            if !was_ended && table.source == Some((bad.file, bad.offset + bad.len)) {
+                mends += 1;
+                continue;
+            }
+            let what = "a record of the volume table is damaged".into();
+            let advice = "another copy is intact and is used instead: nothing is lost".into();
+            self.on_damage(Damage { path: store.locate(bad.file, bad.copy), offset: Some(bad.offset), what, advice });
+        }
+        self.verified += table.intact_records;
+        (table, mends)
     }
 
     fn on_damage(&mut self, damage: Damage) {
@@ -236,8 +263,8 @@ impl Report {
         self.damage.push(damage);
     }
 
+    /// Adds what the engine of a shard found.
     fn add(&mut self, store: &Store, table: &Recovered, inspection: Inspection) {
-        let mut by_volume: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for segment in &inspection.segments {
             let found = Segment {
                 volume: segment.segment.volume.0,
@@ -246,32 +273,19 @@ impl Report {
                 journal_bytes: segment.journal_bytes,
                 tables: segment.tables,
             };
-            let sums = by_volume.entry(found.volume).or_default();
-            *sums = (sums.0 + found.data_bytes, sums.1 + found.journal_bytes);
             self.segments.push(found);
-        }
-        for row in table.table.rows() {
-            let (data_bytes, journal_bytes) = by_volume.remove(&row.id.0).unwrap_or_default();
-            let state = if row.state == VolumeState::Active { "active" } else { "deleting" };
-            let (id, name, size_bytes) = (row.id.0, row.name.clone(), row.size);
-            self.volumes.push(Volume { id, name, size_bytes, state, data_bytes, journal_bytes });
         }
         let lost = table.table.never_created(inspection.volumes.iter().copied());
         // Without a table everything would be unknown, and that is said already.
         if table.source.is_some() && !lost.is_empty() {
             self.refusals.push(recovery::creation_lost(&lost).message);
         }
-        for volume in by_volume.keys() {
-            self.notes.push(format!("there is data of the volume with id {volume}, which is not in the volume table"));
-        }
-        self.files = store.list().iter().map(|info| describe(store, info, &inspection)).collect();
-        self.replay = Replay {
-            transaction_records: inspection.recovery.transaction_records,
-            journal_records: inspection.recovery.journal_records,
-            torn_tails: inspection.recovery.torn_tails,
-            rejected_large_writes: inspection.recovery.rejected_large_writes,
-            mends: inspection.mends,
-        };
+        self.files.extend(store.list().iter().map(|info| describe(store, info, &inspection)));
+        self.replay.transaction_records += inspection.recovery.transaction_records;
+        self.replay.journal_records += inspection.recovery.journal_records;
+        self.replay.torn_tails += inspection.recovery.torn_tails;
+        self.replay.rejected_large_writes += inspection.recovery.rejected_large_writes;
+        self.replay.mends += inspection.mends;
         self.verified += inspection.verified;
         self.damage_count += inspection.damage_count;
         self.damage.extend(inspection.damage.into_iter().map(|damage| {
@@ -279,6 +293,24 @@ impl Report {
             Damage { path, offset, what, advice }
         }));
         self.refusals.extend(inspection.refusals);
+    }
+
+    /// Adds the volumes, with what was found of them in all shards.
+    fn add_volumes(&mut self, table: &Recovered) {
+        let mut by_volume: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for segment in &self.segments {
+            let sums = by_volume.entry(segment.volume).or_default();
+            *sums = (sums.0 + segment.data_bytes, sums.1 + segment.journal_bytes);
+        }
+        for row in table.table.rows() {
+            let (data_bytes, journal_bytes) = by_volume.remove(&row.id.0).unwrap_or_default();
+            let state = if row.state == VolumeState::Active { "active" } else { "deleting" };
+            let (id, name, size_bytes) = (row.id.0, row.name.clone(), row.size);
+            self.volumes.push(Volume { id, name, size_bytes, state, data_bytes, journal_bytes });
+        }
+        for volume in by_volume.keys() {
+            self.notes.push(format!("there is data of the volume with id {volume}, which is not in the volume table"));
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Puts the roles of a Levee process together: store, engine, block server, manager and agent on one loop.
+//! Puts the roles of a Levee process together: store, engine, block server, manager and agent on one loop, or with
+//! engine and block server on several ([`shards`]).
 //!
 //! Nothing else assembles: every component takes what it needs as an argument, so the same node runs on io_uring and
 //! in the simulated world, and several of them in one process of a test. [`settings`] says what it is told,
@@ -8,6 +9,7 @@ pub mod inspect;
 mod node;
 mod observer;
 pub mod settings;
+mod shards;
 
 pub use control::{http, rules};
 pub use node::{Node, Ready};

@@ -1,11 +1,11 @@
 //! A store in one process: how it starts and how it stops.
 //!
 //! Start, each step only after the one before: the API's address is taken (a conflict is known before anything is
-//! written) -> the directories are locked and opened -> the volume table -> the engine recovers -> block server and
-//! agent -> listeners -> the API. Whoever hears an address may use it at once.
+//! written) -> the directories are locked and opened -> the volume table -> the engines recover, each with its block
+//! server ([`shards`]) -> agent -> listeners -> the API. Whoever hears an address may use it at once.
 //!
 //! Stop, the other way round: no more calls, no more connections, requests in flight finish, sessions close, the
-//! engine dumps what is dirty, the table closes.
+//! engines dump what is dirty, the table closes.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,14 +16,15 @@ use base::{Error, Result};
 use control::service::{self, CreateVolume};
 use control::table::recovery;
 use control::{Connection, Manager, http};
-use engine::Engine;
 use files::local::{LocalOptions, OpenReport};
-use files::{DirectoryStatus, Redundancy, Store};
+use files::{DirectoryStatus, Redundancy};
 use runtime::{Address, Handle};
-use server::Server;
+use server::Buckets;
+use wire::VolumeOwner;
 
 use crate::observer::NodeObserver;
 use crate::settings::{Resolved, Settings};
+use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
 const NEIGHBOURS: [&str; 2] = [http::TOKEN_FILE, "nbd.sock"];
@@ -44,10 +45,8 @@ pub struct Ready {
 /// A running store.
 pub struct Node {
     handle: Handle,
-    store: Store,
     manager: Manager,
-    engine: Engine,
-    server: Rc<Server<Engine>>,
+    shards: Rc<Shards>,
     agent: Agent,
     api: Option<http::Server>,
     ready: Ready,
@@ -55,7 +54,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node on the loop of `handle`.
+    /// Starts a node on the loop of `handle`, and on further ones if the store has several shards.
     ///
     /// # Errors
     /// One sentence that says what was wrong and what to do: a setting, an address, a directory, a store.
@@ -65,18 +64,22 @@ impl Node {
             true => None,
             false => Some(http::Listener::bind(settings.api.listen)?),
         };
-        let (store, report) = files::local::open(handle, local_options(settings, &resolved)).await?;
+        let opened = shards::open(handle, settings.event_loop.count, &local_options(settings, &resolved)).await?;
+        let shard_options = ShardOptions {
+            engine: resolved.engine_of(opened.count())?,
+            requests_max: server::Options::default().requests_max,
+            buckets: Buckets::new(resolved.admission.clone(), handle.now(), opened.count().into()),
+        };
+        let notes = opened.reports.iter().flat_map(notes).collect();
         let redundancy = Redundancy::Copies(resolved.copies);
         let options = service::Options { redundancy, accept_data_loss: settings.accept_data_loss };
-        let manager = Manager::open(handle, &store, options).await?;
-        let engine = Engine::open(handle, &store, resolved.engine.clone()).await?;
-        settle_volumes(&manager, &engine, settings.accept_data_loss).await?;
+        let manager = Manager::open(handle, opened.first(), options).await?;
         let directory: Rc<Manager> = Rc::new(manager.clone());
-        let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
-        let server = Server::new(handle, engine.clone(), directory.clone(), server_options);
+        let shards = Rc::new(opened.serve(directory.clone(), shard_options).await?);
+        settle_volumes(&manager, &shards, settings.accept_data_loss).await?;
         let agent_options =
             agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
-        let agent = Agent::new(handle, directory, link::call(server.clone()), agent_options);
+        let agent = Agent::new(handle, directory, shards.service(), agent_options);
 
         let socket = resolved.socket.clone();
         let unix = listen(handle, &Address::Unix(socket.clone())).await?;
@@ -88,16 +91,14 @@ impl Node {
         let begun = handle.now();
         let observer = NodeObserver {
             handle: handle.clone(),
-            store: store.clone(),
-            engine: engine.clone(),
-            server: Rc::downgrade(&server),
+            shards: Rc::downgrade(&shards),
             agent: agent.clone(),
             memory_bytes_max: resolved.memory_bytes,
             begun,
         };
-        let connection = manager.connect(server.clone(), Rc::new(agent.clone()), Some(Rc::new(observer)));
+        let connection = manager.connect(shards.clone(), Rc::new(agent.clone()), Some(Rc::new(observer)));
         manager.resume();
-        let mut ready = Ready { api: None, socket, nbd, notes: notes(&report) };
+        let mut ready = Ready { api: None, socket, nbd, notes };
         let api = match api {
             None => None,
             Some(listener) => {
@@ -107,7 +108,7 @@ impl Node {
                 Some(listener.serve(api_options(handle, settings, &ready), calls)?)
             }
         };
-        Ok(Node { handle: handle.clone(), store, manager, engine, server, agent, api, ready, _connection: connection })
+        Ok(Node { handle: handle.clone(), manager, shards, agent, api, ready, _connection: connection })
     }
 
     /// Where it can be reached.
@@ -120,24 +121,26 @@ impl Node {
         &self.manager
     }
 
-    /// How each directory of the store is, in the order of the settings.
-    pub fn directories(&self) -> Vec<DirectoryStatus> {
-        self.store.statistics().directories
+    /// How each directory of the store is, in the order of the settings; then those that other shards than the first
+    /// have within them.
+    pub fn directories(&self) -> impl Future<Output = Vec<DirectoryStatus>> + use<> {
+        let shards = self.shards.clone();
+        async move { shards.counters().await.files.directories }
     }
 
-    /// See [`Engine::audit`].
+    /// See [`engine::Engine::audit`]; of all shards.
     ///
     /// # Errors
-    /// Those of [`Engine::audit`].
+    /// Those of [`engine::Engine::audit`].
     pub fn audit(&self) -> impl Future<Output = Result<Vec<String>>> + use<> {
-        let engine = self.engine.clone();
-        async move { engine.audit().await }
+        let shards = self.shards.clone();
+        async move { shards.audit().await }
     }
 
-    /// What says whether admission keeps what it promises ([`Server::audit_admission`]), for as long as the node lives.
+    /// What says whether admission keeps what it promises ([`server::Server::audit_admission`]), for as long as the node lives.
     pub fn fairness(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
-        let server = Rc::downgrade(&self.server);
-        move || server.upgrade().map_or(Ok(0), |server| server.audit_admission())
+        let shards = Rc::downgrade(&self.shards);
+        move || shards.upgrade().map_or(Ok(0), |shards| shards.server().audit_admission())
     }
 
     /// Makes a volume, or finds it with the same size.
@@ -159,8 +162,7 @@ impl Node {
             api.stop().await;
         }
         self.agent.stop().await;
-        self.server.stop().await;
-        let closed = self.engine.close().await;
+        let closed = self.shards.stop().await;
         let ended = self.manager.close().await;
         // A stale socket would be replaced; without one a client hears at once that nobody is there.
         let _ = self.handle.remove(&self.ready.socket).await;
@@ -168,17 +170,17 @@ impl Node {
     }
 }
 
-/// Sees to it that no id is given out of a volume that the engine has something of: what is stored of one would show
+/// Sees to it that no id is given out of a volume that an engine has something of: what is stored of one would show
 /// in the other.
-async fn settle_volumes(manager: &Manager, engine: &Engine, accept_data_loss: bool) -> Result<()> {
-    let lost = manager.never_created(engine.volumes());
+async fn settle_volumes(manager: &Manager, shards: &Shards, accept_data_loss: bool) -> Result<()> {
+    let lost = manager.never_created(shards.volumes().await?);
     let Some(last) = lost.last() else { return Ok(()) };
     if !accept_data_loss {
         return Err(recovery::creation_lost(&lost));
     }
     for volume in &lost {
         tracing::warn!(%volume, "the data of a volume that the volume table has lost is deleted, as was accepted");
-        engine.drop_volume(*volume).await?;
+        shards.drop_volume(*volume).await?;
     }
     // After the deletion: a crash in between leaves what is found again.
     manager.burn_ids(*last).await
@@ -204,13 +206,13 @@ fn local_options(settings: &Settings, resolved: &Resolved) -> LocalOptions {
         copies: resolved.copies,
         accept_missing: settings.accept_missing_directories,
         holder: settings.holder.clone(),
-        neighbours: NEIGHBOURS.map(str::to_owned).into(),
+        neighbours: NEIGHBOURS.map(str::to_owned).into_iter().chain(shards::folders()).collect(),
         ..LocalOptions::new(settings.directories.clone())
     }
 }
 
-fn notes(report: &OpenReport) -> Vec<String> {
-    report.notes.iter().cloned().chain(report.damaged.iter().map(|damaged| format!("damaged: {damaged}"))).collect()
+fn notes(report: &OpenReport) -> impl Iterator<Item = String> {
+    report.notes.iter().cloned().chain(report.damaged.iter().map(|damaged| format!("damaged: {damaged}")))
 }
 
 fn api_options(handle: &Handle, settings: &Settings, ready: &Ready) -> http::Options {

@@ -7,30 +7,51 @@ use base::{Histogram, Instant, VolumeId};
 use control::observe::{
     Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
 };
-use engine::Engine;
-use files::Store;
 use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Waits};
 use runtime::Handle;
-use server::Server;
+use wire::LocalBoxFuture;
+
+use crate::shards::{Counters, Shards};
 
 /// What it takes to look at a node.
 pub struct NodeObserver {
     pub handle: Handle,
-    pub store: Store,
-    pub engine: Engine,
-    pub server: Weak<Server<Engine>>,
+    pub shards: Weak<Shards>,
     pub agent: Agent,
     pub memory_bytes_max: u64,
     pub begun: Instant,
 }
 
 impl Observer for NodeObserver {
-    fn observe(&self) -> Snapshot {
+    fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
+        Box::pin(async move {
+            match self.shards.upgrade() {
+                Some(shards) => self.snapshot(&shards, shards.counters().await),
+                // The node is being taken apart.
+                None => Snapshot::default(),
+            }
+        })
+    }
+
+    fn explain(&self, volume: VolumeId) -> Option<Explained> {
+        let shards = self.shards.upgrade()?;
+        let (settings, status) = shards.server().admission();
+        let statistics = self.agent.volume_statistics();
+        let statistics = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
+        let statistics = statistics.unwrap_or_default();
+        let latency = vec![
+            Quantiles::of("read", &statistics.read.latency_ns),
+            Quantiles::of("write", &statistics.write.latency_ns),
+        ];
+        Some(Explained { settings, server: status, volume: shards.server().admission_of(volume), latency })
+    }
+}
+
+impl NodeObserver {
+    fn snapshot(&self, shards: &Shards, counters: Counters) -> Snapshot {
+        let Counters { engine, server, looped, files, space } = counters;
         let volumes = self.agent.volume_statistics();
-        let engine = self.engine.statistics();
-        let server = self.server.upgrade().map(|server| server.statistics()).unwrap_or_default();
         let agent = self.agent.statistics();
-        let looped = self.handle.statistics();
         let together = |part: fn(&VolumeStatistics) -> &Histogram| {
             let mut all = Histogram::new();
             volumes.iter().for_each(|(_, _, volume)| all.merge(part(volume)));
@@ -42,8 +63,8 @@ impl Observer for NodeObserver {
         let event = |name, help, count: u64| Metric::plain(name, help, count as f64);
         let index = &engine.index_tables;
         let mut snapshot = Snapshot {
-            store: self.store.id().to_string(),
-            incarnation: self.store.incarnation().0,
+            store: shards.store().id().to_string(),
+            incarnation: shards.store().incarnation().0,
             uptime_seconds: self.handle.now().nanos_since(self.begun) as f64 / 1e9,
             volumes: 0,
             traffic: volumes.iter().map(|(_, name, volume)| traffic(name, volume)).collect(),
@@ -61,8 +82,8 @@ impl Observer for NodeObserver {
                 ("dump", Distribution::from(&engine.dump)),
                 ("reply", together(|volume| &volume.reply_ns)),
             ],
-            files: self.store.statistics(),
-            space: self.store.space(),
+            files,
+            space,
             memory_bytes: agent.payload_bytes + engine.dirty_bytes + index.memtable_bytes + index.pages.bytes,
             memory_bytes_max: self.memory_bytes_max,
             metrics: vec![
@@ -95,28 +116,13 @@ impl Observer for NodeObserver {
                 ),
             ],
         };
-        if let Some(server) = self.server.upgrade() {
-            let (settings, status) = server.admission();
-            snapshot.metrics.extend(admission(&settings, &status));
-            for (volume, name, _) in &volumes {
-                let waits = server.admission_of(*volume).map(|volume| volume.waits).unwrap_or_default();
-                snapshot.metrics.extend(throttled(name, &waits));
-            }
+        let (settings, status) = shards.server().admission();
+        snapshot.metrics.extend(admission(&settings, &status));
+        for (volume, name, _) in &volumes {
+            let waits = shards.server().admission_of(*volume).map(|volume| volume.waits).unwrap_or_default();
+            snapshot.metrics.extend(throttled(name, &waits));
         }
         snapshot
-    }
-
-    fn explain(&self, volume: VolumeId) -> Option<Explained> {
-        let server = self.server.upgrade()?;
-        let (settings, status) = server.admission();
-        let statistics = self.agent.volume_statistics();
-        let statistics = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
-        let statistics = statistics.unwrap_or_default();
-        let latency = vec![
-            Quantiles::of("read", &statistics.read.latency_ns),
-            Quantiles::of("write", &statistics.write.latency_ns),
-        ];
-        Some(Explained { settings, server: status, volume: server.admission_of(volume), latency })
     }
 }
 

@@ -11,7 +11,7 @@ use base::limits::{MEMORY_DEFAULT, MEMORY_MIN};
 use base::units::format_size;
 use base::{Error, KIB, MIB, Result};
 use control::rules;
-use policies::loop_schedule;
+use policies::{loop_schedule, sharding};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use wire::api::Size;
@@ -108,6 +108,8 @@ pub struct EngineSettings {
 pub struct LoopSettings {
     /// The order of tasks.
     pub discipline: Discipline,
+    /// How many loops a new store gets, each on a thread of its own: 1, 2, 4 or 8. A store keeps its number.
+    pub count: Option<u8>,
 }
 
 /// See [`loop_schedule::Discipline`].
@@ -202,7 +204,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "headroom",
         ],
     ),
-    ("loop", &["discipline"]),
+    ("loop", &["discipline", "count"]),
 ];
 
 impl Settings {
@@ -234,6 +236,9 @@ impl Settings {
                 format_size(memory_bytes),
                 format_size(MEMORY_MIN)
             )));
+        }
+        if let Some(count) = self.event_loop.count.filter(|count| !sharding::is_count(*count)) {
+            return Err(Error::invalid(format!("loop.count = {count} (--loops) is not possible: choose 1, 2, 4 or 8")));
         }
         if self.directories.is_empty() {
             return Err(Error::invalid("no directory was given: name one with --dir"));
@@ -298,6 +303,30 @@ pub struct Resolved {
     pub admission: policies::admission::AdmissionSettings,
     /// The path of the NBD socket.
     pub socket: PathBuf,
+}
+
+impl Resolved {
+    /// What the engine of one of `shards` is told: its part of the memory.
+    ///
+    /// # Errors
+    /// `Invalid` where that is too little.
+    pub fn engine_of(&self, shards: u8) -> Result<engine::Options> {
+        let least = MEMORY_MIN * u64::from(shards);
+        if self.memory_bytes < least {
+            return Err(Error::invalid(format!(
+                "memory = {} is too little: a store with {shards} loops needs {}",
+                format_size(self.memory_bytes),
+                format_size(least)
+            )));
+        }
+        let share = |bytes: u64| bytes / u64::from(shards);
+        Ok(engine::Options {
+            dirty_bytes_max: share(self.engine.dirty_bytes_max),
+            page_cache_bytes: share(self.engine.page_cache_bytes),
+            memtable_bytes_max: share(self.engine.memtable_bytes_max),
+            ..self.engine.clone()
+        })
+    }
 }
 
 fn size(key: &str, size: &Size) -> Result<u64> {
@@ -378,6 +407,7 @@ mod tests {
             headroom = 300000000
             [loop]
             discipline = "fifo"
+            count = 2
         "#;
         let settings = Settings::from_toml(text).unwrap();
         let resolved = settings.resolve().unwrap();
@@ -436,6 +466,7 @@ mod tests {
         assert!(refusal("[nbd]\nlisten = 'nowhere'").contains("line 2"));
         assert!(refusal("memory = ").contains("line 1"));
         assert!(refusal("[loop]\ndiscipline = 'lifo'").contains("expected `priority` or `fifo`"));
+        assert!(refusal("[loop]\ncount = 3").contains("choose 1, 2, 4 or 8"));
         assert!(refusal("").contains("--dir"));
         assert!(refusal("bandwidth = '1G'").contains("bandwidth belongs below [admission]"));
         assert!(refusal("directories = ['/d']\n[admission]\ninterval_ms = 0").contains("choose from 1 to 1000"));

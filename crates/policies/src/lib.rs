@@ -10,3 +10,4 @@ pub mod fusion;
 pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
+pub mod sharding;

@@ -45,6 +45,48 @@ pub struct Statistics {
     pub slow_polls: BTreeMap<&'static str, SlowPolls>,
 }
 
+impl Statistics {
+    /// Adds what another loop of the process did.
+    pub fn merge(&mut self, other: &Statistics) {
+        let Statistics {
+            turns,
+            sleeps,
+            io_polls,
+            background_polls,
+            background_ns,
+            operations_submitted,
+            operations_in_flight,
+            tasks,
+            timers,
+            offloads,
+            receive_wait,
+            queue_wait,
+            background_wait,
+            background_overdue,
+            slow_polls,
+        } = other;
+        self.turns += turns;
+        self.sleeps += sleeps;
+        self.io_polls += io_polls;
+        self.background_polls += background_polls;
+        self.background_ns += background_ns;
+        self.operations_submitted += operations_submitted;
+        self.operations_in_flight += operations_in_flight;
+        self.tasks += tasks;
+        self.timers += timers;
+        self.offloads += offloads;
+        self.receive_wait.merge(receive_wait);
+        self.queue_wait.merge(queue_wait);
+        self.background_wait.merge(background_wait);
+        self.background_overdue += background_overdue;
+        for (name, polls) in slow_polls {
+            let mine = self.slow_polls.entry(name).or_default();
+            mine.count += polls.count;
+            mine.longest_ns = mine.longest_ns.max(polls.longest_ns);
+        }
+    }
+}
+
 /// Polls of one task name that took too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlowPolls {

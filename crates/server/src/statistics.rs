@@ -14,6 +14,13 @@ pub struct StageStatistics {
 }
 
 impl StageStatistics {
+    fn merge(&mut self, other: &StageStatistics) {
+        let StageStatistics { latency_ns, bytes, errors } = other;
+        self.latency_ns.merge(latency_ns);
+        self.bytes += bytes;
+        self.errors += errors;
+    }
+
     pub(crate) fn on_outcome(&mut self, latency_ns: u64, bytes: u64, succeeded: bool) {
         self.latency_ns.record(latency_ns);
         match succeeded {
@@ -47,6 +54,21 @@ pub struct ServerStatistics {
 }
 
 impl ServerStatistics {
+    /// Adds what a server on another loop did.
+    pub fn merge(&mut self, other: &ServerStatistics) {
+        let ServerStatistics { queue_ns, read, write, discard, refused, corrupt, full, sessions, in_flight } = other;
+        self.queue_ns.merge(queue_ns);
+        self.read.merge(read);
+        self.write.merge(write);
+        self.discard.merge(discard);
+        self.refused += refused;
+        self.corrupt += corrupt;
+        self.full += full;
+        // Each has one with every volume that is attached.
+        self.sessions = self.sessions.max(*sessions);
+        self.in_flight += in_flight;
+    }
+
     pub(crate) fn on_error(&mut self, kind: ErrorKind) {
         match kind {
             ErrorKind::Corrupt => self.corrupt += 1,

@@ -326,8 +326,8 @@ fn calls_from_another_thread_are_answered_in_bounded_numbers() {
 struct Broken;
 
 impl Observer for Broken {
-    fn observe(&self) -> Snapshot {
-        panic!("a counter that makes no sense")
+    fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
+        Box::pin(async { panic!("a counter that makes no sense") })
     }
 
     fn explain(&self, _volume: VolumeId) -> Option<Explained> {

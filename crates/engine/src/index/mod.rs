@@ -116,6 +116,19 @@ pub struct IndexStatistics {
     pub pages: PageCacheStatistics,
 }
 
+impl IndexStatistics {
+    /// Adds the index of another engine.
+    pub(crate) fn merge(&mut self, other: &IndexStatistics) {
+        let IndexStatistics { memtable_bytes, flushes, merges, table_bytes_written, tombstones_dropped, pages } = other;
+        self.memtable_bytes += memtable_bytes;
+        self.flushes += flushes;
+        self.merges += merges;
+        self.table_bytes_written += table_bytes_written;
+        self.tombstones_dropped += tombstones_dropped;
+        self.pages.merge(pages);
+    }
+}
+
 impl Index {
     /// An empty index over `files`, which reports references to data files to `garbage`.
     pub fn new(files: &VerifiedFiles, garbage: &Garbage, options: IndexOptions) -> Index {

@@ -59,6 +59,16 @@ pub struct PageCacheStatistics {
     pub bytes: u64,
 }
 
+impl PageCacheStatistics {
+    /// Adds another cache.
+    pub(crate) fn merge(&mut self, other: &PageCacheStatistics) {
+        let PageCacheStatistics { hits, misses, bytes } = other;
+        self.hits += hits;
+        self.misses += misses;
+        self.bytes += bytes;
+    }
+}
+
 impl PageCache {
     /// A cache of up to `bytes_max` bytes (and at least a few pages).
     pub fn new(files: VerifiedFiles, bytes_max: u64) -> Self {

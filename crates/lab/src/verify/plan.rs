@@ -196,6 +196,8 @@ pub struct Shape {
     pub throttle: Throttle,
     /// Base and burst level of every volume.
     pub levels: LevelsChange,
+    /// Loops of the server, each with a shard of the store.
+    pub loops: u8,
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -462,6 +464,7 @@ impl Shape {
             bandwidth,
             throttle: *prng.pick(&[Throttle::DualBuckets, Throttle::DualBuckets, Throttle::OneBucket]),
             levels: LevelsChange { base_bytes_per_sec: base, burst_bytes_per_sec: burst, ..LevelsChange::default() },
+            loops: *prng.pick(&[1, 1, 1, 2, 4]),
         }
     }
 

@@ -143,7 +143,7 @@ impl Run {
         let mut settings = Settings {
             directories: paths.iter().map(|path| path.join("levee")).collect(),
             copies: Some(shape.copies),
-            memory: Size::Bytes(base::limits::MEMORY_MIN),
+            memory: Size::Bytes(base::limits::MEMORY_MIN * u64::from(shape.loops)),
             engine: EngineSettings {
                 journal_file: Size::Bytes(shape.journal_file_bytes),
                 journal_files: JOURNAL_FILES,
@@ -160,6 +160,7 @@ impl Run {
         settings.admission.bandwidth = shape.bandwidth.map(Size::Bytes);
         settings.nbd.listen = (address, PORT).into();
         settings.api.is_off = true;
+        settings.event_loop.count = Some(shape.loops);
         let share = Rc::new(RefCell::new(Shared {
             shape: shape.clone(),
             steps: VecDeque::from(plan.steps.clone()),
