@@ -271,7 +271,7 @@ impl Settings {
                 socket.display()
             )));
         }
-        Ok(Resolved {
+        let resolved = Resolved {
             memory_bytes,
             payload_bytes_max: memory_bytes / 8,
             capacity_bytes,
@@ -279,7 +279,10 @@ impl Settings {
             engine,
             admission,
             socket,
-        })
+        };
+        // Before a store is made that could not be started.
+        resolved.engine_of(self.event_loop.count.unwrap_or(1))?;
+        Ok(resolved)
     }
 }
 
@@ -466,6 +469,8 @@ mod tests {
         assert!(refusal("[nbd]\nlisten = 'nowhere'").contains("line 2"));
         assert!(refusal("memory = ").contains("line 1"));
         assert!(refusal("[loop]\ndiscipline = 'lifo'").contains("expected `priority` or `fifo`"));
+        let crowded = refusal("memory = '128M'\ndirectories = ['/d']\n[loop]\ncount = 4");
+        assert!(crowded.contains("a store with 4 loops needs 256 MiB"), "{crowded}");
         assert!(refusal("[loop]\ncount = 3").contains("choose 1, 2, 4 or 8"));
         assert!(refusal("").contains("--dir"));
         assert!(refusal("bandwidth = '1G'").contains("bandwidth belongs below [admission]"));
