@@ -338,15 +338,19 @@ impl Shards {
         Ok(wrong)
     }
 
-    /// Ends all of them cleanly, whatever comes of one.
+    /// Ends all of them cleanly, at the same time, whatever comes of one.
     ///
     /// # Errors
     /// Those of [`Engine::close`].
     pub async fn stop(&self) -> Result<()> {
+        let stop_there = |remote: Remote| async move {
+            remote.ask(|host| Box::pin(async move { host.shard()?.stop().await })).await
+        };
+        let spawn = |remote: &Remote| self.first.handle.spawn(Class::Io, "stop a shard", stop_there(remote.clone()));
+        let stops: Vec<_> = self.others.iter().map(spawn).collect();
         let mut outcome = self.first.stop().await;
-        for remote in &self.others {
-            let stopped = remote.ask(|host| Box::pin(async move { host.shard()?.stop().await })).await;
-            outcome = outcome.and(stopped);
+        for stopped in stops {
+            outcome = outcome.and(stopped.await);
         }
         outcome
     }
