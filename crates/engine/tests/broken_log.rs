@@ -158,10 +158,10 @@ fn writers_that_wait_for_the_index_are_told_that_the_log_is_broken() {
     }
 }
 
-/// Opens a store whose appends to files of `kind` fail, overwhelms it, and mends it.
-fn everybody_is_told_until_it_passes(options: Options, kind: FileKind) {
+/// Opens a store whose disk has the fault that `inject` gives it, overwhelms it, and mends it.
+fn everybody_is_told_until_it_passes(options: Options, inject: impl FnOnce(&Memory)) {
     let (world, _, handle, disk, engine) = open(2, options);
-    disk.fail_appends(Some(kind), 1_000_000, AppendFault::Lost);
+    inject(&disk);
 
     let began = world.now();
     let told = overwhelm(&world, &handle, &engine);
@@ -184,17 +184,27 @@ fn everybody_is_told_until_it_passes(options: Options, kind: FileKind) {
     });
 }
 
+/// Appends to files of a kind fail.
+fn fails(kind: FileKind) -> impl FnOnce(&Memory) {
+    move |disk| disk.fail_appends(Some(kind), 1_000_000, AppendFault::Lost)
+}
+
 #[test]
 fn writers_that_wait_for_memory_are_told_that_dumps_fail() {
-    everybody_is_told_until_it_passes(short_of_memory(), FileKind::Data);
+    everybody_is_told_until_it_passes(short_of_memory(), fails(FileKind::Data));
 }
 
 #[test]
 fn writers_that_wait_for_the_journal_are_told_that_dumps_fail() {
-    everybody_is_told_until_it_passes(short_of_journal(), FileKind::Data);
+    everybody_is_told_until_it_passes(short_of_journal(), fails(FileKind::Data));
+}
+
+#[test]
+fn writers_that_wait_for_the_journal_are_told_that_its_files_cannot_be_deleted() {
+    everybody_is_told_until_it_passes(short_of_journal(), |disk| disk.fail_deletions(1_000_000));
 }
 
 #[test]
 fn writers_that_wait_for_the_index_are_told_that_flushes_fail() {
-    everybody_is_told_until_it_passes(short_of_memtables(), FileKind::Table);
+    everybody_is_told_until_it_passes(short_of_memtables(), fails(FileKind::Table));
 }

@@ -32,6 +32,7 @@ use runtime::sync::Event;
 use super::{JournalWriter, State};
 use crate::journal::ledger::{Ledger, LedgerFile};
 use crate::journal::{JournalPosition, JournalPressure, OldestUndumped};
+use crate::patience::Patience;
 
 /// How often creating, sealing or deleting a file is tried in a row, and the pause after the first failure; each
 /// further one is ten times longer.
@@ -56,6 +57,8 @@ pub(super) struct JournalFiles {
     starved: bool,
     /// A deletion failed; whoever relieves the pressure is asked again in a while.
     trim_rests: bool,
+    /// How long deletions have been failing.
+    trim_patience: Patience,
     /// Why no file is trimmed any more: who waits for one waits in vain.
     ended: Option<Error>,
     /// No file is opened any more.
@@ -85,6 +88,7 @@ impl JournalFiles {
             prepare_at: Instant::ZERO,
             starved: false,
             trim_rests: false,
+            trim_patience: Patience::default(),
             ended: None,
             closed: false,
             ordinal: 0,
@@ -267,11 +271,16 @@ impl JournalWriter {
             match self.trim_one(dumped_through, intend).await {
                 Ok(false) => return,
                 Ok(true) => {
+                    self.0.state.borrow().files.trim_patience.on_success();
                     self.ensure_file(false);
                     self.settle();
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a journal file could not be deleted; it is tried again");
+                    let now = self.0.handle.now();
+                    if self.0.state.borrow().files.trim_patience.on_failure(now, &error) {
+                        self.refuse_starved(&error);
+                    }
                     return self.trim_later();
                 }
             }
