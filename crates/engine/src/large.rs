@@ -10,6 +10,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::buffer::ALIGNMENT;
 use base::checksum::block_checksum;
@@ -27,6 +28,9 @@ use crate::transaction::Record;
 
 /// How often the data of one write is tried.
 const ATTEMPTS_MAX: u32 = 3;
+/// How often a write asks again for space that there is and that it does not get, and the pause between.
+const FULL_TRIES_MAX: u32 = 30;
+const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// A large write on its way.
 struct LargeWrite {
@@ -70,12 +74,16 @@ impl Core {
         self.log.room().await?;
         let len = data.len() as u64;
         let has_space = || segment.larges.room() >= len || self.admission.has_space(len);
+        let mut refusals = 0;
         while segment.larges.room() < len {
             self.with_space(has_space).await?;
             self.check_running()?;
-            // Another write may take the space, or the room, meanwhile.
             match self.prepare_large(segment, len).await {
-                Err(error) if error.kind == ErrorKind::Full => {}
+                // Another write took the space, or the room, meanwhile; or the disks have less than they say.
+                Err(error) if error.kind == ErrorKind::Full && refusals < FULL_TRIES_MAX => {
+                    refusals += 1;
+                    self.handle.sleep(FULL_PAUSE).await;
+                }
                 prepared => prepared?,
             }
         }

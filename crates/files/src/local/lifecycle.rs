@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{BLOCK, Error, FileId, Result};
+use base::{BLOCK, Error, ErrorKind, FileId, Result};
 
 use super::Local;
 use super::access::is_full;
@@ -35,7 +35,7 @@ impl Local {
             return Err(Error::invalid(format!("a capacity of {} bytes is not whole blocks", options.capacity)));
         }
         let mut avoided: Vec<Rc<Directory>> = Vec::new();
-        let mut failure = None;
+        let mut failure: Option<Error> = None;
         if self.place(options, &avoided).is_err() {
             // Others may have made room since the last look.
             self.look_at_space().await;
@@ -44,7 +44,13 @@ impl Local {
             // Each try has an id of its own: what a failed one left behind is no copy of the file.
             let file = self.take_file_id().await?;
             let places = match (self.place(options, &avoided), failure.take()) {
-                (Err(_), Some(failure)) => return Err(failure),
+                (Err(_), Some(failure)) => {
+                    if failure.kind == ErrorKind::Full {
+                        // There is less than was known: callers would ask again and again.
+                        self.look_at_space().await;
+                    }
+                    return Err(failure);
+                }
                 (places, _) => places?,
             };
             let births = births(self, file, options, &places);
