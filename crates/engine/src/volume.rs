@@ -76,8 +76,10 @@ impl Core {
             return Err(Error::internal("the engine is closed"));
         }
         let _deletion = self.fullness.begin_deletion();
-        let core = self.clone();
+        // What is in flight must not keep a core alive that is gone.
+        let weak = Rc::downgrade(self);
         let apply = move |_| {
+            let Some(core) = weak.upgrade() else { return };
             core.dropped.borrow_mut().add(volume, &core.store, core.log.next_sequence());
             let mut segments = core.segments.borrow_mut();
             segments.retain(|id, segment| {
