@@ -206,7 +206,7 @@ fn local_options(settings: &Settings, resolved: &Resolved) -> LocalOptions {
         copies: resolved.copies,
         accept_missing: settings.accept_missing_directories,
         holder: settings.holder.clone(),
-        neighbours: NEIGHBOURS.map(str::to_owned).into_iter().chain(shards::folders()).collect(),
+        neighbours: NEIGHBOURS.map(str::to_owned).into(),
         ..LocalOptions::new(settings.directories.clone())
     }
 }

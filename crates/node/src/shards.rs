@@ -23,7 +23,7 @@ use engine::Engine;
 use files::local::{self, LocalOptions, OpenReport, superblock};
 use files::{Store, StoreSpace};
 use link::{NearEnd, Routes, mailbox};
-use policies::sharding::{SHARDS_MAX, shard_of};
+use policies::sharding::shard_of;
 use runtime::{Class, Handle};
 use server::{Buckets, Server, ServerStatistics};
 use wire::{BlockService, LinkLost, LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeOwner};
@@ -41,9 +41,10 @@ fn folder(index: u8) -> String {
     format!("shard-{index}")
 }
 
-/// The names that shards other than the first have in a directory of the store.
-pub(crate) fn folders() -> impl Iterator<Item = String> {
-    (1..SHARDS_MAX).map(folder)
+/// What may be in an empty directory that is to be the first shard's, besides `neighbours`: where there is one shard
+/// only, the folder of another one is what is left of a store.
+fn neighbours_of(neighbours: &[String], count: u8) -> Vec<String> {
+    neighbours.iter().cloned().chain((1..count).map(folder)).collect()
 }
 
 /// Where a shard's files are within the directories of the store.
@@ -213,6 +214,7 @@ pub(crate) async fn open(handle: &Handle, wanted: Option<u8>, options: &LocalOpt
             shard,
             store,
             may_create: shard.index == 0 || found.is_none(),
+            neighbours: neighbours_of(&options.neighbours, count),
             ..options.clone()
         };
         let (id, report) = match shard.index {

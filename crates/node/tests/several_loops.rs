@@ -203,6 +203,35 @@ fn a_shard_that_lost_its_files_is_not_made_anew() {
     assert!(refusal.contains("/disk0/store/shard-1") && refusal.contains("bring back"), "{refusal}");
 }
 
+#[test]
+fn a_store_that_lost_its_first_shard_is_not_made_anew_beside_the_others() {
+    let machine = Machine::new(12, &["/disk0"]);
+    let settings = machine.settings(Some(2));
+    machine.live(|handle| async move {
+        let node = Node::start(&handle, &settings).await.unwrap();
+        node.ensure_volume("kept", GIB).await.unwrap();
+        drop(write(&handle, &node, "kept", 1).await);
+        node.stop().await.unwrap();
+    });
+    machine.live(|handle| async move {
+        let store = Path::new("/disk0/store");
+        for name in handle.read_directory(&store.join("files")).await.unwrap() {
+            handle.remove(&store.join("files").join(&name.name)).await.unwrap();
+        }
+        for name in ["superblock", "lock"] {
+            handle.remove(&store.join(name)).await.unwrap();
+        }
+        for path in [store.join("files"), store.to_owned()] {
+            handle.sync_directory(&path).await.unwrap();
+        }
+    });
+    // As a store with one loop, and as what an interrupted creation may have left.
+    let refusal = machine.refusal(None);
+    assert!(refusal.contains("it contains 'shard-1'"), "{refusal}");
+    let refusal = machine.refusal(Some(2));
+    assert!(refusal.contains("--accept-data-loss"), "{refusal}");
+}
+
 /// A directory that is new to the store becomes one of every shard.
 #[test]
 fn a_new_directory_joins_all_shards() {

@@ -7,7 +7,7 @@
 use base::SegmentId;
 
 /// Most shards of a store.
-pub const SHARDS_MAX: u8 = 8;
+const SHARDS_MAX: u8 = 8;
 
 /// The shard of a segment, of `count`.
 pub fn shard_of(segment: SegmentId, count: u8) -> u8 {
