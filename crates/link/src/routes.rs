@@ -43,7 +43,8 @@ impl Routes {
             match owner.attach(volume, generation).await {
                 Ok(attachment) => attachments.push(attachment),
                 Err(error) => {
-                    self.close(attachments.iter().map(|attachment| attachment.session)).await?;
+                    // What they say of it matters less than why there is no session.
+                    drop(self.close(attachments.iter().map(|attachment| attachment.session)).await);
                     return Err(error);
                 }
             }

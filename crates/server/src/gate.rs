@@ -83,12 +83,17 @@ impl Gate {
         Gate(Rc::new(Inner { handle: handle.clone(), buckets, spare_due: Cell::default() }))
     }
 
-    /// The policy's answer at this moment.
-    fn ask<T>(&self, question: impl FnOnce(&mut Admission<Sender<()>>, Instant) -> T) -> T {
-        let now = self.0.handle.now();
+    /// The policy's answer at `now`.
+    #[inline]
+    fn ask_at<T>(&self, now: Instant, question: impl FnOnce(&mut Admission<Sender<()>>, Instant) -> T) -> T {
         let mut books = self.0.buckets.lock();
         let (policy, now) = books.at(now);
         question(policy, now)
+    }
+
+    /// The policy's answer at this moment.
+    fn ask<T>(&self, question: impl FnOnce(&mut Admission<Sender<()>>, Instant) -> T) -> T {
+        self.ask_at(self.0.handle.now(), question)
     }
 
     /// Returns when an I/O may start.
@@ -103,11 +108,7 @@ impl Gate {
             granted = Some(receiver);
             ticket
         };
-        let verdict = {
-            let mut books = self.0.buckets.lock();
-            let (policy, now) = books.at(now);
-            policy.submit(now, Request { segment, bytes }, ticket)
-        };
+        let verdict = self.ask_at(now, |policy, now| policy.submit(now, Request { segment, bytes }, ticket));
         match verdict {
             Ok(Verdict::Start) => Ok(()),
             Ok(Verdict::Wait) => {
@@ -127,14 +128,14 @@ impl Gate {
     #[inline]
     pub fn on_done(&self, now: Instant, since: Instant, bytes: u64) -> Option<u64> {
         let shared = &self.0.buckets.0;
-        let mut books = self.0.buckets.lock();
-        let (policy, now) = books.at(now);
-        policy.on_done(now, since, bytes);
-        if !shared.is_limited || now < self.0.spare_due.get() {
-            return None;
-        }
-        self.0.spare_due.set(now + SPARE_EVERY);
-        policy.available().map(|spare| spare / shared.loops)
+        self.ask_at(now, |policy, now| {
+            policy.on_done(now, since, bytes);
+            if !shared.is_limited || now < self.0.spare_due.get() {
+                return None;
+            }
+            self.0.spare_due.set(now + SPARE_EVERY);
+            policy.available().map(|spare| spare / shared.loops)
+        })
     }
 
     /// Says whose a volume is, and what it was promised.

@@ -46,7 +46,7 @@ impl Shard {
     pub const WHOLE: Shard = Shard { index: 0, count: 1 };
 
     /// All shards of a store that has so many.
-    pub fn all(count: u8) -> impl DoubleEndedIterator<Item = Shard> {
+    pub fn all(count: u8) -> impl Iterator<Item = Shard> {
         (0..count).map(move |index| Shard { index, count })
     }
 }
