@@ -352,12 +352,13 @@ impl Catalogue {
         entries.values().filter(|entry| !entry.state.borrow().deleted).cloned().collect()
     }
 
-    /// Whether `directory` holds the only copy of some file.
+    /// Whether `directory` holds the only copy of some file that is not being deleted.
     pub(crate) fn needs(&self, directory: &Directory) -> bool {
         let is_other = |copy: &Copy| copy.is_live() && copy.directory.id.get() != directory.id.get();
         self.entries.borrow().values().any(|entry| {
             let state = entry.state.borrow();
-            !state.copies.is_empty() && !state.copies.iter().any(is_other) && !is_on("only-copy-given-up")
+            let is_only = !state.copies.is_empty() && !state.copies.iter().any(is_other);
+            is_only && !state.deleted && !is_on("only-copy-given-up")
         })
     }
 

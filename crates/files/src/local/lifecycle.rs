@@ -267,13 +267,17 @@ impl Local {
     /// See `Store::delete`.
     pub(crate) async fn delete_file(self: &Rc<Self>, file: FileId) -> Result<()> {
         self.check_writable()?;
-        self.delete_damaged(file).await?;
-        let Some(entry) = self.catalogue.get_any(file) else { return Ok(()) };
+        let Some(entry) = self.catalogue.get_any(file) else { return self.delete_damaged(file).await };
         // From here on nobody finds it, and whoever copies it lets go of it.
         entry.state.borrow_mut().deleted = true;
         let _gate = entry.gate.take(1).await;
         if self.catalogue.get_any(file).is_none() {
             return Ok(());
+        }
+        // Not before: who copied it may have left one more name behind.
+        if let Err(error) = self.delete_damaged(file).await {
+            entry.state.borrow_mut().deleted = false;
+            return Err(error);
         }
         self.readers.forget(file);
         // The lock of each copy comes free, for the file that is born in its place.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use base::ErrorKind;
+use base::{ErrorKind, FileId};
 use files::local::LocalOptions;
 use files::{CreateOptions, FileWriter, Store};
 use runtime::sim::Fault;
@@ -376,6 +376,49 @@ fn a_copy_that_is_being_removed_is_not_counted_on() {
     }
 }
 
+/// A copy of a file is being made in a directory that fails, or stays because of what only it has, while the file is
+/// deleted: the name that the copy may have got is forgotten with the file, or removed.
+#[test]
+fn a_file_that_is_deleted_while_it_is_copied_leaves_no_name_behind() {
+    for moment in 0..100 {
+        for stays in [false, true] {
+            let bench = Bench::new(moment, 3);
+            let store = bench.open();
+            let file = bench.run(sealed_file(store.clone(), 2, 7));
+            let from = (0..3).find(|disk| is_in(&store, file, *disk)).unwrap();
+            let to = (0..3).find(|disk| !is_in(&store, file, *disk)).unwrap();
+            // What only one directory has keeps it in the store.
+            let mut writers = Vec::new();
+            while stays && !writers.last().is_some_and(|last: &FileWriter| is_in(&store, last.id(), to)) {
+                let store = store.clone();
+                writers.push(bench.run(async move { store.create(options(1)).await.unwrap() }));
+            }
+            let mut writer = loop {
+                let creating = store.clone();
+                let writer = bench.run(async move { creating.create(options(2)).await.unwrap() });
+                if is_in(&store, writer.id(), from) {
+                    break writer;
+                }
+            };
+            bench.disk(from).inject(Fault::WriteError, 1);
+            bench.run(async move { drop(writer.append(blocks(1, 1)).await) });
+            bench.world.run_for(Duration::from_micros(10 * moment));
+            bench.disk(to).inject(Fault::WriteError, 1);
+            bench.disk(to).inject(Fault::SyncError, 1);
+            let deleting = store.clone();
+            // In a directory that stays it may fail, and is repeated.
+            bench.run(async move { while deleting.delete(file).await.is_err() {} });
+            bench.world.run_for(Duration::from_millis(20));
+            let known = || store.unidentified().iter().any(|(id, _)| *id == file) || store.info(file).is_some();
+            assert!(!known(), "moment {moment}");
+        }
+    }
+}
+
+fn is_in(store: &Store, file: FileId, disk: usize) -> bool {
+    (0..2).any(|copy| store.locate(file, copy).starts_with(&format!("/{disk}/")))
+}
+
 #[test]
 fn a_directory_with_the_only_copy_of_something_stays() {
     let mut bench = Bench::new(10, 2);
@@ -402,6 +445,21 @@ fn a_directory_with_the_only_copy_of_something_stays() {
     bench.restart();
     let store = bench.open();
     assert!(ids.iter().all(|id| store.info(*id).unwrap().copies == 1));
+}
+
+#[test]
+fn a_directory_with_the_only_copy_of_what_is_being_deleted_does_not_stay() {
+    let bench = Bench::new(12, 2);
+    let store = bench.open();
+    let file = bench.run(sealed_file(store.clone(), 1, 7));
+    let disk = usize::from(is_in(&store, file, 1));
+    bench.disk(disk).inject(Fault::SyncError, 1);
+    let deleting = store.clone();
+    bench.run(async move { deleting.delete(file).await.unwrap() });
+    assert_eq!((store.info(file).is_none(), states(&store)[disk]), (true, "failed"));
+    bench.world.run_for(Duration::from_secs(30));
+    assert_eq!(states(&store), ["healthy", "healthy"], "it came back");
+    assert_eq!(bench.disk(disk).files().iter().filter(|(path, _)| path.ends_with(format!("data-{file}"))).count(), 0);
 }
 
 #[test]
