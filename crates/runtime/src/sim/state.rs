@@ -224,6 +224,7 @@ impl State {
         for (index, state) in self.loops.iter_mut().enumerate() {
             if state.node == node && state.alive {
                 state.die();
+                self.storage.forget_flushes(LoopId(index), &mut self.prng);
                 self.storage.close_all(LoopId(index));
                 died.push(LoopId(index));
             }

@@ -165,16 +165,31 @@ impl Storage {
 
     /// Closes the files that a dead loop had open. They stay open while operations on them are in flight.
     pub(super) fn close_all(&mut self, owner: LoopId) {
-        let of_owner = |(id, description): (&u64, &Description)| (description.owner == owner).then_some(*id);
-        let mut ids: Vec<u64> = self.descriptions.iter().filter_map(of_owner).collect();
-        ids.sort_unstable();
-        for id in ids {
+        for id in self.of_loop(owner) {
             if let Some(description) = self.descriptions.get_mut(&id) {
                 description.closed = true;
                 description.in_flight += 1;
                 self.release(id);
             }
         }
+    }
+
+    /// A durable write is a write and then a flush of the disk's cache. Where a process is killed between the two, what
+    /// it wrote can be seen, and a loss of power takes it away.
+    pub(super) fn forget_flushes(&mut self, owner: LoopId, prng: &mut Prng) {
+        for id in self.of_loop(owner) {
+            if let Some(description) = self.descriptions.get_mut(&id) {
+                description.options.dsync &= prng.one_in(2);
+            }
+        }
+    }
+
+    /// What a loop has open, in order.
+    fn of_loop(&self, owner: LoopId) -> Vec<u64> {
+        let of_owner = |(id, description): (&u64, &Description)| (description.owner == owner).then_some(*id);
+        let mut ids: Vec<u64> = self.descriptions.iter().filter_map(of_owner).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Forgets every description of a disk that lost its power.

@@ -170,6 +170,31 @@ fn writes_of_a_killed_process_land_in_time_late_or_never_and_hold_the_lock_of_th
 }
 
 #[test]
+fn what_a_killed_process_wrote_may_be_in_a_cache_until_somebody_syncs() {
+    let mut kept = BTreeSet::new();
+    for (seed, synced) in (0..200).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let (world, node, handle, disk) = with_file(seed, 1);
+        let inside = handle.clone();
+        let writer = handle.spawn(Class::Io, "writer", async move {
+            open(&inside, "/disk/file", DURABLE).await.write_at(0, page(2)).await.unwrap();
+        });
+        writer.detach();
+        world.run_for(Duration::from_micros(40));
+        let handle = world.restart(node);
+        world.run_for(Duration::from_secs(1));
+        if disk.content("file") != page(2) {
+            continue;
+        }
+        if synced {
+            run(&world, &handle, |handle| async move { open(&handle, "/disk/file", CREATE).await.sync().await.unwrap() });
+        }
+        world.power_loss(node);
+        kept.insert((synced, disk.content("file") == page(2)));
+    }
+    assert_eq!(kept, BTreeSet::from([(false, false), (false, true), (true, true)]));
+}
+
+#[test]
 fn a_lock_belongs_to_one_open_file() {
     let (world, _, handle) = world(2);
     run(&world, &handle, |handle| async move {
