@@ -350,11 +350,15 @@ pub async fn reconcile(share: &Share, manager: &Manager, volume: usize) {
         }
     };
     let mut shared = share.borrow_mut();
+    let is_settled = shared.slots[volume].exists && !shared.slots[volume].changing;
     shared.slots[volume].exists = view.is_ok();
     shared.slots[volume].changing = false;
     match view {
         Ok(view) if view.row.id.0 < shared.slots[volume].life && !shared.may_be_older => {
             shared.fail(format!("volume v{volume} was made again under an older id, {}", view.row.id));
+        }
+        Ok(view) if is_settled && view.row.id.0 != shared.slots[volume].life && !shared.may_be_older => {
+            shared.fail(format!("volume v{volume} was gone, and nobody had deleted it"));
         }
         Ok(view) => shared.slots[volume].life = view.row.id.0,
         // The next start tries again.

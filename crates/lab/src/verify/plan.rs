@@ -19,11 +19,6 @@ use node::settings::Throttle;
 
 pub use self::faults::{Fault, FaultKind, Reach};
 
-/// The longest write that is all that a life does, in sectors.
-const ONLY_WRITE_SECTORS: u64 = 320;
-/// Most clean restarts take less.
-const RESTART: Duration = Duration::from_secs(2);
-
 /// What must hold in a run, whatever goes wrong within its budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
@@ -169,17 +164,13 @@ impl Plan {
         // Accidents are rare in some runs and everything in others.
         let accident_one_in = *prng.pick(&[15, 40, 120]);
         let steps = (0..count)
-            .flat_map(|_| match allowed.is_empty() || !prng.one_in(accident_one_in) {
-                true => vec![shape.draw_step(&mut prng)],
+            .map(|_| match allowed.is_empty() || !prng.one_in(accident_one_in) {
+                true => shape.draw_step(&mut prng),
                 false => {
                     let kind = *prng.pick(&allowed);
                     let latest_ns = *prng.pick(&[1, 100_000, 5_000_000]);
                     let after = Duration::from_nanos(prng.below(latest_ns));
-                    let accident = Step::Accident { fault: shape.draw_fault(kind, &mut prng), after };
-                    match kind == FaultKind::RotAtRest && prng.one_in(2) {
-                        true => vec![Step::Restart, Step::Idle(RESTART), shape.draw_only_write(&mut prng), accident],
-                        false => vec![accident],
-                    }
+                    Step::Accident { fault: shape.draw_fault(kind, &mut prng), after }
                 }
             })
             .collect();
@@ -301,16 +292,6 @@ impl Shape {
             195..=197 => Step::Reattach,
             198 => Step::Replace(volume),
             _ => Step::Restart,
-        }
-    }
-
-    /// All that a life does, where there is one worker: nothing follows it in a log that would say it was durable.
-    fn draw_only_write(&self, prng: &mut Prng) -> Step {
-        let Range { start, end } = self.sectors;
-        let longest = *prng.pick(&[1, ONLY_WRITE_SECTORS]);
-        Step::Ask {
-            volume: prng.below(self.volumes as u64) as usize,
-            request: Request::Write(start..end.min(start + longest)),
         }
     }
 

@@ -41,7 +41,7 @@ pub enum FaultKind {
     Rot,
     /// The process dies, and bits flip in a log, where what follows proves that something durable was there.
     RotInLog,
-    /// The same in the last record of a log while the store is stopped: that it was the last one is proven then, too.
+    /// The same at the end of a log while the store is stopped: that nothing is missing there is proven then, too.
     RotAtRest,
     /// A disk vanishes, and returns as it was, or as it was some time before.
     LostDisk,
@@ -215,7 +215,7 @@ pub enum Reach {
     Anywhere,
     /// In a log, where what follows proves that something durable was there.
     InLog,
-    /// In the last record of a log of a store that was stopped.
+    /// In the last records of a log of a store that was stopped.
     AtRest,
 }
 

@@ -14,42 +14,48 @@ use super::super::plan::Reach;
 /// Bytes before the content of a file.
 const FILE_HEADER: u64 = BLOCK;
 
+/// Bytes of a file, one of which rots.
+type Place = (PathBuf, Range<u64>);
+
 /// Flips bits at some places of a disk.
 pub(super) fn rot(disk: &SimDisk, reach: Reach, places: u64, seed: u64) {
     let mut prng = Prng::new(seed);
-    // Superblocks are left out: a directory without one is refused until the operator says so.
-    let can_rot = |(path, len): &(PathBuf, u64)| *len >= SECTOR && !path.ends_with("superblock");
-    let files: Vec<(PathBuf, u64)> = disk.files().into_iter().filter(can_rot).collect();
-    let ranges: Vec<(&PathBuf, Range<u64>)> = match reach {
-        // Files are large and seldom full: their beginnings matter most.
-        Reach::Anywhere => {
-            files.iter().flat_map(|(path, len)| [(path, 0..*len), (path, 0..(*len).min(MIB / 8))]).collect()
-        }
-        Reach::InLog | Reach::AtRest => files
-            .iter()
-            .flat_map(|(path, _)| proven(disk, path, reach).into_iter().map(move |range| (path, range)))
-            .collect(),
-    };
-    if ranges.is_empty() {
-        return;
-    }
-    for _ in 0..places {
-        let (path, range) = prng.pick(&ranges);
-        disk.flip_bit(path, range.start + prng.below(range.end - range.start), prng.below(8) as u32);
+    for (path, range) in draw_places(disk, reach, places as usize, &mut prng) {
+        disk.flip_bit(&path, range.start + prng.below(range.end - range.start), prng.below(8) as u32);
     }
 }
 
-/// Where the appends of a log stand that are known to have been durable: a later one of the same file says so, or it is
-/// the last one where a clean stop left it.
-fn proven(disk: &SimDisk, path: &Path, reach: Reach) -> Vec<Range<u64>> {
-    let logged = logged(disk, path).unwrap_or_default();
-    let last = logged.iter().map(|one| one.sequence).max();
-    let through = logged.iter().map(|one| one.durable_through).max().unwrap_or_default();
-    let is_proven = |one: &Logged| match reach {
-        Reach::AtRest => Some(one.sequence) == last,
-        _ => one.sequence <= through,
+fn draw_places(disk: &SimDisk, reach: Reach, count: usize, prng: &mut Prng) -> Vec<Place> {
+    // Superblocks are left out: a directory without one is refused until the operator says so.
+    let can_rot = |(path, len): &(PathBuf, u64)| *len >= SECTOR && !path.ends_with("superblock");
+    let files: Vec<(PathBuf, u64)> = disk.files().into_iter().filter(can_rot).collect();
+    let logs = || files.iter().filter_map(|(path, _)| Some((path.clone(), logged(disk, path)?)));
+    let candidates: Vec<Place> = match reach {
+        // Files are large and seldom full: their beginnings matter most.
+        Reach::Anywhere => files
+            .iter()
+            .flat_map(|(path, len)| [0..*len, 0..(*len).min(MIB / 8)].map(|range| (path.clone(), range)))
+            .collect(),
+        Reach::InLog => logs().flat_map(|(path, log)| proven(log).map(move |one| (path.clone(), one.range))).collect(),
+        Reach::AtRest => {
+            let written: Vec<(PathBuf, Vec<Logged>)> = logs().filter(|(_, log)| !log.is_empty()).collect();
+            if written.is_empty() {
+                return Vec::new();
+            }
+            let (path, log) = prng.pick(&written);
+            return log.iter().rev().take(count).map(|one| (path.clone(), one.range.clone())).collect();
+        }
     };
-    logged.into_iter().filter(is_proven).map(|one| one.range).collect()
+    match candidates.is_empty() {
+        true => Vec::new(),
+        false => (0..count).map(|_| prng.pick(&candidates).clone()).collect(),
+    }
+}
+
+/// The appends of a log that are known to have been durable, because a later one of the same file says so.
+fn proven(log: Vec<Logged>) -> impl Iterator<Item = Logged> {
+    let through = log.iter().map(|one| one.durable_through).max().unwrap_or_default();
+    log.into_iter().filter(move |one| one.sequence <= through)
 }
 
 /// An append to a journal, a transaction record or one of the volume table, on the disk.
