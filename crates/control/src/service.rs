@@ -366,11 +366,14 @@ impl Manager {
     /// Deletes a volume; says whether its space was given back already (otherwise that goes on in the background).
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` for a volume with clients without `force`, `Io`.
+    /// `NotFound`, `Conflict` for a volume with clients without `force`; `Full`, `Io`: it may be gone after the next
+    /// start, unless somebody attaches it before; its clients were let go.
     pub async fn delete(&self, name: &str, force: bool) -> Result<(VolumeView, bool)> {
         let view = self.show(name)?;
         let (volume, this) = (view.row.id, self.clone());
-        self.commit(move |table| {
+        let is_decided = Rc::new(Cell::new(false));
+        let decided = is_decided.clone();
+        let marked = self.commit(move |table| {
             let row = table.get(volume)?;
             let clients = this.view(row).clients;
             if clients > 0 && !force {
@@ -380,9 +383,19 @@ impl Manager {
                     if clients == 1 { "client" } else { "clients" }
                 )));
             }
+            decided.set(true);
             table.plan_delete(volume)
-        })
-        .await?;
+        });
+        if let Err(error) = marked.await {
+            let user = self.0.user.borrow().clone();
+            if let (true, Some(user)) = (is_decided.get(), user) {
+                // The next start may find that it is deleted: until then nobody's writes are acknowledged. Whoever comes
+                // again is attached, which settles that it is not.
+                let letting_go = async move { Ok(user.release(volume).await) };
+                self.apart("let go of a volume", letting_go).await?;
+            }
+            return Err(error);
+        }
         let this = self.clone();
         let finished = self.apart("delete volume", async move { this.finish_deletion(volume).await }).await;
         if let Err(error) = &finished {

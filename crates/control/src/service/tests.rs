@@ -252,6 +252,27 @@ async fn live(manager: Manager, others: Rc<Others>, confirmed: Rc<RefCell<Confir
 }
 
 #[test]
+fn clients_are_let_go_when_a_deletion_fails_and_an_attachment_settles_that_it_did() {
+    for (seed, fault) in [AppendFault::Lost, AppendFault::Landed].into_iter().enumerate() {
+        in_a_world(seed as u64, move |handle, memory, others| async move {
+            let manager = open(&handle, &memory, &others).await;
+            let volume = manager.create(CreateVolume::new("a", GIB)).await.unwrap().0.row.id;
+            others.clients.set(1);
+            manager.delete("a", false).await.unwrap_err();
+            assert_eq!(others.clients.get(), 1, "a refused deletion changes nothing");
+            memory.fail_appends(None, 1, fault);
+            assert_eq!(manager.delete("a", true).await.unwrap_err().kind, ErrorKind::Io);
+            assert_eq!(others.clients.get(), 0, "nobody writes to what may be deleted");
+            manager.attach(volume).await.unwrap();
+            drop(manager);
+            memory.kill();
+            let manager = open(&handle, &memory, &others).await;
+            assert_eq!(manager.show("a").unwrap().row.id, volume);
+        });
+    }
+}
+
+#[test]
 fn a_deletion_survives_a_crash_at_any_point() {
     let (mut resumed, mut restored) = (0, 0);
     for seed in 900..1_100 {

@@ -163,6 +163,29 @@ fn a_deletion_that_failed_is_asked_for_again_while_writers_wait() {
     assert!((4..10).contains(&trims.get()), "{} trims, and none without need", trims.get());
 }
 
+/// The last thing that changes before a stop may be a deletion that fails.
+#[test]
+fn closing_goes_on_when_a_deletion_that_was_under_way_fails() {
+    let rig = Rig::new(10, journal_options());
+    for sequence in 1..=8 {
+        rig.submit(write(0, sequence, 0, 200 * KIB as usize));
+    }
+    rig.settle();
+    let (trimming, handle) = (rig.engine.clone(), rig.handle.clone());
+    let trim = async move {
+        let intend = async |_| {
+            handle.sleep(Duration::from_secs(1)).await;
+            Err(base::Error::io("the log is broken"))
+        };
+        trimming.trim(|_| SegmentSequence(8), intend).await;
+    };
+    rig.handle.spawn(runtime::Class::Io, "trim", trim).detach();
+    let closing = rig.engine.clone();
+    let closed = async move { closing.close(|_| SegmentSequence(8), async |_| Ok(())).await };
+    rig.world.block_on(&rig.handle, closed).unwrap();
+    assert_eq!(rig.journals(), 0);
+}
+
 #[test]
 fn a_failed_append_is_written_again_into_a_new_file() {
     for fault in [AppendFault::Lost, AppendFault::Landed, AppendFault::Torn] {

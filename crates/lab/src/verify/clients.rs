@@ -41,6 +41,8 @@ pub struct Slot {
     pub exists: bool,
     /// Whether it is being deleted or made.
     pub changing: bool,
+    /// Whether a deletion failed that may count after the next start. What is acknowledged from now on settles it.
+    pub in_doubt: bool,
 }
 
 /// A store that is up, for whoever asks it for more than I/O.
@@ -168,27 +170,32 @@ impl Client {
     /// Asks for something and writes down what came of it.
     pub async fn ask(&self, volume: usize, request: &Request) {
         let Some((at, connection)) = self.attached(volume).await else { return };
-        {
+        let in_doubt = {
             let mut shared = self.share.borrow_mut();
             shared.in_flight += 1;
             shared.busy.begin(self.handle.now());
-        }
-        match request {
+            shared.slots[volume].in_doubt
+        };
+        let is_done = match request {
             Request::Read(sectors) => self.read(&connection, at, sectors.clone()).await,
             Request::Write(sectors) => self.write(&connection, at, sectors.clone()).await,
             Request::Discard(sectors) => self.zero(&connection, at, sectors.clone(), Command::Trim, 0).await,
             Request::WriteZeroes { range, allocate } => {
                 let flags = if *allocate { NO_HOLE } else { 0 };
-                self.zero(&connection, at, range.clone(), Command::WriteZeroes, flags).await;
+                self.zero(&connection, at, range.clone(), Command::WriteZeroes, flags).await
             }
             Request::Flush => {
                 let outcome = connection.ask(Command::Flush, 0, 0, 0, Bytes::new()).await;
                 self.judge("a flush", at, &outcome);
+                matches!(outcome, Ok(Reply::Done(_)))
             }
-        }
+        };
         let mut shared = self.share.borrow_mut();
         shared.in_flight -= 1;
         shared.busy.end(self.handle.now());
+        if is_done && in_doubt && shared.slots[volume].life == at.life {
+            shared.slots[volume].in_doubt = false;
+        }
         match shared.store.as_ref().map(|store| (store.fairness)()) {
             Some(Err(what)) => shared.fail(format!("admission: {what}")),
             Some(Ok(waiting)) => shared.coverage.throttled += u64::from(waiting > 0),
@@ -196,7 +203,8 @@ impl Client {
         }
     }
 
-    async fn read(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) {
+    /// Says whether it was answered with data, as the others do.
+    async fn read(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) -> bool {
         let id = self.share.borrow_mut().history.begin_read(at, sectors.clone());
         let (offset, len) = bytes_of(&sectors);
         let outcome = connection.ask(Command::Read, 0, offset, len, Bytes::new()).await;
@@ -208,12 +216,16 @@ impl Client {
                 if let Err(what) = shared.history.end_read(id, &data) {
                     shared.fail(what);
                 }
+                true
             }
-            _ => shared.history.drop_read(id),
+            _ => {
+                shared.history.drop_read(id);
+                false
+            }
         }
     }
 
-    async fn write(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) {
+    async fn write(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) -> bool {
         let id = self.share.borrow_mut().history.begin_write(at, sectors.clone());
         let (offset, len) = bytes_of(&sectors);
         let mut data = AlignedBuf::zeroed(len as usize);
@@ -221,26 +233,37 @@ impl Client {
             encode(id, at, sector, out);
         }
         let outcome = connection.ask(Command::Write, 0, offset, len, data.freeze()).await;
-        self.conclude("a write", at, id, outcome);
+        self.conclude("a write", at, id, outcome)
     }
 
-    async fn zero(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>, command: Command, flags: u16) {
+    async fn zero(
+        &self,
+        connection: &Connection,
+        at: VolumeLife,
+        sectors: Range<u64>,
+        command: Command,
+        flags: u16,
+    ) -> bool {
         let id = self.share.borrow_mut().history.begin_zeros(at, sectors.clone());
         let (offset, len) = bytes_of(&sectors);
         let outcome = connection.ask(command, flags, offset, len, Bytes::new()).await;
-        self.conclude(if command == Command::Trim { "a discard" } else { "a write of zeros" }, at, id, outcome);
+        self.conclude(if command == Command::Trim { "a discard" } else { "a write of zeros" }, at, id, outcome)
     }
 
-    fn conclude(&self, what: &str, at: VolumeLife, id: RequestId, outcome: Result<Reply, Gone>) {
+    fn conclude(&self, what: &str, at: VolumeLife, id: RequestId, outcome: Result<Reply, Gone>) -> bool {
         self.judge(what, at, &outcome);
         let mut shared = self.share.borrow_mut();
         match outcome {
             Ok(Reply::Done(_)) => {
                 shared.coverage.requests += 1;
                 shared.history.on_done(id);
+                true
             }
             // Parts of it may have happened, and an append that failed may be found by the next recovery.
-            Ok(Reply::Failed(_)) | Err(_) => shared.history.on_unknown(id),
+            Ok(Reply::Failed(_)) | Err(_) => {
+                shared.history.on_unknown(id);
+                false
+            }
         }
     }
 
@@ -326,7 +349,10 @@ impl Client {
                     share.borrow_mut().slots[volume].exists = false;
                     share.borrow_mut().coverage.deletions += 1;
                 }
-                Err(error) => tracing::debug!(%error, "a volume was not deleted"),
+                Err(error) => {
+                    tracing::debug!(%error, "a volume was not deleted");
+                    share.borrow_mut().slots[volume].in_doubt = true;
+                }
             }
             reconcile(&share, &manager, volume).await;
             sender.send(());
@@ -350,7 +376,8 @@ pub async fn reconcile(share: &Share, manager: &Manager, volume: usize) {
         }
     };
     let mut shared = share.borrow_mut();
-    let is_settled = shared.slots[volume].exists && !shared.slots[volume].changing;
+    let Slot { exists, changing, .. } = shared.slots[volume];
+    let is_settled = exists && !changing;
     shared.slots[volume].exists = view.is_ok();
     shared.slots[volume].changing = false;
     match view {

@@ -304,6 +304,9 @@ impl JournalWriter {
             Ok(()) => state.files.ledger.remove(file),
             Err(_) => state.files.ledger.file(file).into_iter().for_each(LedgerFile::on_ended),
         }
+        drop(state);
+        // Who ends the journal waits for every file that is on its way out, also one that stays.
+        self.0.changed.notify();
         deleted.map(|()| true)
     }
 

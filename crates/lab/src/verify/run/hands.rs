@@ -56,6 +56,10 @@ impl Hands {
                     hands.share.borrow_mut().store =
                         Some(Running { handle: inside.clone(), manager: manager.clone(), fairness });
                     let volumes = hands.share.borrow().slots.len();
+                    // A deletion that failed counts, or it does not.
+                    for slot in &mut hands.share.borrow_mut().slots {
+                        slot.changing |= std::mem::take(&mut slot.in_doubt);
+                    }
                     for volume in 0..volumes {
                         reconcile(&hands.share, &manager, volume).await;
                     }

@@ -186,7 +186,11 @@ fn what_a_killed_process_wrote_may_be_in_a_cache_until_somebody_syncs() {
             continue;
         }
         if synced {
-            run(&world, &handle, |handle| async move { open(&handle, "/disk/file", CREATE).await.sync().await.unwrap() });
+            run(
+                &world,
+                &handle,
+                |handle| async move { open(&handle, "/disk/file", CREATE).await.sync().await.unwrap() },
+            );
         }
         world.power_loss(node);
         kept.insert((synced, disk.content("file") == page(2)));
