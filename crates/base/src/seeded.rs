@@ -183,6 +183,12 @@ pub const ALL: &[SeededBug] = &[
     bug(27, "tombstone-dropped-early", "A merge drops tombstones although older tables are left.", &[]),
     rare(28, "file-removed-under-reader", "A data file is deleted while a read that knows it is under way.", &[]),
     bug(28, "reference-not-counted", "A block that is written where zeros were does not count as live.", &[]),
+    rare(
+        32,
+        "doubtful-volume-served",
+        "Clients keep a volume of which a deletion failed that the next start may find.",
+        &["write error", "kill"],
+    ),
 ];
 
 /// The bug of that name.
@@ -244,7 +250,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=31).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=32).contains(&bug.rule), "{}", bug.name);
         }
     }
 

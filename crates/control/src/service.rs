@@ -8,7 +8,7 @@
 //! an error interrupts is taken up by [`Manager::resume`] or by a retry in the background.
 //!
 //! Invariants: an attachment's generation and a volume's levels are durable before anybody hears of them; an answer
-//! follows durability.
+//! follows durability; a volume that may be deleted, because nobody knows what became of the mark, has no clients.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use base::levels::Levels;
 use base::limits::{API_CALLS_MAX, DATA_SECTOR_DEFAULT};
+use base::seeded::is_on;
 use base::{Error, ErrorKind, Generation, Result, VolumeId};
 use files::{Redundancy, Store};
 use runtime::sync::{Budget, oneshot};
@@ -388,7 +389,8 @@ impl Manager {
         });
         if let Err(error) = marked.await {
             let user = self.0.user.borrow().clone();
-            if let (true, Some(user)) = (is_decided.get(), user) {
+            let may_count = is_decided.get() && !is_on("doubtful-volume-served");
+            if let (true, Some(user)) = (may_count, user) {
                 // The next start may find that it is deleted: until then nobody's writes are acknowledged. Whoever comes
                 // again is attached, which settles that it is not.
                 let letting_go = async move { Ok(user.release(volume).await) };

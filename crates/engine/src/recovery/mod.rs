@@ -182,7 +182,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     let (tidying, referenced) = (core.clone(), replay.referenced());
     let lengths = replay.lengths();
     let tidy = async move {
-        tidying.remove_unidentified(unidentified, &referenced).await;
+        tidying.remove_unidentified(unidentified, &referenced);
         tidying.tidy(files_before, referenced, lengths).await;
     };
     handle.spawn(Class::Background, "tidy after recovery", tidy).detach();
@@ -422,13 +422,13 @@ async fn first_checkpoint(core: &Rc<Core>, next: LogSequence) -> Result<()> {
 impl Core {
     /// Deletes names that stood for files without a good header when this life began, and that nobody refers to: what
     /// was lost there is nobody's.
-    async fn remove_unidentified(&self, unidentified: Vec<(FileId, FileKind)>, referenced: &BTreeSet<FileId>) {
-        for (file, kind) in unidentified.into_iter().filter(|(file, _)| !referenced.contains(file)) {
+    fn remove_unidentified(&self, unidentified: Vec<(FileId, FileKind)>, referenced: &BTreeSet<FileId>) {
+        let mut needless = unidentified;
+        needless.retain(|(file, _)| !referenced.contains(file));
+        for (file, kind) in &needless {
             tracing::warn!(%file, ?kind, "nothing refers to a file without a good header: it is removed");
-            if let Err(error) = self.store.delete(file).await {
-                tracing::warn!(%file, %error, "a file was not removed; the next start tries again");
-            }
         }
+        self.index.files().delete_in_background(needless.into_iter().map(|(file, _)| file).collect());
     }
 
     /// Deletes files of earlier incarnations that nobody refers to, and seals the data files among the others.
@@ -438,25 +438,26 @@ impl Core {
         referenced: BTreeSet<FileId>,
         lengths: BTreeMap<FileId, u64>,
     ) {
-        for info in files_before {
-            let done = match (info.kind, lengths.get(&info.id)) {
+        let mut needless = Vec::new();
+        for info in &files_before {
+            match (info.kind, lengths.get(&info.id)) {
                 (FileKind::Data | FileKind::Table, _) if !referenced.contains(&info.id) => {
                     tracing::debug!(file = %info.id, kind = ?info.kind, "nothing refers to a file of an earlier life");
-                    self.store.delete(info.id).await
+                    needless.push(info.id);
                 }
                 (FileKind::Data, Some(length)) if info.sealed.is_none() && self.store.info(info.id).is_some() => {
-                    self.store.seal(info.id, *length).await
+                    if let Err(error) = self.store.seal(info.id, *length).await {
+                        tracing::warn!(file = %info.id, %error, "a file was not sealed; the next start tries again");
+                    }
                 }
-                _ => Ok(()),
-            };
-            if let Err(error) = done {
-                tracing::warn!(file = %info.id, %error, "a file was not tidied up; the next start tries again");
+                _ => {}
             }
             if info.kind == FileKind::Data {
                 let capacity = self.store.info(info.id).map_or(0, |info| info.capacity);
                 self.garbage.closed(info.id, capacity, self.handle.now());
             }
         }
+        self.index.files().delete_in_background(needless);
     }
 }
 

@@ -269,3 +269,30 @@ fn rot_at_the_end_of_a_store_that_was_closed_is_refused() {
         });
     }
 }
+
+/// A disk that was away for a moment is no reason to keep what nobody needs until the next start.
+#[test]
+fn what_nobody_refers_to_is_removed_though_the_disk_refuses_at_first() {
+    let world = World::new(1);
+    let node = world.add_node(NodeOptions::default());
+    let memory = Memory::new(1, MemoryOptions::default());
+    let handle = world.start_loop(node);
+    let (life, inside) = (handle.clone(), memory.clone());
+    let engine = world.block_on(&handle, async move {
+        let options = Options { transaction_file_bytes: 256 * KIB, ..Options::default() };
+        let create = files::CreateOptions {
+            kind: FileKind::Data,
+            capacity: 64 * KIB,
+            redundancy: files::Redundancy::Copies(1),
+            prepared: false,
+            epoch: Epoch(1),
+        };
+        Engine::open(&life, &inside.open(&life), options.clone()).await.unwrap().close().await.unwrap();
+        inside.open(&life).create(create).await.unwrap();
+        let engine = Engine::open(&life, &inside.open(&life), options).await.unwrap();
+        inside.fail_deletions(2);
+        engine
+    });
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.block_on(&handle, async move { engine.audit().await }).unwrap(), Vec::<String>::new());
+}
