@@ -393,7 +393,10 @@ impl Manager {
             if let (true, Some(user)) = (may_count, user) {
                 // The next start may find that it is deleted: until then nobody's writes are acknowledged. Whoever comes
                 // again is attached, which settles that it is not.
-                let letting_go = async move { Ok(user.release(volume).await) };
+                let letting_go = async move {
+                    user.release(volume).await;
+                    Ok(())
+                };
                 self.apart("let go of a volume", letting_go).await?;
             }
             return Err(error);

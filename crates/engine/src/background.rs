@@ -1,7 +1,7 @@
 //! What an engine does while nobody asks: dumps by age and pressure, checkpoints, flushes and
-//! merges of the index, garbage collection.
+//! merges of the index, garbage collection, scrubbing.
 //!
-//! An idle engine has no timer: the task that dumps by age sleeps until the oldest cache is due, and waits for an
+//! An idle engine has no timer but that of the next round of scrubbing, days ahead: the task that dumps by age sleeps until the oldest cache is due, and waits for an
 //! event while everything is clean.
 
 use std::rc::Rc;
@@ -20,6 +20,7 @@ impl Core {
         let mut maintenance = self.maintenance.borrow_mut();
         maintenance.extend(self.index.spawn_maintenance(Rc::new(self.log.clone())));
         maintenance.push(self.gc.spawn());
+        maintenance.extend(self.scrub.spawn());
         let core = self.clone();
         maintenance.push(self.handle.spawn(Class::Io, "end writes", async move { core.end_writes().await }));
         drop(maintenance);

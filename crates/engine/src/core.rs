@@ -20,6 +20,7 @@ use crate::index::{Entry, Index, SegmentTables};
 use crate::journal::JournalPressure;
 use crate::options::Options;
 use crate::reader::Reader;
+use crate::scrub::Scrub;
 use crate::segment::{Outside, Segment, SegmentStart, Segments};
 use crate::space::Fullness;
 use crate::statistics::Counters;
@@ -44,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) data: DataFiles,
     pub(crate) reader: Reader,
     pub(crate) gc: Gc,
+    pub(crate) scrub: Scrub,
     pub(crate) admission: Rc<Admission>,
     pub(crate) fullness: Rc<Fullness>,
     pub(crate) factory: DataFileFactory,

@@ -9,7 +9,7 @@ use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, FileId, MIB, Result, SegmentId};
 
 use crate::index::{Entry, Mapping};
-use crate::verified::{FileRange, VerifiedFiles};
+use crate::verified::{Checked, FileRange, VerifiedFiles};
 
 /// Most blocks of one run: 1 MiB.
 pub const RUN_BLOCKS_MAX: usize = (MIB / BLOCK) as usize;
@@ -91,6 +91,14 @@ impl DataFiles {
             }
         }
         Ok(bytes)
+    }
+
+    /// Proves the blocks of a run in every copy. The caller holds a pin from before it knew that the file is there.
+    pub async fn check_run(&self, segment: SegmentId, entries: &[Entry]) -> Checked {
+        let (file, offset, _) = place(&entries[0]);
+        let range = FileRange { file, offset, len: entries.len() * BLOCK as usize };
+        let what = |number: usize| format!("block {} of segment {segment}", entries[number].block);
+        self.files.check(range, what, |number, bytes| is_intact(segment, &entries[number], bytes)).await
     }
 
     async fn recover(&self, segment: SegmentId, entry: &Entry) -> Result<AlignedBuf> {

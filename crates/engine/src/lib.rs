@@ -77,6 +77,7 @@ pub mod pins;
 mod read;
 pub mod reader;
 mod recovery;
+pub mod scrub;
 pub mod segment;
 mod space;
 pub mod statistics;
@@ -188,12 +189,19 @@ impl Engine {
     /// it while there is room. Holds for a second.
     pub fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
         self.0.gc.set_spare(bytes_per_sec);
+        self.0.scrub.set_spare(bytes_per_sec);
         self.0.store.set_spare_bandwidth(bytes_per_sec);
     }
 
     /// What it did since it was opened, and how it stands.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
+    }
+
+    /// Reads everything that is stored once, from every copy, and repairs what can be repaired: a round of [`scrub`],
+    /// now, at its pace. Says how many blocks and pages no copy has right.
+    pub async fn scrub(&self) -> u64 {
+        self.0.scrub.round().await
     }
 
     /// Compares the accounts of space with a full scan of the index and the files, and says what does not add up. What

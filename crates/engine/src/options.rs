@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::{BLOCK, Error, KIB, MIB, Result};
 use policies::gc::GcSettings;
+use policies::scrub::ScrubSettings;
 
 use crate::journal::JOURNAL_FILE_BYTES_MIN;
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub fusion_wait: Duration,
     /// When garbage collection works, and how fast.
     pub gc: GcSettings,
+    /// How fast, and how often, everything is read to see whether it is still right.
+    pub scrub: ScrubSettings,
     /// Copies of every file.
     pub copies: u8,
     /// The operator's override: start although acknowledged writes cannot be read any more, and go on without them.
@@ -56,6 +59,7 @@ impl Default for Options {
             large_write_bytes: 64 * KIB,
             fusion_wait: Duration::ZERO,
             gc: GcSettings::default(),
+            scrub: ScrubSettings::default(),
             copies: 1,
             accept_data_loss: false,
         }

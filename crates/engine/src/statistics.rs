@@ -6,6 +6,7 @@ use base::Histogram;
 
 use crate::gc::GcStatistics;
 use crate::index::IndexStatistics;
+use crate::scrub::ScrubStatistics;
 use crate::verified::VerifyStatistics;
 
 /// Counters while the engine runs.
@@ -73,6 +74,8 @@ pub struct Statistics {
     pub verify: VerifyStatistics,
     /// Garbage collection.
     pub gc: GcStatistics,
+    /// Scrubbing.
+    pub scrub: ScrubStatistics,
     /// Memtables, tables and pages of the index.
     pub index_tables: IndexStatistics,
 }
@@ -123,6 +126,7 @@ impl Statistics {
             recovery,
             verify,
             gc,
+            scrub,
             index_tables,
         } = other;
         self.queue.merge(queue);
@@ -147,6 +151,7 @@ impl Statistics {
         self.recovery.merge(recovery);
         self.verify.merge(verify);
         self.gc.merge(gc);
+        self.scrub.merge(scrub);
         self.index_tables.merge(index_tables);
     }
 }
@@ -200,6 +205,7 @@ impl crate::core::Core {
             dirty_bytes_max: self.admission.bytes_max(),
             recovery: *counters.recovery.borrow(),
             gc: self.gc.statistics(),
+            scrub: self.scrub.statistics(),
             verify: self.files.statistics(),
             index_tables: self.index.statistics(),
         }

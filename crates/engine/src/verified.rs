@@ -8,13 +8,15 @@
 //! **Bound.** At most [`REPAIRS_MAX`] repairs at a time; beyond that a bad copy is left for the next read or scrub.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Result};
+use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, FileId, Result};
 use files::Store;
+use runtime::sync::Event;
 use runtime::{Class, Handle};
 
 use crate::pins::{Pin, Pins};
@@ -31,6 +33,8 @@ struct Inner {
     store: Store,
     pins: Pins,
     counters: Counters,
+    /// A repair ended.
+    repaired: Event,
 }
 
 #[derive(Default)]
@@ -67,6 +71,15 @@ impl VerifyStatistics {
     }
 }
 
+/// What [`VerifiedFiles::check`] saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Checked {
+    /// Bytes read, all copies counted.
+    pub read_bytes: u64,
+    /// Blocks that no copy has right.
+    pub lost: u64,
+}
+
 /// A range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileRange {
@@ -82,7 +95,8 @@ impl VerifiedFiles {
     /// The files of `store`.
     pub fn new(handle: &Handle, store: &Store) -> Self {
         let (handle, store) = (handle.clone(), store.clone());
-        VerifiedFiles(Rc::new(Inner { handle, store, pins: Pins::new(), counters: Counters::default() }))
+        let (pins, counters, repaired) = (Pins::new(), Counters::default(), Event::new());
+        VerifiedFiles(Rc::new(Inner { handle, store, pins, counters, repaired }))
     }
 
     /// The loop.
@@ -220,6 +234,70 @@ impl VerifiedFiles {
         Ok(good)
     }
 
+    /// Reads `range` from each copy by itself and proves every block of 4 KiB: `is_good` and `what` are told its number in
+    /// the range. Blocks that a copy has wrong are repaired as [`VerifiedFiles::recover`] does it. A copy that is not
+    /// there is nobody's business here: the file layer makes it anew.
+    pub async fn check(
+        &self,
+        range: FileRange,
+        what: impl Fn(usize) -> String,
+        is_good: impl Fn(usize, &[u8]) -> bool,
+    ) -> Checked {
+        let (FileRange { file, offset, len }, block) = (range, BLOCK as usize);
+        let copies = self.0.store.info(file).map_or(0, |info| info.copies_wanted);
+        let (mut checked, mut seen, mut suspects) = (Checked::default(), false, BTreeSet::new());
+        for copy in 0..copies {
+            match self.0.store.read_copy(file, copy, offset, len).await {
+                Ok(bytes) => {
+                    checked.read_bytes += len as u64;
+                    seen = true;
+                    let bad = bytes.chunks(block).enumerate().filter(|(number, bytes)| !is_good(*number, bytes));
+                    suspects.extend(bad.map(|(number, _)| number));
+                }
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                Err(_) => suspects.extend(0..len / block),
+            }
+        }
+        if !seen {
+            suspects.extend(0..len / block);
+        }
+        for number in suspects {
+            let place = FileRange { file, offset: offset + (number * block) as u64, len: block };
+            let recovered = self.recover(place, &what(number), |bytes| is_good(number, bytes)).await;
+            if let Err(error) = recovered {
+                tracing::error!("lost: {error}");
+                checked.lost += 1;
+            }
+        }
+        checked
+    }
+
+    /// Looks at what the copies of a file say of themselves.
+    pub async fn check_headers(&self, file: FileId) -> Checked {
+        let copies = self.0.store.info(file).map_or(0, |info| info.copies_wanted);
+        match self.0.store.check_headers(file).await {
+            Ok(repaired) => {
+                let Counters { mismatches, repaired: all, .. } = &self.0.counters;
+                mismatches.set(mismatches.get() + repaired);
+                all.set(all.get() + repaired);
+            }
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(%file, "headers cannot be looked at: {error}"),
+        }
+        Checked { read_bytes: u64::from(copies) * BLOCK, lost: 0 }
+    }
+
+    /// Completes when no repair is in flight.
+    pub async fn repairs_done(&self) {
+        loop {
+            let repaired = self.0.repaired.wait();
+            if self.0.counters.repairs_in_flight.get() == 0 {
+                return;
+            }
+            repaired.await;
+        }
+    }
+
     fn explain(&self, range: FileRange, what: &dyn Display, bad: &[u8], unread: &[(u8, Error)]) -> Error {
         let (file, offset) = (range.file, range.offset);
         let place = |copy: u8| format!("{} at offset {offset}", self.0.store.locate(file, copy));
@@ -252,6 +330,7 @@ impl VerifiedFiles {
                 }
             }
             counters.repairs_in_flight.set(counters.repairs_in_flight.get() - 1);
+            this.0.repaired.notify();
         };
         self.0.handle.spawn(Class::Background, "repair a copy", repair).detach();
     }

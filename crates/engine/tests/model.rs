@@ -40,6 +40,7 @@ const ALWAYS: &[&str] = &[
     "merges",
     "gc_moved_bytes",
     "gc_removed_files",
+    "scrub_rounds",
     "relocated_reads",
     "replayed_writes",
     "shadowed_writes",

@@ -139,6 +139,10 @@ pub trait FileEngine {
     -> LocalBoxFuture<'static, Result<AlignedBuf>>;
     /// See [`Store::repair_copy`].
     fn repair_copy(&self, file: FileId, copy: u8, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>>;
+    /// See [`Store::check_headers`]. An engine that keeps no headers has none to look at.
+    fn check_headers(&self, _file: FileId) -> LocalBoxFuture<'static, Result<u64>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
     /// See [`Store::seal`].
     fn seal(&self, file: FileId, length: u64) -> LocalBoxFuture<'_, Result<()>>;
     /// See [`Store::delete`].
@@ -264,6 +268,15 @@ impl Store {
     /// As [`Store::read`].
     pub async fn repair_copy(&self, file: FileId, copy: u8, offset: u64, data: Bytes) -> Result<()> {
         self.0.repair_copy(file, copy, offset, data).await
+    }
+
+    /// Looks at what each copy says of itself, and writes anew what cannot be read: the next start would give the copy
+    /// up. Gives in how many that was done.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`.
+    pub async fn check_headers(&self, file: FileId) -> Result<u64> {
+        self.0.check_headers(file).await
     }
 
     /// Ends a file at `length` durably, in every copy. Nothing is appended afterwards, nothing beyond is ever read. A

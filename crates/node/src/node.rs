@@ -137,6 +137,15 @@ impl Node {
         async move { shards.audit().await }
     }
 
+    /// See [`engine::Engine::scrub`]; of all shards.
+    ///
+    /// # Errors
+    /// `Internal`: the node is stopping.
+    pub fn scrub(&self) -> impl Future<Output = Result<u64>> + use<> {
+        let shards = self.shards.clone();
+        async move { shards.scrub().await }
+    }
+
     /// What says whether admission keeps what it promises ([`server::Server::audit_admission`]), for as long as the node lives.
     pub fn fairness(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
         let shards = Rc::downgrade(&self.shards);

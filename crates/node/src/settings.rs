@@ -11,6 +11,7 @@ use base::limits::{MEMORY_DEFAULT, MEMORY_MIN};
 use base::units::format_size;
 use base::{Error, KIB, MIB, Result};
 use control::rules;
+use policies::scrub::ScrubSettings;
 use policies::{loop_schedule, sharding};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -93,6 +94,13 @@ pub struct EngineSettings {
     pub segment_cache: Size,
     /// How long a batch waits for more writes, in microseconds; 0: until the loop's turn ends.
     pub fusion_wait_us: u64,
+    /// Bytes that are read in a second, at most, to see whether what is stored is still right; 0: none.
+    pub scrub_rate: Size,
+    /// In how many days everything is to be read once.
+    pub scrub_days: u64,
+    /// That time, if it is not to be counted in days: for the laboratory.
+    #[serde(skip)]
+    pub scrub_period: Option<Duration>,
     /// Bytes of the index that are kept in memory until they become tables, if that is not to be a share of `memory`.
     /// For the laboratory, whose stores are too small to fill that share.
     #[serde(skip)]
@@ -164,6 +172,9 @@ impl Default for EngineSettings {
             large_write: Size::Bytes(defaults.large_write_bytes),
             segment_cache: Size::Bytes(defaults.segment_cache_bytes),
             fusion_wait_us: 0,
+            scrub_rate: Size::Bytes(defaults.scrub.bytes_per_sec),
+            scrub_days: defaults.scrub.period.as_secs() / DAY_SECS,
+            scrub_period: None,
             memtable_bytes: None,
             transaction_file_bytes: None,
         }
@@ -186,7 +197,19 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission", "loop"]),
     ("nbd", &["listen", "socket"]),
     ("api", &["listen", "host_names"]),
-    ("engine", &["journal_file", "journal_files", "data_file", "large_write", "segment_cache", "fusion_wait_us"]),
+    (
+        "engine",
+        &[
+            "journal_file",
+            "journal_files",
+            "data_file",
+            "large_write",
+            "segment_cache",
+            "fusion_wait_us",
+            "scrub_rate",
+            "scrub_days",
+        ],
+    ),
     (
         "admission",
         &[
@@ -257,6 +280,7 @@ impl Settings {
             large_write_bytes: size("engine.large_write", &self.engine.large_write)?,
             fusion_wait: Duration::from_micros(self.engine.fusion_wait_us),
             transaction_file_bytes: self.engine.transaction_file_bytes.unwrap_or(defaults.transaction_file_bytes),
+            scrub: self.engine.scrub()?,
             copies,
             accept_data_loss: self.accept_data_loss,
             ..defaults
@@ -285,6 +309,9 @@ impl Settings {
         Ok(resolved)
     }
 }
+
+const DAY_SECS: u64 = 24 * 3600;
+const SCRUB_DAYS_MAX: u64 = 3650;
 
 /// Longest path of a Unix socket in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -327,6 +354,7 @@ impl Resolved {
             dirty_bytes_max: share(self.engine.dirty_bytes_max),
             page_cache_bytes: share(self.engine.page_cache_bytes),
             memtable_bytes_max: share(self.engine.memtable_bytes_max),
+            scrub: ScrubSettings { bytes_per_sec: share(self.engine.scrub.bytes_per_sec), ..self.engine.scrub },
             ..self.engine.clone()
         })
     }
@@ -349,6 +377,21 @@ fn unknown_key(table: &str, key: &str) -> Error {
         (None, None) => format!("known are {}", here.join(", ")),
     };
     Error::invalid(format!("there is no setting {}; {hint}", full(key)))
+}
+
+/// Scrubbing, as the engine is told.
+impl EngineSettings {
+    fn scrub(&self) -> Result<ScrubSettings> {
+        if !(1..=SCRUB_DAYS_MAX).contains(&self.scrub_days) {
+            let days = self.scrub_days;
+            return Err(Error::invalid(format!(
+                "engine.scrub_days = {days} is not possible: choose 1 to {SCRUB_DAYS_MAX}, or scrub_rate = 0 for no \
+                 scrubbing"
+            )));
+        }
+        let period = self.scrub_period.unwrap_or(Duration::from_secs(self.scrub_days * DAY_SECS));
+        Ok(ScrubSettings { bytes_per_sec: size("engine.scrub_rate", &self.scrub_rate)?, period })
+    }
 }
 
 /// Sizes that suit a test or a small machine: files of a few MiB.
@@ -396,6 +439,8 @@ mod tests {
             large_write = "128K"
             segment_cache = "256K"
             fusion_wait_us = 8
+            scrub_rate = "20M"
+            scrub_days = 7
             [admission]
             throttle = "client-cap"
             bandwidth = "1G"
@@ -417,6 +462,9 @@ mod tests {
         assert_eq!((resolved.memory_bytes, resolved.capacity_bytes, resolved.copies), (GIB, Some(100 * GIB), 2));
         assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);
         assert_eq!(resolved.engine.fusion_wait, Duration::from_micros(8));
+        let week = Duration::from_secs(7 * DAY_SECS);
+        assert_eq!(resolved.engine.scrub, ScrubSettings { bytes_per_sec: 20 * MIB, period: week });
+        assert_eq!(resolved.engine_of(2).unwrap().scrub.bytes_per_sec, 10 * MIB);
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);

@@ -340,6 +340,18 @@ impl Shards {
         Ok(wrong)
     }
 
+    /// See [`Engine::scrub`].
+    ///
+    /// # Errors
+    /// `Internal`: a shard is stopping.
+    pub async fn scrub(&self) -> Result<u64> {
+        let mut lost = self.first.engine.scrub().await;
+        for remote in &self.others {
+            lost += remote.ask(|host| Box::pin(async move { Ok(host.shard()?.engine.scrub().await) })).await?;
+        }
+        Ok(lost)
+    }
+
     /// Ends all of them cleanly, at the same time, whatever comes of one.
     ///
     /// # Errors

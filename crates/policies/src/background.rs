@@ -11,7 +11,7 @@ use base::Instant;
 /// How long what was said of the disks' bandwidth holds: whoever says it does so with every tenth of a second of load.
 const HOLDS: Duration = Duration::from_secs(1);
 /// What is left to background work in any case, as a part of what it would take alone.
-const LEAST_PART: u64 = 16;
+pub(crate) const LEAST_PART: u64 = 16;
 
 /// What foreground work leaves of the disks' bandwidth, and until when that is to be believed.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,4 +10,5 @@ pub mod fusion;
 pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
+pub mod scrub;
 pub mod sharding;

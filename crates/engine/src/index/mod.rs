@@ -41,7 +41,7 @@ use runtime::sync::Event;
 use crate::garbage::Garbage;
 use crate::patience::Patience;
 use crate::transaction::FrozenAt;
-use crate::verified::VerifiedFiles;
+use crate::verified::{Checked, VerifiedFiles};
 
 pub use entry::{Entry, Mapping, Version};
 pub use manifest::{SegmentTables, TableInfo};
@@ -330,6 +330,11 @@ impl Index {
     /// The tables of `segment`, for a checkpoint.
     pub fn tables(&self, segment: SegmentId) -> SegmentTables {
         self.segment(segment).map(|segment| segment.manifest()).unwrap_or_default()
+    }
+
+    /// Proves pages of one of them in every copy: [`Table::check_pages`].
+    pub async fn check_pages(&self, segment: SegmentId, table: &TableInfo, at: u32, count: u32) -> Option<Checked> {
+        table::Table::new(segment, *table).check_pages(&self.0.files, at, count).await
     }
 
     /// Every segment that has anything, by id.

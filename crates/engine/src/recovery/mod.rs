@@ -40,6 +40,7 @@ use crate::index::{Index, IndexOptions, Mapping, SegmentTables};
 use crate::journal::{self, JournalOptions, JournalRecord, Operation, ScanOptions};
 use crate::options::Options;
 use crate::reader::Reader;
+use crate::scrub::Scrub;
 use crate::segment::{Segment, Segments};
 use crate::statistics::{Counters, RecoveryStatistics};
 use crate::transaction::{self, LogOptions, Record, TransactionLog};
@@ -146,6 +147,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         handle: handle.clone(),
         store: store.clone(),
         gc,
+        scrub: Scrub::new(&index, options.scrub),
         admission,
         fullness: Rc::default(),
         factory: DataFileFactory::new(handle, &files, &log, &garbage, data_options),

@@ -47,6 +47,7 @@ impl Coverage {
             ("gc_moved_bytes", statistics.gc.moved_bytes),
             ("gc_removed_files", statistics.gc.removed_files),
             ("gc_stuck_files", statistics.gc.stuck_files),
+            ("scrub_rounds", statistics.scrub.rounds),
             ("flushes", statistics.index_tables.flushes),
             ("merges", statistics.index_tables.merges),
             ("tombstones_dropped", statistics.index_tables.tombstones_dropped),

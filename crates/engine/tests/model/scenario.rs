@@ -7,6 +7,7 @@ use base::limits::SEGMENT_SIZE;
 use base::{KIB, MIB, Prng, SECTOR};
 use engine::Options;
 use policies::gc::GcSettings;
+use policies::scrub::ScrubSettings;
 
 /// What a test is after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +106,10 @@ impl Scenario {
             large_write_bytes: *prng.pick(&[8 * KIB, 16 * KIB, 64 * KIB]),
             fusion_wait: *prng.pick(&[Duration::ZERO, Duration::from_micros(8)]),
             gc: gc(prng),
+            scrub: ScrubSettings {
+                bytes_per_sec: *prng.pick(&[0, 64 * MIB]),
+                period: Duration::from_millis(*prng.pick(&[10, 1_000])),
+            },
             copies: match self {
                 Scenario::BadCopies => 2,
                 _ => prng.between(1, 2) as u8,

@@ -207,10 +207,7 @@ impl Local {
         offset: u64,
         len: usize,
     ) -> io::Result<AlignedBuf> {
-        let file = match &copy.writer {
-            Some(writer) => writer.clone(),
-            None => self.reader(entry, copy).await?,
-        };
+        let file = self.reader_of(entry, copy).await?;
         let mut buffer = file.read_up_to(HEADER + offset, len).await?;
         let missing = buffer.len() < len;
         if missing && entry.state.borrow().sealed.is_some() {
@@ -223,7 +220,11 @@ impl Local {
         Ok(buffer)
     }
 
-    async fn reader(&self, entry: &Entry, copy: &Copy) -> io::Result<File> {
+    /// A copy, open for reads.
+    pub(crate) async fn reader_of(&self, entry: &Entry, copy: &Copy) -> io::Result<File> {
+        if let Some(writer) = &copy.writer {
+            return Ok(writer.clone());
+        }
         let key = (entry.id, copy.directory.id.get());
         if let Some(file) = self.readers.get(key) {
             return Ok(file);

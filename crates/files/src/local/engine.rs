@@ -60,6 +60,11 @@ impl FileEngine for Rc<Local> {
         to_its_end(self, "files: repair copy", async move { local.repair(file, copy, offset, data).await })
     }
 
+    fn check_headers(&self, file: FileId) -> LocalBoxFuture<'static, Result<u64>> {
+        let local = self.clone();
+        to_its_end(self, "files: check headers", async move { local.check_headers(file).await })
+    }
+
     fn seal(&self, file: FileId, length: u64) -> LocalBoxFuture<'_, Result<()>> {
         let local = self.clone();
         to_its_end(self, "files: seal", async move { local.seal_file(file, length).await })

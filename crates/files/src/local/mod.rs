@@ -41,6 +41,7 @@ mod open;
 pub mod plan;
 mod pool;
 mod resync;
+mod scrub;
 mod space;
 mod spares;
 pub mod superblock;

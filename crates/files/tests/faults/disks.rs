@@ -86,6 +86,31 @@ fn a_damaged_header_is_reported_and_its_copy_made_anew() {
 }
 
 #[test]
+fn a_header_that_rots_is_written_anew_before_the_next_start_needs_it() {
+    let mut bench = Bench::new(13, 2);
+    let store = bench.open();
+    let sealed = bench.run(sealed_file(store.clone(), 2, 1));
+    let only = bench.run(sealed_file(store.clone(), 1, 2));
+    let only_disk = usize::from(store.locate(only, 0).starts_with("/1/"));
+    let damage = [(0, bench.file_path(&store, sealed, 0)), (only_disk, bench.file_path(&store, only, only_disk))];
+    for (disk, path) in &damage {
+        bench.disk(*disk).flip_bit(path, 600, 3);
+    }
+    let checking = store.clone();
+    let check =
+        async move { (checking.check_headers(sealed).await.unwrap(), checking.check_headers(only).await.unwrap()) };
+    assert_eq!(bench.run(check), (1, 1));
+    let checking = store.clone();
+    assert_eq!(bench.run(async move { checking.check_headers(sealed).await.unwrap() }), 0, "once is enough");
+    drop(store);
+    bench.restart();
+    let (store, report) = bench.open_with(&[0, 1]).unwrap();
+    assert!(report.damaged.is_empty(), "{report:?}");
+    assert_eq!(store.info(sealed).unwrap().sealed, Some(4 * BLOCK as u64));
+    assert_eq!(bench.run(read_all(store.clone(), only)), blocks(2, 4));
+}
+
+#[test]
 fn a_full_disk_says_so_and_room_comes_back() {
     let bench = Bench::with(14, 1, DiskOptions { capacity: MIB, ..DiskOptions::default() });
     let store = bench.open();

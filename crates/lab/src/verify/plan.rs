@@ -80,6 +80,8 @@ pub struct Shape {
     pub levels: LevelsChange,
     /// Loops of the server, each with a shard of the store.
     pub loops: u8,
+    /// How often all copies of everything are read; never, as long as a run lasts, by default.
+    pub scrub_period: Option<Duration>,
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -174,7 +176,8 @@ impl Plan {
                 }
             })
             .collect();
-        Plan { seed, shape, steps }
+        let scrub_period = *prng.pick(&[None, Some(Duration::from_millis(100)), Some(Duration::from_secs(10))]);
+        Plan { seed, shape: Shape { scrub_period, ..shape }, steps }
     }
 
     /// A plan without accidents: one client that reads or writes 4 KiB `iops` times a second, for so many seconds.
@@ -252,6 +255,7 @@ impl Shape {
             throttle: *prng.pick(&[Throttle::DualBuckets, Throttle::DualBuckets, Throttle::OneBucket]),
             levels: LevelsChange { base_bytes_per_sec: base, burst_bytes_per_sec: burst, ..LevelsChange::default() },
             loops: *prng.pick(&[1, 1, 1, 2, 4]),
+            scrub_period: None,
         }
     }
 

@@ -50,6 +50,8 @@ const REFUSED_MAX: u32 = 12;
 const QUIET: Duration = Duration::from_secs(10);
 /// Journal files that the engine may have.
 const JOURNAL_FILES: usize = 4;
+/// How fast copies are read to see whether they are right: a world holds a few MiB.
+const SCRUB_BYTES_PER_SEC: u64 = 64 * base::MIB;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -152,6 +154,8 @@ impl Run {
                 memtable_bytes: Some(shape.memtable_bytes),
                 transaction_file_bytes: Some(shape.transaction_file_bytes),
                 large_write: Size::Bytes(shape.large_write_bytes),
+                scrub_rate: Size::Bytes(SCRUB_BYTES_PER_SEC),
+                scrub_period: shape.scrub_period,
                 ..EngineSettings::default()
             },
             ..Settings::default()

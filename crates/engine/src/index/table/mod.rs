@@ -21,6 +21,7 @@ use super::TableInfo;
 use super::entry::{Entry, Version};
 use super::page_cache::{Page, PageCache, read_page};
 use crate::garbage::Garbage;
+use crate::verified::{Checked, FileRange, VerifiedFiles};
 use page::{INNER_CHILDREN, LEAF_ENTRIES, PageKind, PagePlace, SUMMARY_FILES};
 
 /// Most levels of inner pages: 1,016 to the fourth leaves are more than 32-bit page numbers reach.
@@ -55,6 +56,17 @@ impl Layout {
     /// The footer's page.
     pub fn footer(&self) -> u32 {
         self.summary + self.summary_pages
+    }
+
+    /// What a page holds.
+    pub fn kind(&self, page: u32) -> PageKind {
+        let leaves = if self.levels == 0 { self.summary } else { self.inner[0].0 };
+        match page {
+            page if page < leaves => PageKind::Leaf,
+            page if page < self.summary => PageKind::Inner,
+            page if page < self.footer() => PageKind::Summary,
+            _ => PageKind::Footer,
+        }
     }
 
     /// Pages of the whole table.
@@ -210,6 +222,19 @@ impl Table {
             files.extend(page::summary_files(&page));
         }
         Ok(files)
+    }
+
+    /// Proves up to `count` pages from `at` on in every copy; `None` if there are no more.
+    pub async fn check_pages(&self, files: &VerifiedFiles, at: u32, count: u32) -> Option<Checked> {
+        let end = (at + count).min(self.layout.pages());
+        let place = |number: usize| self.place(at + number as u32, self.layout.kind(at + number as u32));
+        let range = FileRange {
+            file: self.info.file,
+            offset: u64::from(at) * page::PAGE as u64,
+            len: end.checked_sub(at).filter(|pages| *pages > 0)? as usize * page::PAGE,
+        };
+        let is_intact = |number: usize, bytes: &[u8]| page::is_intact(bytes, &place(number));
+        Some(files.check(range, |number| place(number).to_string(), is_intact).await)
     }
 
     /// Reads the footer and compares it with what the transaction log says. For inspection.

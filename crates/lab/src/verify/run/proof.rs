@@ -33,10 +33,11 @@ impl Run {
             return;
         }
         self.read_everything();
+        let scrubbed = self.scrub();
         if self.is_over() || !self.stop() {
             return;
         }
-        self.inspect();
+        self.inspect(&scrubbed);
         if self.is_over() {
             return;
         }
@@ -164,8 +165,28 @@ impl Run {
         });
     }
 
-    /// Looks at the stopped store from outside.
-    pub(super) fn inspect(&self) {
+    /// Reads all copies of everything. Gives the directories in which nothing is wrong any more.
+    fn scrub(&self) -> Vec<PathBuf> {
+        let Some(Running { handle, .. }) = self.share.borrow().store.clone() else { return Vec::new() };
+        let scrubbing = match &self.state.borrow().server {
+            Server::Up(node) => node.scrub(),
+            _ => return Vec::new(),
+        };
+        let outcome = self.world.block_on(&handle, scrubbing);
+        if self.promise() == Promise::NeverWrong {
+            return Vec::new();
+        }
+        match outcome {
+            Ok(0) => {}
+            Ok(lost) => self.share.borrow_mut().fail(format!("scrubbing finds {lost} blocks in no copy")),
+            Err(error) => self.share.borrow_mut().fail(format!("the store cannot be scrubbed: {error}")),
+        }
+        let healthy = self.directories().into_iter().filter(|directory| directory.state == "healthy");
+        healthy.map(|directory| PathBuf::from(directory.path)).collect()
+    }
+
+    /// Looks at the stopped store from outside. In the directories that were `scrubbed` everything is right.
+    pub(super) fn inspect(&self, scrubbed: &[PathBuf]) {
         let handle = self.world.restart(self.server);
         let (inside, directories) = (handle.clone(), self.settings.directories.clone());
         let inspecting = async move { node::inspect::inspect(&inside, &directories, |_, _| ()).await };
@@ -180,7 +201,16 @@ impl Run {
             (Ok(report), _) if !report.refusals.is_empty() => {
                 shared.fail(format!("the stopped store would not start: {:?}", report.refusals));
             }
-            _ => {}
+            (Ok(report), _) => {
+                let was_read = |path: &Path| named(path, "data-").or_else(|| named(path, "table-")).is_some();
+                let is_scrubbed = |path: &Path| scrubbed.iter().any(|one| path.starts_with(one.join("files")));
+                // A name whose header was damaged at a start is no copy any more; it goes with the file.
+                let mut damage = report.damage.iter().filter(|damage| !damage.what.contains("header"));
+                let left = damage.find(|damage| was_read(damage.path.as_ref()) && is_scrubbed(damage.path.as_ref()));
+                if let Some(left) = left {
+                    shared.fail(format!("damage is left after everything was scrubbed: {left:?}"));
+                }
+            }
         }
     }
 

@@ -140,6 +140,6 @@ fn a_damaged_store_is_noticed() {
             run.disks[0].corrupt(&path, 4096..len);
         }
     }
-    run.inspect();
+    run.inspect(&[]);
     assert!(violation(&run).contains("damaged"));
 }
