@@ -213,8 +213,6 @@ impl Scrub {
         });
         let spare = self.0.spare.get().at(self.0.handle.now());
         self.0.handle.sleep(self.0.settings.time_for(checked.read_bytes, spare)).await;
-        // A bad disk has many bad blocks, and repairs in flight are bounded.
-        self.0.index.files().repairs_done().await;
     }
 
     fn count(&self, change: impl FnOnce(&mut ScrubStatistics)) {

@@ -268,6 +268,8 @@ impl VerifiedFiles {
                 tracing::error!("lost: {error}");
                 checked.lost += 1;
             }
+            // A bad disk has many bad blocks, and repairs in flight are bounded.
+            self.repairs_done().await;
         }
         checked
     }
@@ -288,7 +290,7 @@ impl VerifiedFiles {
     }
 
     /// Completes when no repair is in flight.
-    pub async fn repairs_done(&self) {
+    async fn repairs_done(&self) {
         loop {
             let repaired = self.0.repaired.wait();
             if self.0.counters.repairs_in_flight.get() == 0 {

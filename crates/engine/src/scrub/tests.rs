@@ -67,11 +67,12 @@ fn what_one_copy_has_wrong_is_repaired_before_anybody_reads_it() {
     let (world, handle, memory, engine) = at_rest(2);
     let mut damaged = 0;
     for (file, len) in files(&engine, FileKind::Data).into_iter().chain(files(&engine, FileKind::Table)) {
-        let at = (len - BLOCK).min(40 * KIB);
-        memory.corrupt(file, 1, at..at + 1);
-        damaged += 1;
+        // More blocks of it than can be repaired at a time.
+        let last = (len / BLOCK).min(64);
+        memory.corrupt(file, 1, 0..last * BLOCK);
+        damaged += last;
     }
-    assert!(damaged >= 3, "data of both kinds of writes, and a table");
+    assert!(damaged >= 100, "data of both kinds of writes, and tables: {damaged} blocks");
     assert_eq!(round(&world, &handle, &engine), 0);
     let (verify, scrub) = (engine.statistics().verify, engine.statistics().scrub);
     assert_eq!((verify.mismatches, verify.repaired, verify.lost), (damaged, damaged, 0));

@@ -166,7 +166,7 @@ impl Run {
     }
 
     /// Reads all copies of everything. Gives the directories in which nothing is wrong any more.
-    fn scrub(&self) -> Vec<PathBuf> {
+    pub(super) fn scrub(&self) -> Vec<PathBuf> {
         let Some(Running { handle, .. }) = self.share.borrow().store.clone() else { return Vec::new() };
         let scrubbing = match &self.state.borrow().server {
             Server::Up(node) => node.scrub(),
