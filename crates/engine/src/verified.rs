@@ -74,7 +74,7 @@ impl VerifyStatistics {
 /// What [`VerifiedFiles::check`] saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Checked {
-    /// Bytes read, all copies counted.
+    /// Bytes that were read or tried to be, all copies counted.
     pub read_bytes: u64,
     /// Blocks that no copy has right.
     pub lost: u64,
@@ -249,14 +249,14 @@ impl VerifiedFiles {
         for copy in 0..copies {
             match self.0.store.read_copy(file, copy, offset, len).await {
                 Ok(bytes) => {
-                    checked.read_bytes += len as u64;
                     seen = true;
                     let bad = bytes.chunks(block).enumerate().filter(|(number, bytes)| !is_good(*number, bytes));
                     suspects.extend(bad.map(|(number, _)| number));
                 }
-                Err(error) if error.kind == ErrorKind::NotFound => {}
+                Err(error) if error.kind == ErrorKind::NotFound => continue,
                 Err(_) => suspects.extend(0..len / block),
             }
+            checked.read_bytes += len as u64;
         }
         if !seen {
             suspects.extend(0..len / block);
@@ -265,8 +265,11 @@ impl VerifiedFiles {
             let place = FileRange { file, offset: offset + (number * block) as u64, len: block };
             let recovered = self.recover(place, &what(number), |bytes| is_good(number, bytes)).await;
             if let Err(error) = recovered {
-                tracing::error!("lost: {error}");
                 checked.lost += 1;
+                let lost = self.0.counters.lost.get();
+                if lost.is_power_of_two() {
+                    tracing::error!(lost, "{error}; levee inspect, while the store is stopped, names all that is lost");
+                }
             }
             // A bad disk has many bad blocks, and repairs in flight are bounded.
             self.repairs_done().await;
