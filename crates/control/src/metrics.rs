@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use files::FileKind;
 
-use crate::observe::{Distribution, FIRST_POWER, Metric, RequestCounters, Snapshot};
+use crate::observe::{Distribution, FIRST_POWER, Metric, RequestCounters, Scrubbing, Snapshot};
 
 /// Every kind of file, with its name in metrics.
 const KINDS: [(FileKind, &str); 5] = [
@@ -21,6 +21,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     page.store(snapshot);
     page.traffic(snapshot);
     page.disks(snapshot);
+    page.scrub(&snapshot.scrub);
     page.others(&snapshot.metrics);
     page.0
 }
@@ -41,6 +42,23 @@ impl Page {
             ("memory_limit_bytes", "The bound of the store's memory.", snapshot.memory_bytes_max as f64),
         ] {
             self.family(name, "gauge", help);
+            self.sample(name, &[], value);
+        }
+    }
+
+    fn scrub(&mut self, scrub: &Scrubbing) {
+        for (name, kind, help, value) in [
+            ("damaged_copies_total", "counter", "Copies of blocks that held wrong bytes.", scrub.damaged_copies),
+            ("repaired_copies_total", "counter", "Those that were repaired.", scrub.repaired_copies),
+            ("scrubbed_bytes_total", "counter", "Bytes that scrubbing read.", scrub.read_bytes),
+            ("scrub_rounds_total", "counter", "Rounds of scrubbing that came through.", scrub.rounds),
+            ("scrub_late_rounds_total", "counter", "Those that took too long.", scrub.late_rounds),
+            ("scrub_lost_blocks_total", "counter", "Blocks that scrubbing found in no copy.", scrub.lost_blocks),
+            ("scrub_running", "gauge", "Rounds of scrubbing that are under way.", scrub.running),
+            ("scrub_segments", "gauge", "Segments of the present round, or the last one.", scrub.segments),
+            ("scrub_segments_done", "gauge", "Those of them that are done.", scrub.segments_done),
+        ] {
+            self.family(name, kind, help);
             self.sample(name, &[], value);
         }
     }

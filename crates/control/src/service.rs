@@ -116,6 +116,8 @@ pub enum Request {
     Explain(String),
     /// The state of everything: [`Reply::Snapshot`].
     Observe,
+    /// Looks whether everything is still as it was written, from now on: [`Reply::Snapshot`].
+    Scrub,
     /// Whether the loop turns: [`Reply::Healthy`].
     Health,
 }
@@ -265,6 +267,10 @@ impl Manager {
             }
             Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
             Request::Health => Ok(Reply::Healthy),
+            Request::Scrub => {
+                self.begin_scrub().await?;
+                self.observe().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot)))
+            }
             Request::Observe => self.observe().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
         }
     }
@@ -434,6 +440,11 @@ impl Manager {
             }
         };
         self.0.handle.spawn(Class::Background, "finish deletion", retries).detach();
+    }
+
+    async fn begin_scrub(&self) -> Result<()> {
+        let owner = self.0.owner.borrow().clone().ok_or_else(starting_or_stopping)?;
+        owner.begin_scrub().await
     }
 
     /// The state of everything.

@@ -1,6 +1,7 @@
 //! The control API as a client meets it: the real thread and real sockets, the real manager over files in memory.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::rc::Rc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Histogram, Instant, Result, SegmentId, VolumeId};
 use control::Manager;
 use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
-use control::observe::{Explained, Observer, Quantiles, Snapshot};
+use control::observe::{Explained, Observer, Quantiles, Scrubbing, Snapshot};
 use control::service::{self, Call, Request};
 use files::Redundancy;
 use files::memory::{Memory, MemoryOptions};
@@ -18,10 +19,18 @@ use runtime::sim::{NodeOptions, World};
 use serde_json::{Value, json};
 use wire::{LocalBoxFuture, VolumeOwner, VolumeUser};
 
-struct Others;
+#[derive(Default)]
+struct Others {
+    scrubs: Cell<u64>,
+}
 
 impl VolumeOwner for Others {
     fn set_levels(&self, _volume: &wire::VolumeDescriptor) {}
+
+    fn begin_scrub(&self) -> LocalBoxFuture<'_, Result<()>> {
+        self.scrubs.set(self.scrubs.get() + 1);
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     fn drop_volume(&self, _volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
@@ -42,7 +51,9 @@ impl VolumeUser for Others {
 impl Observer for Others {
     fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
         Box::pin(async {
-            Snapshot { store: "00ff".into(), incarnation: 1, memory_bytes_max: 512 << 20, ..Snapshot::default() }
+            let scrub = Scrubbing { running: self.scrubs.get(), read_bytes: 4096, ..Scrubbing::default() };
+            let store = "00ff".into();
+            Snapshot { store, incarnation: 1, memory_bytes_max: 512 << 20, scrub, ..Snapshot::default() }
         })
     }
 
@@ -76,7 +87,8 @@ fn answer(mailbox: async_channel::Receiver<Call>) {
     let options = service::Options { redundancy: Redundancy::Copies(1), accept_data_loss: false };
     let inside = handle.clone();
     let manager = world.block_on(&handle, async move { Manager::open(&inside, &store, options).await }).unwrap();
-    let _connection = manager.connect(Rc::new(Others), Rc::new(Others), Some(Rc::new(Others)));
+    let others = Rc::new(Others::default());
+    let _connection = manager.connect(others.clone(), others.clone(), Some(others));
     while let Ok(call) = mailbox.recv_blocking() {
         let manager = manager.clone();
         let reply = world.block_on(&handle, async move { manager.handle(call.request).await });
@@ -127,6 +139,12 @@ impl Api {
         let request =
             self.agent.post(self.url("/v1/volumes")).header("authorization", format!("Bearer {}", self.token));
         let mut response = request.header("content-type", "application/json").send(body).unwrap();
+        (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
+    }
+
+    fn post_to(&self, path: &str, token: &str) -> (u16, Value) {
+        let request = self.agent.post(self.url(path)).header("authorization", format!("Bearer {token}"));
+        let mut response = request.send_empty().unwrap();
         (response.status().as_u16(), json_of(&response.body_mut().read_to_string().unwrap()))
     }
 
@@ -272,6 +290,18 @@ fn status_metrics_and_health() {
     let (status, page) = api.get("/metrics");
     assert!(status == 200 && page.as_str().unwrap().contains("\nlevee_volumes 1\n"), "{page}");
     assert_eq!(api.get("/healthz"), (200, json!("ok\n")));
+}
+
+#[test]
+fn scrubbing_is_begun_by_who_may_and_seen_by_everybody() {
+    let api = start();
+    let (status, idle) = api.get("/v1/scrub");
+    assert_eq!((status, &idle["is_running"], &idle["read_bytes"]), (200, &json!(false), &json!(4096)));
+    assert_eq!(api.post_to("/v1/scrub", "wrong").0, 401);
+    assert_eq!(api.get("/v1/scrub").1, idle);
+    let (status, begun) = api.post_to("/v1/scrub", &api.token.clone());
+    assert_eq!((status, &begun["is_running"]), (202, &json!(true)));
+    assert_eq!(api.get("/v1/scrub").1, begun);
 }
 
 #[test]

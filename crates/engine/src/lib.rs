@@ -204,6 +204,11 @@ impl Engine {
         self.0.scrub.round().await
     }
 
+    /// Begins such a round, unless one is under way; [`Engine::statistics`] says how far it is.
+    pub fn begin_scrub(&self) {
+        self.0.scrub.begin();
+    }
+
     /// Compares the accounts of space with a full scan of the index and the files, and says what does not add up. What
     /// goes on meanwhile may show up, too: only what is found twice in a row is wrong.
     ///

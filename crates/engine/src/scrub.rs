@@ -16,7 +16,7 @@
 //! **What it leaves alone.** Journals and transaction files: they live for minutes, and a start reads all their copies.
 //! Bytes that no index names: nobody can miss them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::{BLOCK, FileId, Instant, KIB, Result, SegmentId};
@@ -49,18 +49,21 @@ pub struct ScrubStatistics {
     pub segments: u64,
     /// Those of them that are done.
     pub segments_done: u64,
+    /// Rounds that are under way.
+    pub running: u64,
 }
 
 impl ScrubStatistics {
     /// Adds what another engine did.
     pub(crate) fn merge(&mut self, other: &ScrubStatistics) {
-        let ScrubStatistics { rounds, late_rounds, read_bytes, lost, segments, segments_done } = other;
+        let ScrubStatistics { rounds, late_rounds, read_bytes, lost, segments, segments_done, running } = other;
         self.rounds += rounds;
         self.late_rounds += late_rounds;
         self.read_bytes += read_bytes;
         self.lost += lost;
         self.segments += segments;
         self.segments_done += segments_done;
+        self.running += running;
     }
 }
 
@@ -76,6 +79,8 @@ struct Inner {
     settings: ScrubSettings,
     statistics: Cell<ScrubStatistics>,
     spare: Cell<Spare>,
+    /// The round that somebody asked for last.
+    asked_for: RefCell<Option<Task<()>>>,
 }
 
 impl Scrub {
@@ -90,6 +95,7 @@ impl Scrub {
             settings,
             statistics: Cell::default(),
             spare: Cell::default(),
+            asked_for: RefCell::default(),
         }))
     }
 
@@ -105,6 +111,23 @@ impl Scrub {
         Some(self.0.handle.spawn(Class::Background, "scrub", async move { this.run(first).await }))
     }
 
+    /// Begins a round now, unless one is under way.
+    pub fn begin(&self) {
+        if self.statistics().running > 0 {
+            return;
+        }
+        let (this, running) = (self.clone(), Running::begin(self));
+        let round = async move {
+            this.round_of(running).await;
+        };
+        *self.0.asked_for.borrow_mut() = Some(self.0.handle.spawn(Class::Background, "scrub", round));
+    }
+
+    /// Ends the round that somebody asked for.
+    pub fn end(&self) {
+        drop(self.0.asked_for.take());
+    }
+
     /// Counters since the start.
     pub fn statistics(&self) -> ScrubStatistics {
         self.0.statistics.get()
@@ -115,15 +138,11 @@ impl Scrub {
         loop {
             self.0.handle.sleep_until(next).await;
             let began = self.0.handle.now();
-            let lost = self.round().await;
+            self.round().await;
             let (next_round, is_late) = self.0.settings.next_round_at(began, self.0.handle.now());
             next = next_round;
-            self.count(|statistics| {
-                statistics.rounds += 1;
-                statistics.late_rounds += u64::from(is_late);
-            });
-            tracing::info!(lost, read_bytes = self.statistics().read_bytes, "a round of scrubbing is over");
             if is_late {
+                self.count(|statistics| statistics.late_rounds += 1);
                 let period = self.0.settings.period;
                 tracing::warn!("a round of scrubbing took longer than {period:?}: engine.scrub_rate is too low for it");
             }
@@ -132,7 +151,11 @@ impl Scrub {
 
     /// Looks at everything once. Says how many blocks and pages no copy has right.
     pub(crate) async fn round(&self) -> u64 {
-        let before = self.statistics().lost;
+        self.round_of(Running::begin(self)).await
+    }
+
+    async fn round_of(&self, _running: Running) -> u64 {
+        let ScrubStatistics { lost: before, .. } = self.statistics();
         let mut segments = self.0.index.segments();
         let first = self.0.handle.random_u64() % (segments.len() as u64).max(1);
         segments.rotate_left(first as usize);
@@ -145,7 +168,10 @@ impl Scrub {
             }
             self.count(|statistics| statistics.segments_done += 1);
         }
-        self.statistics().lost - before
+        self.count(|statistics| statistics.rounds += 1);
+        let ScrubStatistics { lost, read_bytes, .. } = self.statistics();
+        tracing::info!(lost = lost - before, read_bytes, "a round of scrubbing is over");
+        lost - before
     }
 
     /// Every page of the tables that the segment has now.
@@ -219,6 +245,22 @@ impl Scrub {
         let mut statistics = self.0.statistics.get();
         change(&mut statistics);
         self.0.statistics.set(statistics);
+    }
+}
+
+/// A round under way, until it is dropped.
+struct Running(Scrub);
+
+impl Running {
+    fn begin(scrub: &Scrub) -> Self {
+        scrub.count(|statistics| statistics.running += 1);
+        Running(scrub.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.count(|statistics| statistics.running -= 1);
     }
 }
 

@@ -109,6 +109,7 @@ impl Core {
         let outcome = self.wind_down().await;
         self.stage.set(Stage::Closed);
         self.maintenance.borrow_mut().clear();
+        self.scrub.end();
         for event in [&self.dirtied, &self.dumped, &self.checkpoint_wanted, self.admission.wanted()] {
             event.notify();
         }

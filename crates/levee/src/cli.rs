@@ -29,12 +29,26 @@ pub enum Command {
     /// Create, list, show, change and delete volumes of a running store, and say why one waits.
     #[command(subcommand)]
     Volume(Volume),
+    /// Have a running store read every copy of all that it stores, and repair what can be repaired. It does so by itself
+    /// every 15 days. Waits until that is done; exits 1 if anything is in no copy any more.
+    Scrub(Scrub),
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
     /// Changes nothing. Exits 1 if anything is damaged.
     Inspect(Inspect),
     /// Test this very build in a simulated world.
     #[command(subcommand)]
     Lab(Lab),
+}
+
+/// `levee scrub`.
+#[derive(Args)]
+pub struct Scrub {
+    /// Do not wait until it is done.
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Where the store is.
+    #[command(flatten)]
+    pub api: Api,
 }
 
 /// `levee lab`.

@@ -1,9 +1,10 @@
 //! `levee`: an elastic block store, its command line.
 //!
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
-//! ([`client`]), [`explain`] says in sentences why a volume waits, [`inspect`] looks at a store that does not run,
-//! [`verify`] tests this build in simulated worlds. What is printed goes to standard output, as text or with `--json` as
-//! one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! ([`client`]), [`scrub`] has it read all that it stores, [`explain`] says in sentences why a volume waits, [`inspect`]
+//! looks at a store that does not run, [`verify`] tests this build in simulated worlds. What is printed goes to standard
+//! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
+//! failed, 2 wrong usage.
 
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
@@ -13,6 +14,7 @@ mod console;
 mod experiments;
 mod explain;
 mod inspect;
+mod scrub;
 mod up;
 mod verify;
 mod volume;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(options) => up::run(options),
         Command::Volume(command) => volume::run(command),
+        Command::Scrub(options) => scrub::run(options),
         Command::Inspect(options) => inspect::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),

@@ -5,7 +5,7 @@ use std::rc::Weak;
 use agent::{Agent, OperationStatistics, VolumeStatistics};
 use base::{Histogram, Instant, VolumeId};
 use control::observe::{
-    Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
+    Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Scrubbing, Snapshot, VolumeCounters,
 };
 use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Waits};
 use runtime::Handle;
@@ -86,6 +86,7 @@ impl NodeObserver {
             space,
             memory_bytes: agent.payload_bytes + engine.dirty_bytes + index.memtable_bytes + index.pages.bytes,
             memory_bytes_max: self.memory_bytes_max,
+            scrub: scrubbing(&engine),
             metrics: vec![
                 queue_depth("server", server.in_flight),
                 queue_depth("disk", looped.operations_in_flight as u64),
@@ -106,15 +107,7 @@ impl NodeObserver {
                 event("dumped_blocks_total", "Blocks that dumps wrote.", engine.dumped_blocks),
                 event("large_writes_total", "Writes past the journal.", engine.large_writes),
                 event("checkpoints_total", "Checkpoints of the transaction log.", engine.checkpoints),
-                event("damaged_copies_total", "Copies of blocks that held wrong bytes.", engine.verify.mismatches),
-                event("repaired_copies_total", "Copies of blocks that were repaired.", engine.verify.repaired),
                 event("lost_reads_total", "Reads of blocks that no copy has right.", engine.verify.lost),
-                event("scrubbed_bytes_total", "Bytes that scrubbing read.", engine.scrub.read_bytes),
-                event("scrub_rounds_total", "Rounds of scrubbing that came through.", engine.scrub.rounds),
-                event("scrub_late_rounds_total", "Those that took too long.", engine.scrub.late_rounds),
-                event("scrub_lost_total", "Blocks that scrubbing found in no copy.", engine.scrub.lost),
-                Metric::plain("scrub_segments", "Segments of the round of scrubbing.", engine.scrub.segments as f64),
-                Metric::plain("scrub_segments_done", "Those that are done.", engine.scrub.segments_done as f64),
                 event("memory_waits_total", "Writes that waited for memory.", engine.memory_waits),
                 event("loop_turns_total", "Turns of the event loop.", looped.turns),
                 event("loop_sleeps_total", "Turns that ended asleep.", looped.sleeps),
@@ -132,6 +125,21 @@ impl NodeObserver {
             snapshot.metrics.extend(throttled(name, &waits));
         }
         snapshot
+    }
+}
+
+fn scrubbing(engine: &engine::Statistics) -> Scrubbing {
+    let (verify, scrub) = (&engine.verify, &engine.scrub);
+    Scrubbing {
+        running: scrub.running,
+        rounds: scrub.rounds,
+        late_rounds: scrub.late_rounds,
+        segments: scrub.segments,
+        segments_done: scrub.segments_done,
+        read_bytes: scrub.read_bytes,
+        lost_blocks: scrub.lost,
+        damaged_copies: verify.mismatches,
+        repaired_copies: verify.repaired,
     }
 }
 

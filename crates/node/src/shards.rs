@@ -384,6 +384,19 @@ impl VolumeOwner for Shards {
         })
     }
 
+    fn begin_scrub(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.first.server.begin_scrub().await?;
+            for remote in &self.others {
+                let begin = |host: Rc<Host>| -> LocalBoxFuture<'static, Result<()>> {
+                    Box::pin(async move { host.shard()?.server.begin_scrub().await })
+                };
+                remote.ask(begin).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn set_levels(&self, volume: &VolumeDescriptor) {
         // They are in the tokens that all share.
         self.first.server.set_levels(volume);

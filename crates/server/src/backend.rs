@@ -37,6 +37,9 @@ pub trait Backend: 'static {
 
     /// See [`engine::Engine::set_spare_bandwidth`].
     fn set_spare_bandwidth(&self, _bytes_per_sec: u64) {}
+
+    /// See [`engine::Engine::begin_scrub`]. What has no copies has none to look at.
+    fn begin_scrub(&self) {}
 }
 
 impl Backend for engine::Engine {
@@ -81,5 +84,9 @@ impl Backend for engine::Engine {
 
     fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
         self.set_spare_bandwidth(bytes_per_sec);
+    }
+
+    fn begin_scrub(&self) {
+        self.begin_scrub();
     }
 }

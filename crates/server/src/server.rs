@@ -311,6 +311,11 @@ impl<B: Backend> BlockService for Server<B> {
 }
 
 impl<B: Backend> VolumeOwner for Server<B> {
+    fn begin_scrub(&self) -> LocalBoxFuture<'_, Result<()>> {
+        self.backend.begin_scrub();
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.sessions.close_volume(volume).await;

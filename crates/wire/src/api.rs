@@ -116,6 +116,30 @@ pub struct SetLevels {
     pub credit_percent: Option<u32>,
 }
 
+/// `GET /v1/scrub`, and `POST`, which begins a round unless one is under way: what reads and scrubbing found since the
+/// store started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Scrub {
+    /// Whether a round is under way.
+    pub is_running: bool,
+    /// Rounds that came through; of several loops each counts its own.
+    pub rounds: u64,
+    /// Rounds that took longer than they should.
+    pub late_rounds: u64,
+    /// Segments of the present round, or the last one.
+    pub segments: u64,
+    /// Those of them that are done.
+    pub segments_done: u64,
+    /// Bytes that rounds have read, all copies counted.
+    pub read_bytes: u64,
+    /// Blocks that rounds found in no copy; each time counted.
+    pub lost_blocks: u64,
+    /// Copies of blocks that were wrong.
+    pub damaged_copies: u64,
+    /// Those that were repaired.
+    pub repaired_copies: u64,
+}
+
 /// `GET /v1/volumes/{name}/explain`: why its I/O waits or waited, since the store started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Explanation {

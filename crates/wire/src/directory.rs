@@ -99,6 +99,12 @@ pub trait VolumeOwner {
     /// `Io`.
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>>;
 
+    /// Begins to read every copy of everything, to see whether it is still right, unless that is under way.
+    ///
+    /// # Errors
+    /// `Internal`: it is going away.
+    fn begin_scrub(&self) -> LocalBoxFuture<'_, Result<()>>;
+
     /// Says whose a volume is now, and what it was promised: holds from the next request on.
     fn set_levels(&self, volume: &VolumeDescriptor);
 }

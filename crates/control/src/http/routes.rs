@@ -28,10 +28,11 @@ use crate::table::VolumeState;
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// Every path with its methods.
-pub const ROUTES: [(&str, &[&str]); 7] = [
+pub const ROUTES: [(&str, &[&str]); 8] = [
     ("/v1/volumes", &["get", "post"]),
     ("/v1/volumes/{name}", &["get", "patch", "delete"]),
     ("/v1/volumes/{name}/explain", &["get"]),
+    ("/v1/scrub", &["get", "post"]),
     ("/v1/status", &["get"]),
     ("/v1/openapi.json", &["get"]),
     ("/metrics", &["get"]),
@@ -111,6 +112,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/volumes", only(get(list_volumes).post(create_volume)))
         .route("/v1/volumes/{name}", only(get(show_volume).patch(change_volume).delete(delete_volume)))
         .route("/v1/volumes/{name}/explain", only(get(explain_volume)))
+        .route("/v1/scrub", only(get(scrub).post(begin_scrub)))
         .route("/v1/status", only(get(status)))
         .route("/v1/openapi.json", only(get(openapi)))
         .route("/metrics", only(get(prometheus)))
@@ -189,6 +191,30 @@ async fn read(body: Body) -> Answer<Bytes> {
 
 async fn status(State(api): State<Arc<Api>>) -> Answer<Json<api::Status>> {
     api.snapshot().await.map(|snapshot| Json(api.status(&snapshot)))
+}
+
+async fn scrub(State(api): State<Arc<Api>>) -> Answer<Json<api::Scrub>> {
+    api.snapshot().await.map(|snapshot| Json(scrub_of(&snapshot)))
+}
+
+async fn begin_scrub(State(api): State<Arc<Api>>) -> Answer<Response> {
+    let Reply::Snapshot(snapshot) = api.ask(Request::Scrub).await? else { return Err(mixed_up()) };
+    Ok((StatusCode::ACCEPTED, Json(scrub_of(&snapshot))).into_response())
+}
+
+fn scrub_of(snapshot: &Snapshot) -> api::Scrub {
+    let scrub = &snapshot.scrub;
+    api::Scrub {
+        is_running: scrub.running > 0,
+        rounds: scrub.rounds,
+        late_rounds: scrub.late_rounds,
+        segments: scrub.segments,
+        segments_done: scrub.segments_done,
+        read_bytes: scrub.read_bytes,
+        lost_blocks: scrub.lost_blocks,
+        damaged_copies: scrub.damaged_copies,
+        repaired_copies: scrub.repaired_copies,
+    }
 }
 
 async fn openapi() -> impl IntoResponse {

@@ -34,6 +34,10 @@ impl VolumeOwner for Connected {
         self.others.levels.borrow_mut().push((volume.name.clone(), volume.levels));
     }
 
+    fn begin_scrub(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.handle.sleep(Duration::from_micros(200)).await;

@@ -1,0 +1,75 @@
+//! `levee scrub`: a round of scrubbing now, and what it found.
+
+#![allow(clippy::disallowed_methods, reason = "the clock outside of the simulated worlds")]
+
+use std::time::Duration;
+
+use base::units::format_size;
+use base::{Error, Result};
+use ureq::http::Method;
+use wire::api;
+
+use crate::cli::Scrub;
+use crate::client::Client;
+use crate::console;
+
+const PATH: &str = "/v1/scrub";
+/// Between two looks at how far it is.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Has a round begun, and waits for its end.
+///
+/// # Errors
+/// What the store answers, and `Corrupt` if something is in no copy any more.
+pub fn run(options: Scrub) -> Result<()> {
+    let client = Client::new(&options.api)?;
+    let before: api::Scrub = client.change(Method::POST, PATH, "")?;
+    let mut now = before;
+    while now.is_running && !options.no_wait {
+        std::thread::sleep(PAUSE);
+        now = client.get(PATH)?;
+    }
+    match options.api.json {
+        true => console::print_json(&now)?,
+        false => console::print(&said(&before, &now)),
+    }
+    match now.lost_blocks - before.lost_blocks {
+        0 => Ok(()),
+        lost => Err(Error::corrupt(format!(
+            "{lost} blocks are in no copy any more: stop the store, and levee inspect names them with their volumes"
+        ))),
+    }
+}
+
+/// What happened between two looks.
+fn said(before: &api::Scrub, now: &api::Scrub) -> String {
+    if now.is_running {
+        let (done, all) = (now.segments_done, now.segments);
+        return format!(
+            "A round is under way: {done} of {all} segments are done. Look again: levee scrub, or GET {PATH}"
+        );
+    }
+    let read = format_size(now.read_bytes - before.read_bytes);
+    let (damaged, repaired) =
+        (now.damaged_copies - before.damaged_copies, now.repaired_copies - before.repaired_copies);
+    format!(
+        "{read} were read, all copies counted: {damaged} blocks were wrong in a copy, and {repaired} were repaired."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_what_came_meanwhile() {
+        let before = api::Scrub { read_bytes: 1 << 20, damaged_copies: 2, repaired_copies: 2, ..api::Scrub::default() };
+        let now = api::Scrub { read_bytes: 3 << 20, damaged_copies: 5, repaired_copies: 4, ..before };
+        assert_eq!(
+            said(&before, &now),
+            "2 MiB were read, all copies counted: 3 blocks were wrong in a copy, and 2 were repaired."
+        );
+        let running = api::Scrub { is_running: true, segments: 4, segments_done: 1, ..before };
+        assert!(said(&before, &running).starts_with("A round is under way: 1 of 4 segments are done."));
+    }
+}
