@@ -15,7 +15,7 @@ use crate::verify::{FaultKind, Plan, run};
 const START_STRIDE: u64 = 1_000_000;
 
 /// Seeds after which a hunt is given up, where nobody says otherwise.
-pub const SEEDS_MAX: u64 = 5_000;
+pub const SEEDS_MAX: u64 = 20_000;
 
 /// What came of a hunt.
 #[derive(Clone, Debug)]

@@ -165,18 +165,18 @@ impl Run {
         });
     }
 
-    /// Reads all copies of everything. Gives the directories in which nothing is wrong any more.
+    /// Where a disk may have damaged something, reads all copies of everything. Gives the directories in which nothing is
+    /// wrong any more. Elsewhere nothing is wrong, and scrubbing would hide that something is.
     pub(super) fn scrub(&self) -> Vec<PathBuf> {
+        if self.promise() != Promise::NothingLost {
+            return Vec::new();
+        }
         let Some(Running { handle, .. }) = self.share.borrow().store.clone() else { return Vec::new() };
         let scrubbing = match &self.state.borrow().server {
             Server::Up(node) => node.scrub(),
             _ => return Vec::new(),
         };
-        let outcome = self.world.block_on(&handle, scrubbing);
-        if self.promise() == Promise::NeverWrong {
-            return Vec::new();
-        }
-        match outcome {
+        match self.world.block_on(&handle, scrubbing) {
             Ok(0) => {}
             Ok(lost) => self.share.borrow_mut().fail(format!("scrubbing finds {lost} blocks in no copy")),
             Err(error) => self.share.borrow_mut().fail(format!("the store cannot be scrubbed: {error}")),
