@@ -3,8 +3,9 @@
 use std::fmt::{Display, Write};
 
 use files::FileKind;
+use wire::api;
 
-use crate::observe::{Distribution, FIRST_POWER, Metric, RequestCounters, Scrubbing, Snapshot};
+use crate::observe::{Distribution, FIRST_POWER, Metric, RequestCounters, Snapshot};
 
 /// Every kind of file, with its name in metrics.
 const KINDS: [(FileKind, &str); 5] = [
@@ -46,7 +47,7 @@ impl Page {
         }
     }
 
-    fn scrub(&mut self, scrub: &Scrubbing) {
+    fn scrub(&mut self, scrub: &api::Scrub) {
         for (name, kind, help, value) in [
             ("damaged_copies_total", "counter", "Copies of blocks that held wrong bytes.", scrub.damaged_copies),
             ("repaired_copies_total", "counter", "Those that were repaired.", scrub.repaired_copies),
@@ -54,7 +55,7 @@ impl Page {
             ("scrub_rounds_total", "counter", "Rounds of scrubbing that came through.", scrub.rounds),
             ("scrub_late_rounds_total", "counter", "Those that took too long.", scrub.late_rounds),
             ("scrub_lost_blocks_total", "counter", "Blocks that scrubbing found in no copy.", scrub.lost_blocks),
-            ("scrub_running", "gauge", "Rounds of scrubbing that are under way.", scrub.running),
+            ("scrub_running", "gauge", "Whether a round of scrubbing is under way.", u64::from(scrub.is_running)),
             ("scrub_segments", "gauge", "Segments of the present round, or the last one.", scrub.segments),
             ("scrub_segments_done", "gauge", "Those of them that are done.", scrub.segments_done),
         ] {

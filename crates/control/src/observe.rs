@@ -6,7 +6,7 @@
 use base::{Histogram, VolumeId};
 use files::{Statistics, StoreSpace};
 use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
-use wire::LocalBoxFuture;
+use wire::{LocalBoxFuture, api};
 
 /// The binary logarithm of the smallest bound of a [`Distribution`] in nanoseconds: 8.2 us.
 pub const FIRST_POWER: u32 = 13;
@@ -89,29 +89,6 @@ impl Metric {
     }
 }
 
-/// What became of the bytes on disk, and how far the round is that looks at all of them. Since the store started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Scrubbing {
-    /// Rounds that are under way: of several loops each has its own.
-    pub running: u64,
-    /// Rounds that came through.
-    pub rounds: u64,
-    /// Rounds that took longer than they should.
-    pub late_rounds: u64,
-    /// Segments of the present round, or the last one.
-    pub segments: u64,
-    /// Those of them that are done.
-    pub segments_done: u64,
-    /// Bytes that rounds have read, all copies counted.
-    pub read_bytes: u64,
-    /// Blocks that rounds found in no copy, each time counted.
-    pub lost_blocks: u64,
-    /// Copies of blocks that were wrong, whoever read them.
-    pub damaged_copies: u64,
-    /// Those that were repaired.
-    pub repaired_copies: u64,
-}
-
 /// Everything at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -136,7 +113,7 @@ pub struct Snapshot {
     /// The bound of `memory_bytes`.
     pub memory_bytes_max: u64,
     /// What reads and scrubbing found.
-    pub scrub: Scrubbing,
+    pub scrub: api::Scrub,
     /// Everything else: queue depths, counts of events.
     pub metrics: Vec<Metric>,
 }

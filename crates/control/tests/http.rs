@@ -10,14 +10,14 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Histogram, Instant, Result, SegmentId, VolumeId};
 use control::Manager;
 use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
-use control::observe::{Explained, Observer, Quantiles, Scrubbing, Snapshot};
+use control::observe::{Explained, Observer, Quantiles, Snapshot};
 use control::service::{self, Call, Request};
 use files::Redundancy;
 use files::memory::{Memory, MemoryOptions};
 use policies::admission::{self, Admission, AdmissionSettings};
 use runtime::sim::{NodeOptions, World};
 use serde_json::{Value, json};
-use wire::{LocalBoxFuture, VolumeOwner, VolumeUser};
+use wire::{LocalBoxFuture, VolumeOwner, VolumeUser, api};
 
 #[derive(Default)]
 struct Others {
@@ -51,7 +51,7 @@ impl VolumeUser for Others {
 impl Observer for Others {
     fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
         Box::pin(async {
-            let scrub = Scrubbing { running: self.scrubs.get(), read_bytes: 4096, ..Scrubbing::default() };
+            let scrub = api::Scrub { is_running: self.scrubs.get() > 0, read_bytes: 4096, ..api::Scrub::default() };
             let store = "00ff".into();
             Snapshot { store, incarnation: 1, memory_bytes_max: 512 << 20, scrub, ..Snapshot::default() }
         })

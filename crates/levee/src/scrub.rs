@@ -23,22 +23,30 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// What the store answers, and `Corrupt` if something is in no copy any more.
 pub fn run(options: Scrub) -> Result<()> {
     let client = Client::new(&options.api)?;
-    let before: api::Scrub = client.change(Method::POST, PATH, "")?;
-    let mut now = before;
+    let before: api::Scrub = client.get(PATH)?;
+    let mut now: api::Scrub = client.change(Method::POST, PATH, "")?;
     while now.is_running && !options.no_wait {
         std::thread::sleep(PAUSE);
         now = client.get(PATH)?;
+    }
+    if is_cut_short(&before, &now) {
+        return Err(Error::retry("the store was started anew, and the round is not over: levee scrub begins another"));
     }
     match options.api.json {
         true => console::print_json(&now)?,
         false => console::print(&said(&before, &now)),
     }
-    match now.lost_blocks - before.lost_blocks {
+    match now.lost_blocks.saturating_sub(before.lost_blocks) {
         0 => Ok(()),
         lost => Err(Error::corrupt(format!(
             "{lost} blocks are in no copy any more: stop the store, and levee inspect names them with their volumes"
         ))),
     }
+}
+
+/// Whether no round goes on, and none came through: counters begin anew with the store.
+fn is_cut_short(before: &api::Scrub, now: &api::Scrub) -> bool {
+    !now.is_running && now.rounds <= before.rounds
 }
 
 /// What happened between two looks.
@@ -49,9 +57,10 @@ fn said(before: &api::Scrub, now: &api::Scrub) -> String {
             "A round is under way: {done} of {all} segments are done. Look again: levee scrub, or GET {PATH}"
         );
     }
-    let read = format_size(now.read_bytes - before.read_bytes);
-    let (damaged, repaired) =
-        (now.damaged_copies - before.damaged_copies, now.repaired_copies - before.repaired_copies);
+    // After a start counters begin anew.
+    let since = |count: fn(&api::Scrub) -> u64| count(now).saturating_sub(count(before));
+    let read = format_size(since(|scrub| scrub.read_bytes));
+    let (damaged, repaired) = (since(|scrub| scrub.damaged_copies), since(|scrub| scrub.repaired_copies));
     format!(
         "{read} were read, all copies counted: {damaged} blocks were wrong in a copy, and {repaired} were repaired."
     )
@@ -69,6 +78,13 @@ mod tests {
             said(&before, &now),
             "2 MiB were read, all copies counted: 3 blocks were wrong in a copy, and 2 were repaired."
         );
+        let cut_short = |is_running, rounds| is_cut_short(&before, &api::Scrub { is_running, rounds, ..now });
+        assert_eq!(
+            [(true, 0), (false, 0), (false, 1)].map(|(running, rounds)| cut_short(running, rounds)),
+            [false, true, false]
+        );
+        // The store was started anew, and had less to read.
+        assert!(said(&now, &before).starts_with("0 B were read"), "{}", said(&now, &before));
         let running = api::Scrub { is_running: true, segments: 4, segments_done: 1, ..before };
         assert!(said(&before, &running).starts_with("A round is under way: 1 of 4 segments are done."));
     }

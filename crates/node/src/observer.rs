@@ -5,11 +5,11 @@ use std::rc::Weak;
 use agent::{Agent, OperationStatistics, VolumeStatistics};
 use base::{Histogram, Instant, VolumeId};
 use control::observe::{
-    Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Scrubbing, Snapshot, VolumeCounters,
+    Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
 };
 use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Waits};
 use runtime::Handle;
-use wire::LocalBoxFuture;
+use wire::{LocalBoxFuture, api};
 
 use crate::shards::{Counters, Shards};
 
@@ -128,10 +128,10 @@ impl NodeObserver {
     }
 }
 
-fn scrubbing(engine: &engine::Statistics) -> Scrubbing {
+fn scrubbing(engine: &engine::Statistics) -> api::Scrub {
     let (verify, scrub) = (&engine.verify, &engine.scrub);
-    Scrubbing {
-        running: scrub.running,
+    api::Scrub {
+        is_running: scrub.running > 0,
         rounds: scrub.rounds,
         late_rounds: scrub.late_rounds,
         segments: scrub.segments,

@@ -11,7 +11,7 @@ use base::Instant;
 /// How long what was said of the disks' bandwidth holds: whoever says it does so with every tenth of a second of load.
 const HOLDS: Duration = Duration::from_secs(1);
 /// What is left to background work in any case, as a part of what it would take alone.
-pub(crate) const LEAST_PART: u64 = 16;
+const LEAST_PART: u64 = 16;
 
 /// What foreground work leaves of the disks' bandwidth, and until when that is to be believed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,13 +32,15 @@ impl Spare {
     }
 }
 
+/// Bytes that may be read in a second, by what would read `most` if it was alone.
+pub fn read_pace(most: u64, spare: Option<u64>) -> u64 {
+    spare.map_or(most, |spare| spare.clamp(most / LEAST_PART, most))
+}
+
 /// Bytes that may be copied in a second, by what would copy `most` if it was alone.
 pub fn copy_pace(most: u64, spare: Option<u64>) -> u64 {
-    match spare {
-        // Each byte that is copied is read and written.
-        Some(spare) => (spare / 2).clamp(most / LEAST_PART, most),
-        None => most,
-    }
+    // Each byte that is copied is read and written.
+    read_pace(most, spare.map(|spare| spare / 2))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Instant, MIB};
 
-use crate::background::LEAST_PART;
+use crate::background::read_pace;
 
 /// A start is no time for it: the first round begins after this part of a period (an hour of 15 days).
 const FIRST_ROUND_PART: u32 = 360;
@@ -44,11 +44,10 @@ impl ScrubSettings {
     /// How long reading so many bytes should take. `spare` is what foreground work leaves of the disks' bandwidth, where
     /// that is known ([`super::background`]).
     pub fn time_for(&self, bytes: u64, spare: Option<u64>) -> Duration {
-        let most = self.bytes_per_sec;
-        if most == 0 {
+        if self.bytes_per_sec == 0 {
             return Duration::ZERO;
         }
-        let pace = spare.map_or(most, |spare| spare.clamp(most / LEAST_PART, most)).max(1);
+        let pace = read_pace(self.bytes_per_sec, spare).max(1);
         Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(pace)).min(u128::from(u64::MAX)) as u64)
     }
 }

@@ -194,27 +194,12 @@ async fn status(State(api): State<Arc<Api>>) -> Answer<Json<api::Status>> {
 }
 
 async fn scrub(State(api): State<Arc<Api>>) -> Answer<Json<api::Scrub>> {
-    api.snapshot().await.map(|snapshot| Json(scrub_of(&snapshot)))
+    api.snapshot().await.map(|snapshot| Json(snapshot.scrub))
 }
 
 async fn begin_scrub(State(api): State<Arc<Api>>) -> Answer<Response> {
     let Reply::Snapshot(snapshot) = api.ask(Request::Scrub).await? else { return Err(mixed_up()) };
-    Ok((StatusCode::ACCEPTED, Json(scrub_of(&snapshot))).into_response())
-}
-
-fn scrub_of(snapshot: &Snapshot) -> api::Scrub {
-    let scrub = &snapshot.scrub;
-    api::Scrub {
-        is_running: scrub.running > 0,
-        rounds: scrub.rounds,
-        late_rounds: scrub.late_rounds,
-        segments: scrub.segments,
-        segments_done: scrub.segments_done,
-        read_bytes: scrub.read_bytes,
-        lost_blocks: scrub.lost_blocks,
-        damaged_copies: scrub.damaged_copies,
-        repaired_copies: scrub.repaired_copies,
-    }
+    Ok((StatusCode::ACCEPTED, Json(snapshot.scrub)).into_response())
 }
 
 async fn openapi() -> impl IntoResponse {

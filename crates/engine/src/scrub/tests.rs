@@ -32,19 +32,23 @@ async fn write(engine: &Engine, segment: SegmentId, block: u64, byte: u8, len: u
 
 /// A world with a store that was written to, closed and opened again: all is in data files and tables.
 fn at_rest(copies: u8) -> (World, Handle, Memory, Engine) {
+    at_rest_with(options(copies))
+}
+
+fn at_rest_with(options: Options) -> (World, Handle, Memory, Engine) {
     let world = World::new(1);
     let node = world.add_node(NodeOptions::default());
     let handle = world.start_loop(node);
     let memory = Memory::new(1, MemoryOptions { directories: 2, ..MemoryOptions::default() });
     let (life, inside) = (handle.clone(), memory.clone());
     let engine = world.block_on(&handle, async move {
-        let engine = Engine::open(&life, &inside.open(&life), options(copies)).await.unwrap();
+        let engine = Engine::open(&life, &inside.open(&life), options.clone()).await.unwrap();
         for block in 0..200 {
             write(&engine, SEGMENT, block * 3, block as u8, 4096).await.unwrap();
         }
         write(&engine, SEGMENT, 4096, 7, 128 << 10).await.unwrap();
         engine.close().await.unwrap();
-        Engine::open(&life, &inside.open(&life), options(copies)).await.unwrap()
+        Engine::open(&life, &inside.open(&life), options).await.unwrap()
     });
     (world, handle, memory, engine)
 }
@@ -99,6 +103,22 @@ fn what_no_copy_has_right_is_counted_and_the_rest_is_served() {
         broken
     });
     assert_eq!(broken, 1);
+}
+
+#[test]
+fn a_round_that_is_asked_for_begins_once_and_ends_with_the_engine() {
+    // A second for all of it; by itself it begins within the hour.
+    let scrub = ScrubSettings { bytes_per_sec: MIB, ..ScrubSettings::default() };
+    let (world, handle, _, engine) = at_rest_with(Options { scrub, ..options(1) });
+    engine.begin_scrub();
+    engine.begin_scrub();
+    assert_eq!(engine.statistics().scrub.running, 1);
+    world.run_for(Duration::from_secs(10));
+    assert_eq!((engine.statistics().scrub.rounds, engine.statistics().scrub.running), (1, 0));
+    engine.begin_scrub();
+    let closing = engine.clone();
+    world.block_on(&handle, async move { closing.close().await }).unwrap();
+    assert_eq!((engine.statistics().scrub.rounds, engine.statistics().scrub.running), (1, 0));
 }
 
 #[test]

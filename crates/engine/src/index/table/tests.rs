@@ -256,3 +256,15 @@ fn golden() {
     }
     assert_eq!(text, include_str!("golden.txt"), "\n{text}");
 }
+
+#[test]
+fn every_page_of_a_layout_has_its_kind() {
+    for (leaves, data_files) in [(1, 0), (1, 1), (2, 300), (1_016, 5), (1_017, 5), (1_016 * 1_016 + 1, 1_000)] {
+        let layout = Layout::new(leaves, data_files);
+        let mut counts = [0u32; 4];
+        (0..layout.pages()).for_each(|page| counts[layout.kind(page) as usize - 1] += 1);
+        let inner: u32 = layout.inner[..layout.levels].iter().map(|(_, pages)| pages).sum();
+        assert_eq!(counts, [leaves, inner, layout.summary_pages, 1], "{leaves} leaves");
+        assert_eq!(layout.kind(layout.footer()), PageKind::Footer);
+    }
+}
