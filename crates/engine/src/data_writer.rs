@@ -1,8 +1,9 @@
 //! The data files that a segment appends to: opened when needed, sealed when full or failed.
 //!
 //! A segment appends dumps to one file and large writes to another: large writes are foreground, so their file is
-//! *prepared* (zero-written or recycled), and data of one request stays together. Files of a segment that holds
-//! little are small; they grow with it, so that a thin volume of 1 GiB does not set aside gigabytes.
+//! *prepared* (recycled where possible), and data of one request stays together. Files of a segment that holds little are
+//! small; they grow with it, so that a thin volume of 1 GiB does not set aside gigabytes. A recycled file may be smaller
+//! than a new one would be.
 //!
 //! Invariants: the record that says whose file it is comes before any record that refers to it; a file that failed
 //! takes no more; nothing is appended to a file of an earlier incarnation. A hole that a failed append leaves in a
@@ -22,6 +23,9 @@ use crate::garbage::Garbage;
 use crate::options::DATA_FILE_BYTES_MIN;
 use crate::transaction::{Record, TransactionLog};
 use crate::verified::VerifiedFiles;
+
+/// A recycled file may be this many times smaller than a new one would be.
+const RECYCLED_PART: u64 = 4;
 
 /// What a file is appended to for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +105,13 @@ impl DataFileFactory {
     pub fn capacity_for(&self, segment: SegmentId) -> u64 {
         let held: u64 = self.garbage.files(segment).iter().map(|file| file.written_blocks * BLOCK).sum();
         self.options.capacity_for(held)
+    }
+
+    /// The capacity of a recycled file that can stand for one of `wanted`, and holds `len` bytes at least: a first write
+    /// to space that was written before is much cheaper.
+    fn recyclable(&self, wanted: u64, len: u64) -> Option<u64> {
+        let least = (wanted / RECYCLED_PART).max(len);
+        self.files.store().recyclable(FileKind::Data, least..=wanted)
     }
 
     /// Creates a data file of `segment`, unless that `is_gone` meanwhile. Records that refer to it may be logged at
@@ -247,8 +258,13 @@ impl DataWriter {
         if self.ended.get() {
             return Err(gone(segment));
         }
-        let capacity = round_up(capacity()?.max(len), BLOCK);
-        let writer = factory.open(segment, capacity, self.purpose == Purpose::Large, || self.ended.get()).await?;
+        let wanted = round_up(capacity()?.max(len), BLOCK);
+        let prepared = self.purpose == Purpose::Large;
+        let capacity = match prepared {
+            true => factory.recyclable(wanted, len).unwrap_or(wanted),
+            false => wanted,
+        };
+        let writer = factory.open(segment, capacity, prepared, || self.ended.get()).await?;
         let open = OpenFile {
             factory: factory.clone(),
             writer: RefCell::new(writer),

@@ -17,6 +17,7 @@
 //! no append; an append beyond the capacity is refused as `Full`.
 
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -130,6 +131,10 @@ pub trait FileEngine {
     fn incarnation(&self) -> Incarnation;
     /// See [`Store::create`].
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>>;
+    /// See [`Store::recyclable`]. An engine that recycles nothing has none.
+    fn recyclable(&self, _kind: FileKind, _capacities: RangeInclusive<u64>) -> Option<u64> {
+        None
+    }
     /// See [`FileWriter::append`]. Offsets are chosen by the writer, and submitted in the order of the calls.
     fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>>;
     /// See [`Store::read`].
@@ -242,6 +247,12 @@ impl Store {
     pub async fn create(&self, options: CreateOptions) -> Result<FileWriter> {
         let file = self.0.create(options).await?;
         Ok(FileWriter { store: self.clone(), file, capacity: options.capacity, position: 0, failed: false })
+    }
+
+    /// The largest capacity within a range of which a prepared file of `kind` would be a recycled one. A hint: others may
+    /// take it first.
+    pub fn recyclable(&self, kind: FileKind, capacities: RangeInclusive<u64>) -> Option<u64> {
+        self.0.recyclable(kind, capacities)
     }
 
     /// Reads from any healthy copy. The caller verifies content and falls back to [`Store::read_copy`].

@@ -2,6 +2,7 @@
 //! not left half done when its caller stops waiting.
 
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes, Error, FileId, Incarnation, Result, StoreId};
@@ -9,6 +10,8 @@ use policies::background::Spare;
 use runtime::{Class, sync};
 
 use super::Local;
+use super::directory::Directory;
+use super::spares::SpareKind;
 use crate::{CreateOptions, FileEngine, FileInfo, FileKind, LocalBoxFuture, Statistics, StoreSpace};
 
 fn to_its_end<T: 'static>(
@@ -33,6 +36,12 @@ impl FileEngine for Rc<Local> {
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
         let local = self.clone();
         to_its_end(self, "files: create", async move { local.create_file(options).await })
+    }
+
+    fn recyclable(&self, kind: FileKind, capacities: RangeInclusive<u64>) -> Option<u64> {
+        let kind = SpareKind::of(kind);
+        let found = |directory: &Rc<Directory>| directory.spares.borrow().largest_within(kind, capacities.clone());
+        self.each_member().filter_map(found).max()
     }
 
     fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>> {

@@ -4,7 +4,7 @@
 //! of its directory, which are bounded and give way when other files need the room. While journal files of a capacity
 //! are being created, spares of it are zero-written in the background, ahead of need, as many as there are such
 //! files, but not more than [`READY_BYTES_MAX`] unless one is more. A prepared data file gets what another one left,
-//! or else space that is only allocated.
+//! or else space that is only allocated; who makes one may ask first which capacities are there.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use base::buffer;
 use base::seeded::is_on;
-use base::{Bytes, KIB, MIB, Set};
+use base::{Bytes, GIB, KIB, MIB, Set};
 use runtime::{Class, File, OpenOptions};
 
 use super::Local;
 use super::directory::{Directory, MAKE, MAKE_UNSYNCED, WRITE, lock_within};
 use super::header::HEADER;
 use super::names::Name;
-use super::spares::{SPARES_PER_CAPACITY_MAX, SpareKind};
+use super::spares::{SpareKind, WRITTEN_PER_CAPACITY_MAX};
 use super::wait::Pace;
 use crate::FileKind;
 
@@ -30,6 +30,8 @@ const READY_BYTES_MAX: u64 = 256 * MIB;
 const ZEROS_URGENT: u64 = MIB;
 /// One write of zeros in the background: short, so that a foreground write does not wait long behind it.
 const ZEROS_GENTLE: u64 = 128 * KIB;
+/// Bytes of allocated spares that are kept in a directory however little its files take up, if there is room.
+const ALLOCATED_SPARES_MIN: u64 = GIB;
 
 /// How long a spare may stay locked by what its last file still had in flight.
 const RECYCLE_WAIT: Duration = Duration::from_millis(100);
@@ -189,7 +191,7 @@ impl Local {
             entry.prepared && entry.capacity == capacity && SpareKind::of(entry.kind) == SpareKind::Written
         };
         let in_use = self.catalogue.all().iter().filter(is_alike).count();
-        let most = (READY_BYTES_MAX / capacity).clamp(1, SPARES_PER_CAPACITY_MAX as u64);
+        let most = (READY_BYTES_MAX / capacity).clamp(1, WRITTEN_PER_CAPACITY_MAX as u64);
         in_use.clamp(1, most as usize)
     }
 
@@ -227,7 +229,7 @@ impl Local {
         capacity: u64,
     ) -> io::Result<bool> {
         let path = directory.path_of(name);
-        if directory.spares.borrow().count(kind, capacity) >= SPARES_PER_CAPACITY_MAX {
+        if directory.spares.borrow().is_enough(kind, capacity) {
             self.handle.remove(&path).await?;
             directory.space.on_released(HEADER + capacity);
             return Ok(false);
@@ -241,12 +243,20 @@ impl Local {
             return Ok(true);
         }
         directory.spares.borrow_mut().add(kind, capacity, number);
-        let surplus = directory.spares.borrow_mut().take_surplus(kind);
-        if let Some((name, capacity)) = surplus {
+        loop {
+            let limit = self.allocated_spares_max(directory);
+            let surplus = directory.spares.borrow_mut().take_surplus(kind, limit);
+            let Some((name, capacity)) = surplus else { return Ok(true) };
             self.handle.remove(&directory.path_of(name)).await?;
             directory.space.on_released(HEADER + capacity);
         }
-        Ok(true)
+    }
+
+    /// Most bytes of allocated spares in a directory: in proportion to what its files take up, so that what is deleted
+    /// for good comes free for others, and no more than half of what is left.
+    fn allocated_spares_max(&self, directory: &Directory) -> u64 {
+        let in_use = directory.space.allocated.get();
+        (in_use / 2).max(ALLOCATED_SPARES_MIN).min(self.room(directory) / 2)
     }
 }
 

@@ -2,20 +2,27 @@
 //!
 //! There are two kinds, which never mix. *Written* spares were zero-written, or hold what a journal left: a durable
 //! append to them touches no file-system metadata. *Allocated* ones are what data files left: mostly written, but
-//! nobody promises it. Each kind has its own bound, so that data files of many sizes, coming and going, cannot push
-//! out what the journal is about to need. At the bound the oldest spare gives way: its size may never be asked for
+//! nobody promises it. Each kind has its own bounds, so that data files of many sizes, coming and going, cannot push
+//! out what the journal is about to need. At a bound the oldest spare gives way: its size may never be asked for
 //! again.
+//!
+//! Data files come and go in waves: garbage collection deletes many at once, which writers ask for one by one. So the
+//! bound of allocated spares is in bytes, and wide. What gives way costs twice: the file system discards its blocks now,
+//! and converts those of its successor at each first write, both beside what clients wait for.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use super::header::HEADER;
 use super::names::Name;
 use crate::FileKind;
 
-/// Spares of one kind and capacity that are kept.
-pub(crate) const SPARES_PER_CAPACITY_MAX: usize = 8;
-/// Spares of one kind that are kept in all.
-pub(crate) const SPARES_MAX: usize = 24;
+/// Written spares of one capacity that are kept.
+pub(crate) const WRITTEN_PER_CAPACITY_MAX: usize = 8;
+/// Written spares that are kept in all.
+const WRITTEN_MAX: usize = 24;
+/// Allocated spares that are kept, if they are within the bound in bytes.
+const ALLOCATED_MAX: usize = 256;
 
 /// What is known of the space of a spare.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -42,13 +49,25 @@ impl SpareKind {
 pub(crate) struct Spares {
     /// The numbers in their names, ascending: the oldest first.
     numbers: BTreeMap<(SpareKind, u64), Vec<u64>>,
-    bytes: u64,
+    bytes_written: u64,
+    bytes_allocated: u64,
 }
 
 impl Spares {
     /// What they take up.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes_written + self.bytes_allocated
+    }
+
+    /// The largest capacity within `range` of which there is a spare of one kind.
+    pub(crate) fn largest_within(&self, kind: SpareKind, range: RangeInclusive<u64>) -> Option<u64> {
+        let within = self.numbers.range((kind, *range.start())..=(kind, *range.end()));
+        within.map(|(&(_, capacity), _)| capacity).next_back()
+    }
+
+    /// Whether one more of a kind and capacity would be too many, whatever the others are.
+    pub(crate) fn is_enough(&self, kind: SpareKind, capacity: u64) -> bool {
+        kind == SpareKind::Written && self.count(kind, capacity) >= WRITTEN_PER_CAPACITY_MAX
     }
 
     /// How many there are of one kind and capacity.
@@ -58,7 +77,7 @@ impl Spares {
 
     pub(crate) fn add(&mut self, kind: SpareKind, capacity: u64, number: u64) {
         self.numbers.entry((kind, capacity)).or_default().push(number);
-        self.bytes += HEADER + capacity;
+        *self.bytes_of(kind) += HEADER + capacity;
     }
 
     /// Takes the youngest of one kind and capacity.
@@ -74,10 +93,16 @@ impl Spares {
         self.take(kind, capacity).map(|name| (name, capacity))
     }
 
-    /// Takes the oldest of a kind if there are too many, with its capacity.
-    pub(crate) fn take_surplus(&mut self, kind: SpareKind) -> Option<(Name, u64)> {
+    /// Takes the oldest of a kind if there are too many, with its capacity. Of allocated ones there are too many where
+    /// they take up more than `allocated_bytes_max`.
+    pub(crate) fn take_surplus(&mut self, kind: SpareKind, allocated_bytes_max: u64) -> Option<(Name, u64)> {
+        let (count_max, bytes_max) = match kind {
+            SpareKind::Written => (WRITTEN_MAX, u64::MAX),
+            SpareKind::Allocated => (ALLOCATED_MAX, allocated_bytes_max),
+        };
+        let bytes = *self.bytes_of(kind);
         let of_kind = || self.numbers.iter().filter(|((other, _), _)| *other == kind);
-        if of_kind().map(|(_, numbers)| numbers.len()).sum::<usize>() <= SPARES_MAX {
+        if of_kind().map(|(_, numbers)| numbers.len()).sum::<usize>() <= count_max && bytes <= bytes_max {
             return None;
         }
         let (&key, &number) =
@@ -87,8 +112,15 @@ impl Spares {
         Some((Name::Spare(kind, number), key.1))
     }
 
+    fn bytes_of(&mut self, kind: SpareKind) -> &mut u64 {
+        match kind {
+            SpareKind::Written => &mut self.bytes_written,
+            SpareKind::Allocated => &mut self.bytes_allocated,
+        }
+    }
+
     fn on_taken(&mut self, key: (SpareKind, u64)) {
-        self.bytes -= HEADER + key.1;
+        *self.bytes_of(key.0) -= HEADER + key.1;
         if self.numbers.get(&key).is_some_and(Vec::is_empty) {
             self.numbers.remove(&key);
         }
@@ -102,17 +134,48 @@ mod tests {
     #[test]
     fn the_oldest_of_a_kind_gives_way_and_the_other_kind_stays() {
         let mut spares = Spares::default();
-        spares.add(SpareKind::Written, 100, 1);
-        for number in 2..2 + SPARES_MAX as u64 {
-            spares.add(SpareKind::Allocated, number, number);
-            assert_eq!(spares.take_surplus(SpareKind::Allocated), None);
+        spares.add(SpareKind::Allocated, 100, 1);
+        for number in 2..2 + WRITTEN_MAX as u64 {
+            spares.add(SpareKind::Written, number, number);
+            assert_eq!(spares.take_surplus(SpareKind::Written, 0), None);
         }
-        spares.add(SpareKind::Allocated, 5, 1000);
-        assert_eq!(spares.take_surplus(SpareKind::Allocated), Some((Name::Spare(SpareKind::Allocated, 2), 2)));
-        assert_eq!(spares.take_surplus(SpareKind::Allocated), None);
-        assert_eq!(spares.count(SpareKind::Written, 100), 1);
-        assert_eq!(spares.take(SpareKind::Written, 100), Some(Name::Spare(SpareKind::Written, 1)));
-        assert_eq!(spares.take(SpareKind::Written, 100), None);
+        spares.add(SpareKind::Written, 5, 1000);
+        assert_eq!(spares.take_surplus(SpareKind::Written, 0), Some((Name::Spare(SpareKind::Written, 2), 2)));
+        assert_eq!(spares.take_surplus(SpareKind::Written, 0), None);
+        assert_eq!(spares.count(SpareKind::Allocated, 100), 1);
+        assert_eq!(spares.take(SpareKind::Allocated, 100), Some(Name::Spare(SpareKind::Allocated, 1)));
+        assert_eq!(spares.take(SpareKind::Allocated, 100), None);
+    }
+
+    #[test]
+    fn allocated_ones_are_bounded_by_bytes_and_by_number() {
+        let mut spares = Spares::default();
+        for number in 0..10 {
+            spares.add(SpareKind::Allocated, 1000, number);
+            assert!(!spares.is_enough(SpareKind::Allocated, 1000));
+        }
+        let limit = 9 * (1000 + HEADER);
+        assert_eq!(
+            spares.take_surplus(SpareKind::Allocated, limit),
+            Some((Name::Spare(SpareKind::Allocated, 0), 1000))
+        );
+        assert_eq!(spares.take_surplus(SpareKind::Allocated, limit), None);
+        for number in 10..10 + ALLOCATED_MAX as u64 {
+            spares.add(SpareKind::Allocated, 1000, number);
+        }
+        let gone = std::iter::from_fn(|| spares.take_surplus(SpareKind::Allocated, u64::MAX)).count();
+        assert_eq!((gone, spares.count(SpareKind::Allocated, 1000)), (9, ALLOCATED_MAX));
+    }
+
+    #[test]
+    fn the_largest_that_is_asked_for_is_found() {
+        let mut spares = Spares::default();
+        for (kind, capacity) in [(SpareKind::Allocated, 10), (SpareKind::Allocated, 30), (SpareKind::Written, 20)] {
+            spares.add(kind, capacity, capacity);
+        }
+        let largest = |range| spares.largest_within(SpareKind::Allocated, range);
+        assert_eq!((largest(5..=40), largest(5..=30), largest(5..=29)), (Some(30), Some(30), Some(10)));
+        assert_eq!((largest(11..=29), largest(31..=40)), (None, None));
     }
 
     #[test]

@@ -279,6 +279,39 @@ fn a_prepared_data_file_takes_what_another_left_and_is_never_zero_written() {
 }
 
 #[test]
+fn what_many_data_files_leave_is_offered_and_bounded_by_the_room() {
+    let bench = Bench::new(19, 1);
+    bench.disk(0).set_capacity(100 * MIB);
+    let store = bench.open();
+    let prepared = CreateOptions { prepared: true, capacity: MIB, ..options(1) };
+    let files = bench.run({
+        let store = store.clone();
+        async move {
+            let mut files = Vec::new();
+            for _ in 0..60 {
+                files.push(store.create(prepared).await.unwrap().id());
+            }
+            files
+        }
+    });
+    assert_eq!(store.recyclable(FileKind::Data, KIB..=4 * MIB), None);
+    let used = bench.disk(0).used();
+    bench.run({
+        let store = store.clone();
+        async move {
+            for file in files {
+                store.delete(file).await.unwrap();
+            }
+        }
+    });
+    let kept = bench.disk(0).used() - (used - 60 * (MIB + BLOCK as u64));
+    assert!((32 * MIB..=50 * MIB).contains(&kept), "{kept} of 100 MiB are kept");
+    assert_eq!(store.recyclable(FileKind::Data, 256 * KIB..=4 * MIB), Some(MIB));
+    assert_eq!(store.recyclable(FileKind::Data, 2 * MIB..=4 * MIB), None);
+    assert_eq!(store.recyclable(FileKind::Journal, 256 * KIB..=4 * MIB), None, "nobody wrote all of it");
+}
+
+#[test]
 fn an_idle_store_does_nothing() {
     let bench = Bench::new(17, 2);
     let store = bench.open();
