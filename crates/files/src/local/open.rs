@@ -470,7 +470,13 @@ impl Local {
             Name::File(..) => {
                 let file = self.handle.open(&path, READ).await.map_err(fail)?;
                 let content = self.read_header(directory, name, &file).await?;
-                if self.options.read_only || !matches!(&content, Content::File(header) if header.sealed.is_none()) {
+                let Content::File(header) = &content else { return Ok(content) };
+                if self.options.read_only {
+                    return Ok(content);
+                }
+                // What a killed process wrote may be in a cache still. What this life reads must stay: a seal, too.
+                if header.sealed.is_some() {
+                    file.sync().await.map_err(fail)?;
                     return Ok(content);
                 }
                 let file = self.handle.open(&path, WRITE).await.map_err(fail)?;
@@ -480,7 +486,6 @@ impl Local {
                         path.display()
                     )));
                 }
-                // What a killed process wrote may be in a cache still. What this life reads must stay.
                 if !is_on("seen-not-synced") {
                     file.sync().await.map_err(fail)?;
                 }
