@@ -1,5 +1,7 @@
 //! Power lost at every step of what a store does.
 
+use std::time::Duration;
+
 use base::FileId;
 use files::{CreateOptions, Store};
 use runtime::sim::Fault;
@@ -83,6 +85,38 @@ fn power_is_lost_at_every_step_of_a_seal() {
             },
         );
     }
+}
+
+#[test]
+fn a_seal_that_a_start_saw_stays_when_power_is_lost() {
+    const END: u64 = 4 * BLOCK as u64;
+    let mut seen = 0;
+    for step in 0..12 {
+        for seed in 0..8 {
+            let mut bench = Bench::new(step * 10 + seed, 1);
+            let store = bench.open();
+            let file = bench.run({
+                let store = store.clone();
+                async move {
+                    let mut writer = store.create(options(1)).await.unwrap();
+                    writer.append(blocks(1, 4)).await.unwrap();
+                    writer.id()
+                }
+            });
+            bench.handle.spawn(runtime::Class::Io, "seal", async move { drop(store.seal(file, END).await) }).detach();
+            bench.world.run_for(Duration::from_micros(step * 10));
+            // What the killed process had in flight lands, but perhaps in the disk's cache only.
+            bench.restart();
+            bench.world.run_for(Duration::from_secs(1));
+            let found = bench.open().info(file).unwrap().sealed;
+            bench.power_loss();
+            if found == Some(END) {
+                seen += 1;
+                assert_eq!(bench.open().info(file).unwrap().sealed, found, "step {step}, seed {seed}");
+            }
+        }
+    }
+    assert!((8..96).contains(&seen), "{seen} of 96 kills came after the seal");
 }
 
 #[test]
