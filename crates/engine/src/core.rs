@@ -13,6 +13,8 @@ use crate::admission::Admission;
 use crate::cache::CacheMemory;
 use crate::data::DataFiles;
 use crate::data_writer::DataFileFactory;
+use crate::dropped::Dropped;
+use crate::fullness::Fullness;
 use crate::fusion::FusionWriteEngine;
 use crate::garbage::Garbage;
 use crate::gc::Gc;
@@ -22,11 +24,9 @@ use crate::options::Options;
 use crate::reader::Reader;
 use crate::scrub::Scrub;
 use crate::segment::{Outside, Segment, SegmentStart, Segments};
-use crate::space::Fullness;
 use crate::statistics::Counters;
 use crate::transaction::{TransactionLog, TransactionSink};
 use crate::verified::VerifiedFiles;
-use crate::volume::Dropped;
 
 /// Dumps at the same time: each holds up to a chunk of blocks beside its cache.
 pub(crate) const DUMPS_IN_FLIGHT: u64 = 8;

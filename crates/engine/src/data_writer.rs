@@ -18,9 +18,8 @@ use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
-use crate::EPOCH;
 use crate::garbage::Garbage;
-use crate::options::DATA_FILE_BYTES_MIN;
+use crate::options::{DATA_FILE_BYTES_MIN, EPOCH};
 use crate::transaction::{Record, TransactionLog};
 use crate::verified::VerifiedFiles;
 

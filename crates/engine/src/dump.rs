@@ -20,12 +20,12 @@ use std::time::Duration;
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, ErrorKind, FileId, Result, SegmentSequence};
 
-use crate::EPOCH;
 use crate::cache::{DumpBlock, DumpItem};
 use crate::core::{Core, Stage, Trimming};
 use crate::data_writer::Placed;
 use crate::index::Entry;
 use crate::join::join_all;
+use crate::options::EPOCH;
 use crate::patience::Patience;
 use crate::segment::Segment;
 use crate::transaction::Record;

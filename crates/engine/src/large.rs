@@ -19,10 +19,10 @@ use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, Instant, LogSequence, Res
 use runtime::Class;
 use runtime::sync::{Receiver, Sender, oneshot};
 
-use crate::EPOCH;
 use crate::core::Core;
 use crate::data_writer::Placed;
 use crate::join::join_all;
+use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
 use crate::transaction::Record;
 

@@ -63,7 +63,10 @@ mod checkpoint;
 mod core;
 pub mod data;
 mod data_writer;
+mod diagnose;
+mod dropped;
 mod dump;
+mod fullness;
 pub mod fusion;
 pub mod garbage;
 pub mod gc;
@@ -91,17 +94,14 @@ mod write;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{AllocationExtent, Bytes, Epoch, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;
 use runtime::Handle;
 
-pub use options::Options;
+pub use options::{EPOCH, Options};
 pub use recovery::inspect::{Damage, Inspection, SegmentInspection, inspect};
 pub use recovery::{Replay, ReplayedSegment, is_proven};
 pub use statistics::Statistics;
-
-/// The ownership of every segment, until segments move between servers.
-pub const EPOCH: Epoch = Epoch(1);
 
 /// An engine on one loop. Clones share it.
 #[derive(Clone)]

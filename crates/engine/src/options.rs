@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use base::{BLOCK, Error, KIB, MIB, Result};
+use base::{BLOCK, Epoch, Error, KIB, MIB, Result};
 use policies::gc::GcSettings;
 use policies::scrub::ScrubSettings;
 
 use crate::journal::JOURNAL_FILE_BYTES_MIN;
+
+/// The ownership of every segment, until segments move between servers.
+pub const EPOCH: Epoch = Epoch(1);
 
 /// Settings of an engine. [`Options::default`] is what `levee up` runs with; [`Options::check`] what must hold.
 #[derive(Clone, Debug)]

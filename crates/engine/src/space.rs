@@ -7,13 +7,13 @@
 //! since are refused at once. A discard or a deleted volume is such a change; while a volume is being deleted, nobody
 //! is refused for want of patience.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::Result;
 
 use crate::core::Core;
+use crate::fullness::Progress;
 
 /// How often a waiting write looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -21,18 +21,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The longest wait, progress or not.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// What changes when space is being freed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Progress {
-    collected_bytes: u64,
-    moved_bytes: u64,
-    counts: u64,
-    dumps: u64,
-    free_bytes: u64,
-    /// Discards that took effect, and volumes that are gone.
-    releases: u64,
-}
 
 impl Core {
     /// Tries `take` until it succeeds, while space is being freed.
@@ -61,7 +49,7 @@ impl Core {
                 (seen, seen_at) = (progress, now);
             }
             if now - seen_at >= PATIENCE || now - started >= WAIT_MAX {
-                self.fullness.at.set(Some(progress));
+                self.fullness.on_full(progress);
                 return Err(self.admission.on_full());
             }
         }
@@ -69,7 +57,7 @@ impl Core {
 
     /// A discard took effect, or a volume is gone: a store that was full may have room again.
     pub(crate) fn on_discarded(self: &Rc<Self>) {
-        self.fullness.releases.set(self.fullness.releases.get() + 1);
+        self.fullness.on_released();
         if self.admission.has_space_waiters() {
             // What was discarded is garbage only when it is dumped.
             self.set_off();
@@ -96,46 +84,8 @@ impl Core {
             counts: collected.counts,
             dumps: self.counters.dumps.get(),
             free_bytes: self.admission.free_space(),
-            releases: self.fullness.releases.get(),
+            releases: self.fullness.releases(),
         }
-    }
-}
-
-/// What is known of a full store.
-#[derive(Default)]
-pub(crate) struct Fullness {
-    /// The state in which it was last found full.
-    at: Cell<Option<Progress>>,
-    /// See [`Progress`].
-    releases: Cell<u64>,
-    /// Volumes that are being deleted.
-    deletions: Cell<u32>,
-}
-
-impl Fullness {
-    /// Whether it is full, as far as anybody knows without looking again.
-    fn is_known(&self, progress: &Progress) -> bool {
-        !self.is_ending() && self.at.get().as_ref() == Some(progress)
-    }
-
-    /// Whether space is certain to come back soon.
-    fn is_ending(&self) -> bool {
-        self.deletions.get() > 0
-    }
-
-    /// A volume is being deleted until the guard is dropped.
-    pub(crate) fn begin_deletion(self: &Rc<Self>) -> Deletion {
-        self.deletions.set(self.deletions.get() + 1);
-        Deletion(self.clone())
-    }
-}
-
-/// See [`Fullness::begin_deletion`].
-pub(crate) struct Deletion(Rc<Fullness>);
-
-impl Drop for Deletion {
-    fn drop(&mut self) {
-        self.0.deletions.set(self.0.deletions.get() - 1);
     }
 }
 

@@ -12,10 +12,10 @@ use base::units::{is_aligned, round_down, round_up};
 use base::{BLOCK, Bytes, Error, Instant, Result, SECTOR, SegmentId, WriteStamp};
 use runtime::sync::{Receiver, oneshot};
 
-use crate::EPOCH;
 use crate::admission::owed_bytes;
 use crate::core::{Core, Stage};
 use crate::journal::{JournalRecord, Operation, RECORD_DATA_MAX};
+use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
 
 /// A part of a write that takes one way.

@@ -10,8 +10,8 @@ use files::memory::{AppendFault, Memory, MemoryOptions};
 use files::{CreateOptions, FileWriter, Redundancy};
 
 use super::*;
-use crate::EPOCH;
 use crate::index::{Entry, IndexOptions};
+use crate::options::EPOCH;
 use crate::reader::Reader;
 use crate::testing::{TestLog, run};
 use crate::verified::VerifiedFiles;

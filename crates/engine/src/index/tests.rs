@@ -11,7 +11,7 @@ use files::memory::{AppendFault, Memory, MemoryOptions};
 use runtime::{Class, Handle};
 
 use super::*;
-use crate::EPOCH;
+use crate::options::EPOCH;
 use crate::testing::{TestLog, run};
 use crate::transaction::{Record, TransactionSink};
 

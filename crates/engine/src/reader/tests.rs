@@ -9,9 +9,9 @@ use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::{Class, Handle};
 
 use super::*;
-use crate::EPOCH;
 use crate::garbage::Garbage;
 use crate::index::{IndexOptions, Mapping};
+use crate::options::EPOCH;
 use crate::testing::run;
 use crate::verified::VerifiedFiles;
 

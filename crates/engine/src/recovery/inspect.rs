@@ -17,14 +17,13 @@ use runtime::Handle;
 
 use super::replay::Replay;
 use super::restore_index;
-use crate::EPOCH;
 use crate::data::{self, RUN_BLOCKS_MAX};
 use crate::garbage::Garbage;
 use crate::index::table::Layout;
 use crate::index::table::page::{PAGE, PageKind, PagePlace, SUMMARY_FILES, is_intact};
 use crate::index::{Entry, Index, IndexOptions, Mapping, TableInfo};
 use crate::journal::{self, ScanOptions};
-use crate::options::Options;
+use crate::options::{EPOCH, Options};
 use crate::statistics::RecoveryStatistics;
 use crate::transaction;
 use crate::verified::VerifiedFiles;

@@ -27,25 +27,24 @@ use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle};
 
 pub use self::replay::{Replay, ReplayedSegment};
-use crate::EPOCH;
 use crate::admission::{Admission, Promises, Reserve};
 use crate::cache::{CacheExtent, CacheMemory};
 use crate::core::{Core, DUMPS_IN_FLIGHT, Stage, Trimming};
 use crate::data::{DataFiles, is_intact};
 use crate::data_writer::{DataFileFactory, DataFileOptions};
+use crate::dropped::Dropped;
 use crate::fusion::FusionWriteEngine;
 use crate::garbage::Garbage;
 use crate::gc::{Gc, GcOptions};
 use crate::index::{Index, IndexOptions, Mapping, SegmentTables};
 use crate::journal::{self, JournalOptions, JournalRecord, Operation, ScanOptions};
-use crate::options::Options;
+use crate::options::{EPOCH, Options};
 use crate::reader::Reader;
 use crate::scrub::Scrub;
 use crate::segment::{Segment, Segments};
 use crate::statistics::{Counters, RecoveryStatistics};
 use crate::transaction::{self, LogOptions, Record, TransactionLog};
 use crate::verified::VerifiedFiles;
-use crate::volume::Dropped;
 
 /// Suspects that are compared with the index at the same time.
 const LOOKUPS_IN_FLIGHT: usize = 32;

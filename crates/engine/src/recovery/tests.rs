@@ -8,9 +8,9 @@ use runtime::sim::{NodeOptions, World};
 use super::replay::Replay;
 use super::*;
 use crate::Engine;
+use crate::dropped::Dropped;
 use crate::index::{Entry, TableInfo};
 use crate::transaction::{Checkpoint, ScannedLog, SegmentCheckpoint};
-use crate::volume::Dropped;
 
 const ID: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
 

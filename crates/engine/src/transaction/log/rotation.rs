@@ -109,7 +109,7 @@ impl TransactionLog {
             capacity,
             redundancy: Redundancy::Copies(self.0.options.copies),
             prepared: true,
-            epoch: crate::EPOCH,
+            epoch: crate::options::EPOCH,
         };
         self.0.store.create(options).await.map_err(|error| error.context("opening a transaction file"))
     }
