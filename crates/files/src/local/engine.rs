@@ -11,7 +11,7 @@ use runtime::{Class, sync};
 
 use super::Local;
 use super::directory::Directory;
-use super::spares::SpareKind;
+use super::names::SpareKind;
 use crate::{CreateOptions, FileEngine, FileInfo, FileKind, LocalBoxFuture, Statistics, StoreSpace};
 
 fn to_its_end<T: 'static>(

@@ -12,10 +12,9 @@ use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, aligned};
 use super::guard::explain;
 use super::header::{Birth, COPIES_MAX, HEADER, Header};
-use super::names::Name;
+use super::names::{Name, SpareKind};
 use super::pool::Vacancy;
 use super::space::plan_placement;
-use super::spares::SpareKind;
 use super::wait::all;
 use crate::{CreateOptions, Redundancy};
 

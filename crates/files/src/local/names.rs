@@ -17,7 +17,6 @@ use std::fmt;
 
 use base::FileId;
 
-use super::spares::SpareKind;
 use crate::FileKind;
 
 /// The meaning of a name.
@@ -29,6 +28,26 @@ pub(crate) enum Name {
     Spare(SpareKind, u64),
     /// Not ready yet, without meaning after a crash.
     Making(u64),
+}
+
+/// What is known of the space of a spare.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum SpareKind {
+    /// Every block was written once.
+    Written,
+    /// Every block is set aside.
+    Allocated,
+}
+
+impl SpareKind {
+    /// What a prepared file of `kind` is made of, and becomes. Data files are too large and too many to be
+    /// zero-written ahead: that would write every byte of a sequential load twice. They are recycled.
+    pub(crate) fn of(kind: FileKind) -> SpareKind {
+        match kind {
+            FileKind::Data | FileKind::Table => SpareKind::Allocated,
+            FileKind::Journal | FileKind::Transaction | FileKind::Log => SpareKind::Written,
+        }
+    }
 }
 
 impl Name {

@@ -19,8 +19,8 @@ use runtime::{Class, File, OpenOptions};
 use super::Local;
 use super::directory::{Directory, MAKE, MAKE_UNSYNCED, WRITE, lock_within};
 use super::header::HEADER;
-use super::names::Name;
-use super::spares::{SpareKind, WRITTEN_PER_CAPACITY_MAX};
+use super::names::{Name, SpareKind};
+use super::spares::WRITTEN_PER_CAPACITY_MAX;
 use super::wait::Pace;
 use crate::FileKind;
 

@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::header::HEADER;
-use super::names::Name;
-use crate::FileKind;
+use super::names::{Name, SpareKind};
 
 /// Written spares of one capacity that are kept.
 pub(crate) const WRITTEN_PER_CAPACITY_MAX: usize = 8;
@@ -23,26 +22,6 @@ pub(crate) const WRITTEN_PER_CAPACITY_MAX: usize = 8;
 const WRITTEN_MAX: usize = 24;
 /// Allocated spares that are kept, if they are within the bound in bytes.
 const ALLOCATED_MAX: usize = 256;
-
-/// What is known of the space of a spare.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum SpareKind {
-    /// Every block was written once.
-    Written,
-    /// Every block is set aside.
-    Allocated,
-}
-
-impl SpareKind {
-    /// What a prepared file of `kind` is made of, and becomes. Data files are too large and too many to be
-    /// zero-written ahead: that would write every byte of a sequential load twice. They are recycled.
-    pub(crate) fn of(kind: FileKind) -> SpareKind {
-        match kind {
-            FileKind::Data | FileKind::Table => SpareKind::Allocated,
-            FileKind::Journal | FileKind::Transaction | FileKind::Log => SpareKind::Written,
-        }
-    }
-}
 
 /// The spares of one directory.
 #[derive(Default)]
