@@ -12,9 +12,11 @@
 //! is no name of elsewhere, a change needs the token of the store's token file, and so does every request where the
 //! address is not loopback; connections, bodies, waiting calls and waiting times have bounds.
 
+mod api;
 mod bodies;
 mod explain;
 mod guard;
+mod refusal;
 mod routes;
 mod serve;
 mod token;
@@ -88,7 +90,7 @@ impl Listener {
     /// `Invalid` or `Io` where the token file cannot be read or made, or the thread not started.
     pub fn serve(self, options: Options, calls: async_channel::Sender<Call>) -> Result<Server> {
         let token = token::read_or_make(&options.token_file, options.token_seed)?;
-        let api = Arc::new(routes::Api {
+        let api = Arc::new(api::Api {
             calls,
             token,
             is_public: !self.address.ip().is_loopback(),

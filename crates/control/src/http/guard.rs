@@ -7,7 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 
-use super::routes::{Api, Refusal};
+use super::api::Api;
+use super::refusal::Refusal;
 use super::token;
 
 /// A POST that says everything with its path; the token keeps web pages out.

@@ -1,22 +1,23 @@
 //! What each path answers.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::TrySendError;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, Request as HttpRequest, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use axum::{Json, Router};
+use base::Error;
 use base::limits::API_BODY_MAX;
-use base::{Error, ErrorKind};
 use wire::api;
 
+use super::api::Api;
 use super::bodies::{parse_create, parse_force, parse_levels};
+use super::refusal::Refusal;
 use super::{explain, guard};
 use crate::metrics;
 use crate::observe::Snapshot;
@@ -41,66 +42,6 @@ pub const ROUTES: [(&str, &[&str]); 8] = [
 
 /// How long a request waits for the manager's reply.
 const REPLY_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What every handler needs.
-pub struct Api {
-    /// The manager's mailbox.
-    pub calls: async_channel::Sender<Call>,
-    /// What changes must show.
-    pub token: String,
-    /// Whether the address can be reached from elsewhere.
-    pub is_public: bool,
-    /// Where the token stands.
-    pub token_file: PathBuf,
-    /// Names that may stand in `Host`.
-    pub host_names: Vec<String>,
-    /// URIs of the NBD listeners.
-    pub nbd: Vec<String>,
-}
-
-/// An answer that is an error.
-#[derive(Debug)]
-pub struct Refusal {
-    /// The HTTP status.
-    pub status: StatusCode,
-    kind: &'static str,
-    message: String,
-}
-
-impl Refusal {
-    /// An error with a kind of its own.
-    pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Refusal { status, kind, message: message.into() }
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        let (status, kind) = match error.kind {
-            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "invalid"),
-            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
-            ErrorKind::Conflict => (StatusCode::CONFLICT, "conflict"),
-            ErrorKind::Fenced => (StatusCode::CONFLICT, "fenced"),
-            ErrorKind::Full => (StatusCode::INSUFFICIENT_STORAGE, "full"),
-            ErrorKind::Retry => (StatusCode::SERVICE_UNAVAILABLE, "retry"),
-            ErrorKind::Io => (StatusCode::INTERNAL_SERVER_ERROR, "io"),
-            ErrorKind::Corrupt => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
-            ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
-        };
-        Refusal::new(status, kind, error.message)
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let body = api::Failure { error: api::FailureDetail { kind: self.kind.into(), message: self.message } };
-        let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        response
-    }
-}
 
 type Answer<T> = Result<T, Refusal>;
 

@@ -11,7 +11,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::routes::{self, Api};
+use super::api::Api;
+use super::routes;
 
 /// How long a client may take to send the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
