@@ -13,6 +13,7 @@
 
 pub mod balance;
 pub mod load;
+pub mod measured;
 pub mod nsdi26;
 pub mod parameters;
 pub mod proxy;
@@ -20,9 +21,10 @@ pub mod report;
 pub mod store;
 pub mod world;
 
+pub use measured::Measured;
 pub use parameters::Parameters;
 pub use report::{Neighbour, Report, Row};
-pub use world::{Measured, Point};
+pub use world::Point;
 
 /// Makes comparisons of what was measured.
 pub type Judge = fn(&Parameters, &[(Point, Measured)]) -> Vec<Row>;

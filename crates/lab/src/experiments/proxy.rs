@@ -19,8 +19,8 @@ use slab::Slab;
 use wire::{BlockService, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory};
 
 use super::Parameters;
+use super::measured::Measured;
 use super::store::{Shared, Store};
-use super::world::Measured;
 
 /// Bytes of a request: segment, kind, when it was sent.
 pub const FRAME: usize = 16;

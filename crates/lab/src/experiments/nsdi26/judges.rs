@@ -6,7 +6,8 @@ use base::{Histogram, Instant, KIB};
 use policies::loop_schedule::{LoopSchedule, LoopSettings};
 
 use super::super::balance::variation;
-use super::super::world::{Latencies, Measured, Point};
+use super::super::measured::{Latencies, Measured};
+use super::super::world::Point;
 use super::super::{Parameters, Row};
 
 const P99: u64 = 990_000;

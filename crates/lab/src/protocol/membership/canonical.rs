@@ -3,8 +3,7 @@
 //! Counters that only grow are compared with each other and counted up by one, so all of a kind may be shifted
 //! together. The older slot of a superblock is never read again while the newer one is not the next to be written.
 
-use super::start::newest;
-use super::state::{Disk, Life, Record, Slot, State, World};
+use super::state::{Disk, Life, Record, Slot, State, World, newest};
 
 /// No model runs long enough to give out so many file ids.
 const FILES_APART: u64 = 1 << 14;

@@ -3,7 +3,9 @@
 use files::local::agreement::{Fate, plan_failure};
 use files::local::superblock::slot_of;
 
-use super::state::{Awaited, Backup, Content, Copy, Disk, Kind, Left, Life, Operation, Slot, State, WRITES_MAX, World};
+use super::state::{
+    Awaited, Backup, Content, Copy, Disk, Kind, Left, Life, Operation, Slot, State, WRITES_MAX, World, newest,
+};
 use super::step::{SlotFate, Step};
 use super::{Flaw, Membership};
 use crate::protocol::small_set::SmallSet;
@@ -116,7 +118,7 @@ impl Membership {
 /// to be found out.
 pub(super) fn current(world: &World) -> SmallSet {
     let put_back = world.put_back.map(usize::from);
-    let record = |directory: usize| super::start::newest(&world.disks[directory]).map(|(_, record)| record);
+    let record = |directory: usize| newest(&world.disks[directory]).map(|(_, record)| record);
     let known = (0..world.disks.len()).filter(|directory| Some(*directory) != put_back);
     let newest = known.filter_map(record).max_by_key(|record| (record.incarnation, record.publication));
     newest.map_or(SmallSet::EMPTY, |newest| {

@@ -1,22 +1,9 @@
 //! What must always hold.
 
-use super::state::{Content, Life, Stage, State, World};
+use super::state::{ACKNOWLEDGED, CONVERGES, Content, DELETED, Life, Stage, State, World, newest};
 use super::{Membership, resync};
 use crate::protocol::explore::Broken;
 use crate::protocol::small_set::SmallSet;
-
-/// What was acknowledged is in every copy that is read.
-pub const ACKNOWLEDGED: &str = "what was acknowledged is read";
-/// What was deleted stays deleted.
-pub const DELETED: &str = "what was deleted stays deleted";
-/// Two files are never taken for one.
-pub const ONE_FILE: &str = "a name is one file";
-/// Nothing that was acknowledged is removed without a word.
-pub const NOTHING_LOST: &str = "nothing is lost without a word";
-/// With all members there are, and nothing given up before, a store starts.
-pub const STARTS: &str = "a complete store starts";
-/// Copies converge.
-pub const CONVERGES: &str = "copies converge";
 
 impl Membership {
     /// The invariant that does not hold, if one does not.
@@ -57,8 +44,7 @@ impl Membership {
         for directory in out.iter() {
             // A directory that was left behind stays out with what only it has; an empty one waits for the next start.
             let reason = resync::only_in(world, life, directory);
-            let is_empty =
-                super::start::newest(&world.disks[directory]).is_none_or(|(_, record)| record.generation == 0);
+            let is_empty = newest(&world.disks[directory]).is_none_or(|(_, record)| record.generation == 0);
             if reason.is_empty() && !is_empty {
                 // It is looked for again and again.
                 return None;

@@ -51,8 +51,7 @@ use self::state::{DIRECTORIES_MAX, Disk, Stage, World};
 use super::explore::{Broken, Model};
 use super::small_set::SmallSet;
 
-pub use self::invariants::{ACKNOWLEDGED, CONVERGES, DELETED, NOTHING_LOST, ONE_FILE, STARTS};
-pub use self::state::Left;
+pub use self::state::{ACKNOWLEDGED, CONVERGES, DELETED, Left, NOTHING_LOST, ONE_FILE, STARTS};
 pub use self::step::{SlotFate, Step};
 
 /// The model with its bounds.

@@ -2,9 +2,9 @@
 
 use files::local::agreement::{is_only_there, was_left_behind};
 
-use super::invariants::{NOTHING_LOST, ONE_FILE};
-use super::start::newest;
-use super::state::{Content, Copy, Entry, Life, Resync, Stage, State, WRITES_MAX, World, id_of};
+use super::state::{
+    Content, Copy, Entry, Life, NOTHING_LOST, ONE_FILE, Resync, Stage, State, WRITES_MAX, World, id_of, newest,
+};
 use super::step::{SlotFate, Step};
 use super::{Flaw, Membership};
 use crate::protocol::explore::Broken;

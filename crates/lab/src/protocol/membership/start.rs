@@ -5,26 +5,17 @@ use std::path::PathBuf;
 use base::{ErrorKind, StoreId};
 use files::local::agreement::was_left_behind;
 use files::local::plan::{Found, Plan, Role, plan_open};
-use files::local::superblock::{LINEAGES_MAX, StoreRecord, Superblock, newest_slot};
+use files::local::superblock::{LINEAGES_MAX, StoreRecord, Superblock};
 
 use super::failure::current;
-use super::invariants::{ONE_FILE, STARTS};
 use super::state::{
-    Branch, Content, DIRECTORIES_MAX, Disk, Entry, Life, Record, Resync, Slot, Stage, State, WRITES_MAX, World, id_of,
+    Branch, Content, DIRECTORIES_MAX, Disk, Entry, Life, ONE_FILE, Record, Resync, STARTS, Slot, Stage, State,
+    WRITES_MAX, World, id_of, newest,
 };
 use super::step::{SlotFate, Step};
 use super::{Flaw, Membership};
 use crate::protocol::explore::Broken;
 use crate::protocol::small_set::SmallSet;
-
-/// What a superblock says, and the number of its newest update.
-pub(super) fn newest(disk: &Disk) -> Option<(u8, Record)> {
-    let valid = disk.slots.iter().filter_map(|slot| match slot {
-        Slot::Valid(sequence, record) => Some((*sequence, *record)),
-        Slot::Blank | Slot::Torn => None,
-    });
-    newest_slot(valid, |(sequence, _)| u64::from(*sequence))
-}
 
 impl Membership {
     /// A process starts with some of the directories, if it is not refused.

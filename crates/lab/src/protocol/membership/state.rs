@@ -1,10 +1,23 @@
 //! What a state of the model is made of.
 
 use base::{DirectoryId, Incarnation, StoreId};
-use files::local::superblock::{Member, Shard, StoreRecord};
+use files::local::superblock::{Member, Shard, StoreRecord, newest_slot};
 
 use crate::protocol::explore::Broken;
 use crate::protocol::small_set::SmallSet;
+
+/// What was acknowledged is in every copy that is read.
+pub const ACKNOWLEDGED: &str = "what was acknowledged is read";
+/// What was deleted stays deleted.
+pub const DELETED: &str = "what was deleted stays deleted";
+/// Two files are never taken for one.
+pub const ONE_FILE: &str = "a name is one file";
+/// Nothing that was acknowledged is removed without a word.
+pub const NOTHING_LOST: &str = "nothing is lost without a word";
+/// With all members there are, and nothing given up before, a store starts.
+pub const STARTS: &str = "a complete store starts";
+/// Copies converge.
+pub const CONVERGES: &str = "copies converge";
 
 /// Directories at most.
 pub(super) const DIRECTORIES_MAX: usize = 3;
@@ -308,4 +321,13 @@ impl Life {
     pub(super) fn live(&self, write: usize) -> SmallSet {
         self.catalogue[write].map_or(SmallSet::EMPTY, |entry| entry.attached.and(self.members()))
     }
+}
+
+/// What a superblock says, and the number of its newest update.
+pub(super) fn newest(disk: &Disk) -> Option<(u8, Record)> {
+    let valid = disk.slots.iter().filter_map(|slot| match slot {
+        Slot::Valid(sequence, record) => Some((*sequence, *record)),
+        Slot::Blank | Slot::Torn => None,
+    });
+    newest_slot(valid, |(sequence, _)| u64::from(*sequence))
 }
