@@ -1,8 +1,9 @@
 //! The layer check: the house of docs/ARCHITECTURE.md stands as crates/layers.toml draws it.
 //!
-//! Four parts, each a list of sentences that say what is wrong (empty: nothing):
+//! Five parts, each a list of sentences that say what is wrong (empty: nothing):
 //! - [`graph`]: `cargo metadata` against `uses` of each crate, imports strictly downward;
 //! - [`sources`]: only the modules in `[os] allowed` touch files, sockets, threads, clocks, tokio or libc;
+//! - [`circles`]: no files of a crate import each other in a circle;
 //! - [`lints`]: each crate takes the workspace's lints, and clippy.toml forbids what it must;
 //! - [`corpora`]: each fuzz target has a stored corpus, where `cargo test` replays it.
 //!
@@ -11,6 +12,7 @@
 //! Two small trees under `tests/fixtures/layers` keep the check itself honest: `good` has nothing wrong, `bad` has one
 //! of everything.
 
+mod circles;
 mod corpora;
 mod graph;
 mod lints;
@@ -46,11 +48,12 @@ struct OperatingSystem {
 }
 
 /// Everything that is wrong with the tree at `root`.
-fn check(root: &Path) -> Vec<String> {
+fn check(root: &Path, known_circles: &[circles::Known]) -> Vec<String> {
     let text = read(&root.join("crates/layers.toml"));
     let layers: Layers = toml::from_str(&text).expect("crates/layers.toml is well formed");
     let mut wrong = graph::check(root, &layers);
     wrong.extend(sources::check(root, &layers));
+    wrong.extend(circles::check(root, &layers, known_circles));
     wrong.extend(lints::check(root, &layers));
     wrong.extend(corpora::check(root, &layers));
     wrong
@@ -67,18 +70,18 @@ fn here() -> PathBuf {
 #[test]
 fn the_house_stands_as_drawn() {
     let root = here().join("../..").canonicalize().expect("the workspace's root");
-    let wrong = check(&root);
+    let wrong = check(&root, circles::KNOWN);
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
 #[test]
 fn a_sound_tree_passes() {
-    assert_eq!(check(&here().join("tests/fixtures/layers/good")), Vec::<String>::new());
+    assert_eq!(check(&here().join("tests/fixtures/layers/good"), &[]), Vec::<String>::new());
 }
 
 #[test]
 fn a_tree_that_breaks_every_rule_fails_for_each() {
-    let wrong = check(&here().join("tests/fixtures/layers/bad"));
+    let wrong = check(&here().join("tests/fixtures/layers/bad"), &[]);
     let expected = [
         "layers.toml: base uses roof, which does not stand below it",
         "layers.toml: attic is not a crate of the workspace",
