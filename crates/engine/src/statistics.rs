@@ -95,6 +95,8 @@ pub struct RecoveryStatistics {
     pub rejected_large_writes: u64,
     /// Large writes that were proven by their data.
     pub proven_large_writes: u64,
+    /// Large writes that no record of the log names, and that were found by their labels.
+    pub labelled_large_writes: u64,
     /// How long it took, in nanoseconds.
     pub took_ns: u64,
 }
@@ -166,6 +168,7 @@ impl RecoveryStatistics {
             torn_tails,
             rejected_large_writes,
             proven_large_writes,
+            labelled_large_writes,
             took_ns,
         } = other;
         self.transaction_records += transaction_records;
@@ -174,6 +177,7 @@ impl RecoveryStatistics {
         self.torn_tails += torn_tails;
         self.rejected_large_writes += rejected_large_writes;
         self.proven_large_writes += proven_large_writes;
+        self.labelled_large_writes += labelled_large_writes;
         self.took_ns = self.took_ns.max(*took_ns);
     }
 }

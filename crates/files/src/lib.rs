@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, Epoch, FileId, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Epoch, FileId, Gathered, Incarnation, Result, StoreId};
 
 pub mod dry_run;
 pub mod local;
@@ -136,7 +136,7 @@ pub trait FileEngine {
         None
     }
     /// See [`FileWriter::append`]. Offsets are chosen by the writer, and submitted in the order of the calls.
-    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>>;
+    fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>>;
     /// See [`Store::read`].
     fn read(&self, file: FileId, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf>>;
     /// See [`Store::read_copy`].
@@ -389,7 +389,8 @@ impl FileWriter {
     /// # Errors
     /// `Full` at once if it does not fit; `Io`, `Fenced` when it failed: then call [`FileWriter::fail`], seal at the
     /// length confirmed so far and go on in a new file.
-    pub fn append(&mut self, data: Bytes) -> impl Future<Output = Result<u64>> + use<> {
+    pub fn append<D: Into<Gathered>>(&mut self, data: D) -> impl Future<Output = Result<u64>> + use<D> {
+        let data = data.into();
         assert!((data.len() as u64).is_multiple_of(base::BLOCK), "appends are padded by their writer");
         let offset = self.position;
         let fits = !self.failed && data.len() as u64 <= self.room();
