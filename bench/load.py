@@ -28,6 +28,10 @@ class Workload:
         return "write" in self.pattern or self.mixed
 
     @property
+    def reads(self):
+        return "read" in self.pattern or self.mixed
+
+    @property
     def mixed(self):
         return self.pattern == "randrw"
 
@@ -86,7 +90,7 @@ def run_fio(target, workload, seconds=None, extra=(), side=None, prefix=()):
         if mixed:
             command += ["--rwmixread=70", "--unified_rw_reporting=mixed"]
         if seconds:
-            command += ["--time_based", f"--runtime={seconds}"]
+            command += ["--time_based", f"--runtime={round(seconds * 1000)}ms"]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         if done.returncode != 0:
             raise RuntimeError(f"fio failed on {target.name}: {done.stderr[-1000:]} {done.stdout[-1000:]}")
@@ -129,3 +133,12 @@ def percentiles(side):
 def fill(target):
     """Writes the whole disk once, so that nobody reads holes or extends a file."""
     run_fio(target, Workload("fill", "write", "1m", 8), extra=["--end_fsync=0"])
+
+
+def start_on_volumes(target, names, size):
+    """Starts fio with endless sequential 128 KiB writes at depth 8 to each of several volumes of a store."""
+    command = ["fio", "--ioengine=nbd", "--rw=write", "--bs=128k", "--iodepth=8", f"--size={size}", "--thread",
+               "--time_based", "--runtime=600", "--refill_buffers", "--group_reporting"]
+    for name in names:
+        command += [f"--name={name}", f"--uri={target.uri(name)}"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -83,7 +83,7 @@ class Samples:
         self.functions = collections.defaultdict(collections.Counter)
         with memory_directory() as directory:
             path = f"{directory}/samples"
-            prefix = ["perf", "record", "-q", "-a", "-e", "cpu-clock", "-F", str(HERTZ), "-g", "-o", path, "--"]
+            prefix = ["perf", "record", "-q", "-B", "-a", "-e", "cpu-clock", "-F", str(HERTZ), "-g", "-o", path, "--"]
             self.side = run(prefix)
             self.count(script(path, "comm,pid,tid,ip,sym,dso"), server)
 
@@ -295,7 +295,7 @@ class Touched:
                 write_tracing(table, f"p:{group}/{name} {path}:{offset:#x} len=%{register}:u64\n")
             with memory_directory() as directory:
                 path = f"{directory}/events"
-                prefix = ["perf", "record", "-q", "-m", "4M", "-p", str(server)]
+                prefix = ["perf", "record", "-q", "-B", "-m", "4M", "-p", str(server)]
                 for name in probes:
                     prefix += ["-e", f"{group}:{name}"]
                     if name == "copy":

@@ -323,11 +323,18 @@ class Levee(Target):
     def socket(self):
         return self.directory / "store" / "nbd.sock"
 
-    def uri(self):
+    def create_volume(self, name, size):
+        """One more volume of the running store."""
+        token = (self.directory / "store" / "api.token").read_text().strip()
+        subprocess.run([self.binary, "volume", "create", name, "--size", str(size), "--api", self.api()],
+                       check=True, capture_output=True, env={"LEVEE_TOKEN": token})
+
+    def uri(self, volume=None):
+        volume = volume or self.volume
         if self.tcp:
             address = next(word for line in self.ready_lines for word in line.split() if word.startswith("nbd://"))
-            return f"nbd://{address.removeprefix('nbd://').split('/')[0]}/{self.volume}"
-        return f"nbd+unix:///{self.volume}?socket={self.socket()}"
+            return f"nbd://{address.removeprefix('nbd://').split('/')[0]}/{volume}"
+        return f"nbd+unix:///{volume}?socket={self.socket()}"
 
     def kill(self):
         self.process.kill()
