@@ -144,8 +144,8 @@ def alone(arguments, say):
 
 
 def moved_bytes(target):
-    """Bytes that GC and dumps wrote so far, by the store's own metrics."""
-    return {name: value for name, value in target.metrics().items() if re.search("gc|dump", name) and "bytes" in name}
+    """Bytes that dumps, collection and the index's merges wrote so far, by the store's own metrics."""
+    return {name: value for name, value in target.metrics().items() if re.search('disk_written.*"(data|table|transaction)"', name)}
 
 
 def tail_beside_background(target, arguments, say):

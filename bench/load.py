@@ -45,13 +45,13 @@ WORKLOADS = [
     Workload("4 KiB random read, depth 32", "randread", "4k", 32),
     Workload("128 KiB sequential read, depth 1", "read", "128k", 1),
     Workload("128 KiB sequential read, depth 8", "read", "128k", 8),
-    Workload("4 KiB random write, depth 1, TCP", "randwrite", "4k", 1, stretch=5, tcp=True),
     Workload("4 KiB mixed 70/30, depth 32", "randrw", "4k", 32),
     Workload("4 KiB random write, 4 clients of depth 8", "randwrite", "4k", 8, jobs=4),
     Workload("4 KiB random read, 4 clients of depth 8", "randread", "4k", 8, jobs=4),
     Workload("16 KiB random write, depth 8", "randwrite", "16k", 8),
     Workload("1 MiB sequential write, depth 4", "write", "1m", 4),
     Workload("1 MiB sequential read, depth 4", "read", "1m", 4),
+    Workload("4 KiB random write, depth 1, TCP", "randwrite", "4k", 1, stretch=5, tcp=True),
 ]
 
 

@@ -163,7 +163,7 @@ class Events:
 
 # The timeline -------------------------------------------------------------------------------------------------------
 
-SWITCH = re.compile(r"next_comm=(.*) next_pid=(\d+)")
+SWITCH = re.compile(r"prev_pid=(\d+) .*next_comm=(.*) next_pid=(\d+)")
 WAKING = re.compile(r" pid=(\d+) ")
 BLOCK = re.compile(r"(\d+,\d+) (\S+) .*?(\d+) \+ (\d+)")
 LINE = re.compile(r".*-\d+\s+\[(\d+)\] \S+\s+([0-9.]+): (\w+): (.*)")
@@ -226,7 +226,9 @@ class Timeline:
                 found = SWITCH.search(text)
                 if not found:
                     continue
-                command, pid = found[1], int(found[2])
+                # Who was woken before it had left its processor did not wait for one.
+                woken.pop(int(found[1]), None)
+                command, pid = found[2], int(found[3])
                 role = role_of(command, pid, server, tids)
                 running[cpu] = "server" if role == "others" and command.startswith("iou-") else role
                 if pid in woken:

@@ -108,12 +108,15 @@ class Target:
         raise NotImplementedError
 
     def serve_on(self, tcp):
-        """From here on through TCP or the socket; what can do only one of them is started again."""
-        if self.tcp != tcp:
-            self.stop()
-            self.socket().unlink(missing_ok=True)
-            self.tcp = tcp
-            self.serve()
+        """From here on through TCP or the socket; what can do only one of them is started again. True if what it held
+        is lost by that."""
+        if self.tcp == tcp:
+            return False
+        self.stop()
+        self.socket().unlink(missing_ok=True)
+        self.tcp = tcp
+        self.serve()
+        return not self.durable
 
     def fio_arguments(self):
         """How fio reaches the disk."""
@@ -132,10 +135,9 @@ class Target:
         self.wait_for(self.listens)
 
     def listens(self):
-        if not self.tcp:
-            return self.socket().exists()
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        family, address = (socket.AF_INET, ("127.0.0.1", self.port)) if self.tcp else (socket.AF_UNIX, str(self.socket()))
+        with socket.socket(family) as probe:
+            return probe.connect_ex(address) == 0
 
     def wait_for(self, ready, seconds=60):
         deadline = time.monotonic() + seconds
@@ -213,22 +215,40 @@ class QemuNbdQcow2(QemuNbd):
 
 
 class QemuStorageDaemon(Target):
-    """qemu-storage-daemon on a raw file: O_DIRECT, io_uring, and the export in a thread of its own that polls before it
-    sleeps (QEMU's default for such threads). `writethrough` flushes after every write before it is acknowledged, as
-    qemu-nbd's directsync does. One export has one thread in QEMU, however many are given."""
+    """qemu-storage-daemon on a raw file: O_DIRECT and io_uring. `writethrough` flushes after every write before it is
+    acknowledged, as qemu-nbd's directsync does. The export has a thread of its own, which polls before it sleeps (QEMU's
+    default for such threads), where that works: one export has one thread in QEMU, however many there are, and some
+    versions (7.2.22 of Debian 12) end with an assertion there as soon as a client leaves."""
 
     name = "qemu-storage-daemon"
     needs = "qemu-storage-daemon"
+    thread = True
 
     def serve(self):
+        self.run_server()
+        if self.thread and self.ends_with_a_client():
+            self.thread = False
+            self.stop()
+            self.socket().unlink(missing_ok=True)
+            self.run_server()
+
+    def ends_with_a_client(self):
+        subprocess.run(["nbdinfo", "--size", self.uri()], capture_output=True)
+        time.sleep(0.5)
+        return self.process.poll() is not None
+
+    def run_server(self):
         self.port = free_port()
         where = (f"addr.type=inet,addr.host=127.0.0.1,addr.port={self.port}" if self.tcp
                  else f"addr.type=unix,addr.path={self.socket()}")
-        self.spawn(["qemu-storage-daemon", "--object", "iothread,id=thread",
-                    "--blockdev", f"driver=file,node-name=file,filename={self.path},aio=io_uring,cache.direct=on,discard=unmap",
-                    "--blockdev", "driver=raw,node-name=disk,file=file,discard=unmap,cache.direct=on",
-                    "--nbd-server", f"{where},max-connections=64",
-                    "--export", "type=nbd,id=export,node-name=disk,name=disk,writable=on,writethrough=on,iothread=thread"])
+        export = "type=nbd,id=export,node-name=disk,name=disk,writable=on,writethrough=on"
+        command = ["qemu-storage-daemon",
+                   "--blockdev", f"driver=file,node-name=file,filename={self.path},aio=io_uring,cache.direct=on,discard=unmap",
+                   "--blockdev", "driver=raw,node-name=disk,file=file,discard=unmap,cache.direct=on"]
+        if self.thread:
+            command += ["--object", "iothread,id=thread"]
+            export += ",iothread=thread"
+        self.spawn([*command, "--nbd-server", f"{where},max-connections=64", "--export", export])
 
     def uri(self):
         return f"nbd://127.0.0.1:{self.port}/disk" if self.tcp else f"nbd+unix:///disk?socket={self.socket()}"
@@ -288,6 +308,7 @@ class Levee(Target):
     def serve_on(self, tcp):
         # It listens on both.
         self.tcp = tcp
+        return False
 
     def start_process(self, volume=True):
         """Starts the store on its directory, fresh or not; returns the seconds until it said that it is ready."""
