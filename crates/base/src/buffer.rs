@@ -195,7 +195,7 @@ impl Gathered {
     }
 
     /// What is left from byte `start` on.
-    pub fn from(&self, start: usize) -> Gathered {
+    pub fn starting_at(&self, start: usize) -> Gathered {
         let in_first = start.min(self.first.len());
         Gathered { first: self.first.slice(in_first..), second: self.second.slice(start - in_first..) }
     }
@@ -291,7 +291,7 @@ mod tests {
         let gathered = Gathered::new(first.clone(), second);
         assert_eq!((gathered.len(), &gathered.joined()[..]), (13, &b"headerpayload"[..]));
         for start in 0..=13 {
-            let rest = gathered.from(start);
+            let rest = gathered.starting_at(start);
             assert_eq!(&rest.joined()[..], &b"headerpayload"[start..]);
             assert!(rest.parts().all(|part| !part.is_empty()));
         }

@@ -18,11 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use base::buffer::ALIGNMENT;
-use base::checksum::block_checksum;
 use base::seeded::is_on;
-use base::{
-    AlignedBuf, BLOCK, Bytes, Error, ErrorKind, Gathered, Instant, LogSequence, Result, SegmentSequence, WriteStamp,
-};
+use base::{AlignedBuf, BLOCK, Bytes, ErrorKind, Gathered, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
 use runtime::Class;
 use runtime::sync::{Receiver, Sender, oneshot};
 
@@ -54,7 +51,7 @@ impl Core {
     /// Submits `data`, whole blocks at `offset`; the answer comes when it is applied.
     ///
     /// # Errors
-    /// `Full`, `Io`, and `Internal` where the data does not match its checksums: nothing was written.
+    /// `Full` and `Io`: nothing was written.
     pub(crate) async fn submit_large(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
@@ -64,14 +61,7 @@ impl Core {
         stamp: WriteStamp,
         arrived: Instant,
     ) -> Result<Receiver<Result<()>>> {
-        let id = segment.id();
         let block = (offset / BLOCK) as u32;
-        for (i, (bytes, expected)) in data.chunks_exact(BLOCK as usize).zip(&checksums).enumerate() {
-            let place = u64::from(id.index) << 32 | (u64::from(block) + i as u64);
-            if block_checksum(id.volume, place, bytes) != *expected {
-                return Err(Error::internal(format!("block {i} of a write to {id} does not match its checksum")));
-            }
-        }
         // The kernel reads the buffer directly: it must lie at a page boundary.
         let data = match (data.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             true => data,

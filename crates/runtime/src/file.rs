@@ -64,7 +64,7 @@ impl File {
                 if done == 0 {
                     return Err(io::Error::from(io::ErrorKind::WriteZero));
                 }
-                let rest = Op::Write { id: this.id, offset: offset + done, data: data.from(done as usize) };
+                let rest = Op::Write { id: this.id, offset: offset + done, data: data.starting_at(done as usize) };
                 match this.handle.operate(rest).await.value? {
                     0 => return Err(io::Error::from(io::ErrorKind::WriteZero)),
                     count => done += count,
