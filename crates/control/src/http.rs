@@ -17,6 +17,7 @@ mod explain;
 mod guard;
 mod routes;
 mod serve;
+mod status;
 mod token;
 
 use std::io;

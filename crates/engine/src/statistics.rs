@@ -64,6 +64,12 @@ pub struct Statistics {
     pub memory_waits: u64,
     /// Writes that found no space.
     pub full_hits: u64,
+    /// Bytes of closed data files in which nothing live is left to be read; at least so many.
+    pub garbage_bytes: u64,
+    /// Engines whose log of transactions takes no more records.
+    pub broken_logs: u64,
+    /// Engines that have less than 1 MiB left for writes.
+    pub full_engines: u64,
     /// Bytes of caches and writes in flight, and their bound.
     pub dirty_bytes: u64,
     /// See `dirty_bytes`.
@@ -123,6 +129,9 @@ impl Statistics {
             checkpoints,
             memory_waits,
             full_hits,
+            garbage_bytes,
+            broken_logs,
+            full_engines,
             dirty_bytes,
             dirty_bytes_max,
             recovery,
@@ -148,6 +157,9 @@ impl Statistics {
         self.checkpoints += checkpoints;
         self.memory_waits += memory_waits;
         self.full_hits += full_hits;
+        self.garbage_bytes += garbage_bytes;
+        self.broken_logs += broken_logs;
+        self.full_engines += full_engines;
         self.dirty_bytes += dirty_bytes;
         self.dirty_bytes_max += dirty_bytes_max;
         self.recovery.merge(recovery);
@@ -205,6 +217,9 @@ impl crate::core::Core {
             checkpoints: counters.checkpoints.get(),
             memory_waits,
             full_hits,
+            garbage_bytes: self.garbage.bytes(),
+            broken_logs: u64::from(self.log.broken().is_some()),
+            full_engines: u64::from(self.admission.free_space() < base::MIB),
             dirty_bytes: self.admission.bytes(),
             dirty_bytes_max: self.admission.bytes_max(),
             recovery: *counters.recovery.borrow(),

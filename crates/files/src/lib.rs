@@ -181,6 +181,8 @@ pub struct Statistics {
     pub read_bytes: [u64; 6],
     /// Reads and writes that failed in one copy.
     pub copy_errors: u64,
+    /// Bytes of deleted files that are kept for the next ones, one copy counted. They are free, too.
+    pub kept_bytes: u64,
     /// One line for each directory: its path, state (`healthy`, `failed`, `missing`, `resynchronizing`), free bytes.
     pub directories: Vec<DirectoryStatus>,
 }
@@ -188,12 +190,13 @@ pub struct Statistics {
 impl Statistics {
     /// Adds another shard of the same store.
     pub fn merge(&mut self, other: &Statistics) {
-        let Statistics { written_bytes, read_bytes, copy_errors, directories } = other;
+        let Statistics { written_bytes, read_bytes, copy_errors, kept_bytes, directories } = other;
         let add =
             |mine: &mut [u64; 6], theirs: &[u64; 6]| mine.iter_mut().zip(theirs).for_each(|(mine, more)| *mine += more);
         add(&mut self.written_bytes, written_bytes);
         add(&mut self.read_bytes, read_bytes);
         self.copy_errors += copy_errors;
+        self.kept_bytes += kept_bytes;
         self.directories.extend(directories.iter().cloned());
     }
 }
