@@ -34,7 +34,7 @@ lint:
 	cargo clippy --locked --workspace --all-targets --features levee/seeded-bugs -- -D warnings
 
 bench:
-	@scripts/setup test
+	@scripts/setup bench
 	cargo build --release --locked -p levee
 	bench/compare
 

@@ -20,10 +20,20 @@ class Workload:
     # How many times longer than the others a sample lasts: over all rounds each write row writes at least three times
     # what Levee's journal and caches hold (3 x 448 MiB), so that dumps and collection are part of what it measures.
     stretch: int = 1
+    jobs: int = 1  # clients, each with a connection and a depth of its own
+    tcp: bool = False  # through TCP, where a target speaks it
 
     @property
     def writes(self):
-        return "write" in self.pattern
+        return "write" in self.pattern or self.mixed
+
+    @property
+    def reads(self):
+        return "read" in self.pattern or self.mixed
+
+    @property
+    def mixed(self):
+        return self.pattern == "randrw"
 
 
 WORKLOADS = [
@@ -35,7 +45,22 @@ WORKLOADS = [
     Workload("4 KiB random read, depth 32", "randread", "4k", 32),
     Workload("128 KiB sequential read, depth 1", "read", "128k", 1),
     Workload("128 KiB sequential read, depth 8", "read", "128k", 8),
+    Workload("4 KiB mixed 70/30, depth 32", "randrw", "4k", 32),
+    Workload("4 KiB random write, 4 clients of depth 8", "randwrite", "4k", 8, jobs=4),
+    Workload("4 KiB random read, 4 clients of depth 8", "randread", "4k", 8, jobs=4),
+    Workload("16 KiB random write, depth 8", "randwrite", "16k", 8),
+    Workload("1 MiB sequential write, depth 4", "write", "1m", 4),
+    Workload("1 MiB sequential read, depth 4", "read", "1m", 4),
+    Workload("4 KiB random write, depth 1, TCP", "randwrite", "4k", 1, stretch=5, tcp=True),
 ]
+
+
+def rows(texts):
+    """Rows whose name is one of the texts, or, where none is, contains it."""
+    names = [text.lower() for text in texts]
+    found = [w for w in WORKLOADS if w.name.lower() in names]
+    vague = [name for name in names if name not in [w.name.lower() for w in found]]
+    return [w for w in WORKLOADS if w in found or any(name in w.name.lower() for name in vague)]
 
 
 @dataclass
@@ -46,20 +71,26 @@ class Sample:
     p50_us: float
     p99_us: float
     p999_us: float
+    p9999_us: float
     bytes: int
     server_cpu_us_per_op: float | None
     disk_bytes_per_byte: float | None
 
 
-def run_fio(target, workload, seconds=None, extra=(), side=None):
-    """Runs fio against a started target and returns its report of one side of the job (a mix has two), parsed."""
+def run_fio(target, workload, seconds=None, extra=(), side=None, prefix=()):
+    """Runs fio against a started target and returns its report of one side of the job, parsed; of a mix whose side is
+    not said, that of both together. `prefix` is a command that runs fio and watches it."""
+    mixed = workload.mixed and not side
     with tempfile.NamedTemporaryFile(suffix=".json") as output:
-        command = ["fio", "--name=bench", *target.fio_arguments(), f"--rw={workload.pattern}", f"--bs={workload.block}",
-                   f"--iodepth={workload.depth}", f"--size={target.size}", "--randrepeat=0", "--norandommap", "--thread",
-                   "--output-format=json", f"--output={output.name}", "--percentile_list=50:99:99.9",
-                   "--refill_buffers", "--group_reporting", *extra]
+        command = [*prefix, "fio", "--name=bench", *target.fio_arguments(), f"--rw={workload.pattern}",
+                   f"--bs={workload.block}", f"--iodepth={workload.depth}", f"--size={target.size}", "--randrepeat=0",
+                   "--norandommap", "--thread", "--output-format=json", f"--output={output.name}",
+                   "--percentile_list=50:99:99.9:99.99", "--refill_buffers", "--group_reporting",
+                   f"--numjobs={workload.jobs}", *extra]
+        if mixed:
+            command += ["--rwmixread=70", "--unified_rw_reporting=mixed"]
         if seconds:
-            command += ["--time_based", f"--runtime={seconds}"]
+            command += ["--time_based", f"--runtime={round(seconds * 1000)}ms"]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         if done.returncode != 0:
             raise RuntimeError(f"fio failed on {target.name}: {done.stderr[-1000:]} {done.stdout[-1000:]}")
@@ -67,7 +98,7 @@ def run_fio(target, workload, seconds=None, extra=(), side=None):
     job = json.loads(text[text.index("{"):])["jobs"][0]
     if job.get("error"):
         raise RuntimeError(f"fio saw error {job['error']} on {target.name}")
-    return job[side or ("write" if workload.writes else "read")]
+    return job["mixed"] if mixed else job[side or ("write" if workload.writes else "read")]
 
 
 def measure(target, workload, seconds, extra=()):
@@ -78,7 +109,7 @@ def measure(target, workload, seconds, extra=()):
     cpu = amplification = None
     if pid and side["total_ios"]:
         cpu = (targets.process_cpu_seconds(pid) - before[0]) * 1e6 / side["total_ios"]
-        if workload.writes and target.durable:
+        if workload.writes and not workload.mixed and target.durable:
             amplification = (targets.process_written_bytes(pid) - before[1]) / side["io_bytes"]
     latency = percentiles(side)
     return Sample(
@@ -86,6 +117,7 @@ def measure(target, workload, seconds, extra=()):
         p50_us=latency["p50"],
         p99_us=latency["p99"],
         p999_us=latency["p99.9"],
+        p9999_us=latency["p99.99"],
         bytes=side["io_bytes"],
         server_cpu_us_per_op=cpu,
         disk_bytes_per_byte=amplification,
@@ -101,3 +133,12 @@ def percentiles(side):
 def fill(target):
     """Writes the whole disk once, so that nobody reads holes or extends a file."""
     run_fio(target, Workload("fill", "write", "1m", 8), extra=["--end_fsync=0"])
+
+
+def start_on_volumes(target, names, size):
+    """Starts fio with endless sequential 128 KiB writes at depth 8 to each of several volumes of a store."""
+    command = ["fio", "--ioengine=nbd", "--rw=write", "--bs=128k", "--iodepth=8", f"--size={size}", "--thread",
+               "--time_based", "--runtime=600", "--refill_buffers", "--group_reporting"]
+    for name in names:
+        command += [f"--name={name}", f"--uri={target.uri(name)}"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -163,6 +163,63 @@ impl fmt::Debug for AlignedBuf {
     }
 }
 
+/// Bytes that are written as one range of a file, though they may lie in two places in memory.
+///
+/// A header and the payload behind it are one durable write this way, and the payload is copied nowhere.
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    first: Bytes,
+    /// Empty, if all of it lies in one place.
+    second: Bytes,
+}
+
+impl Gathered {
+    /// `second` goes right behind `first`.
+    pub fn new(first: Bytes, second: Bytes) -> Self {
+        Gathered { first, second }
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.first.len() + self.second.len()
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The parts that are not empty, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &Bytes> {
+        [&self.first, &self.second].into_iter().filter(|part| !part.is_empty())
+    }
+
+    /// What is left from byte `start` on.
+    pub fn starting_at(&self, start: usize) -> Gathered {
+        let in_first = start.min(self.first.len());
+        Gathered { first: self.first.slice(in_first..), second: self.second.slice(start - in_first..) }
+    }
+
+    /// All of it in one place, copied only if it lies in two.
+    pub fn joined(&self) -> Bytes {
+        match (self.first.is_empty(), self.second.is_empty()) {
+            (_, true) => self.first.clone(),
+            (true, false) => self.second.clone(),
+            (false, false) => {
+                let mut all = AlignedBuf::with_capacity(self.len());
+                self.parts().for_each(|part| all.extend_from_slice(part));
+                all.freeze()
+            }
+        }
+    }
+}
+
+impl From<Bytes> for Gathered {
+    fn from(bytes: Bytes) -> Self {
+        Gathered { first: bytes, second: Bytes::new() }
+    }
+}
+
 /// Zeros at a boundary that O_DIRECT accepts. They are never written to, so the system backs them by one page.
 #[repr(align(4096))]
 struct Zeros([u8; 1024 * 1024]);
@@ -226,6 +283,19 @@ mod tests {
             assert!(zeros.iter().all(|&byte| byte == 0));
         }
         assert!(!are_shared_zeros(&AlignedBuf::zeroed(4096)));
+    }
+
+    #[test]
+    fn gathered_bytes_are_one_range() {
+        let (first, second) = (Bytes::from_static(b"header"), Bytes::from_static(b"payload"));
+        let gathered = Gathered::new(first.clone(), second);
+        assert_eq!((gathered.len(), &gathered.joined()[..]), (13, &b"headerpayload"[..]));
+        for start in 0..=13 {
+            let rest = gathered.starting_at(start);
+            assert_eq!(&rest.joined()[..], &b"headerpayload"[start..]);
+            assert!(rest.parts().all(|part| !part.is_empty()));
+        }
+        assert_eq!(Gathered::from(first.clone()).joined().as_ptr(), first.as_ptr(), "one part is not copied");
     }
 
     #[test]

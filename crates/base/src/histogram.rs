@@ -92,6 +92,12 @@ impl Histogram {
             .collect()
     }
 
+    /// The largest value of each bucket that is not empty, ascending, and how many values it has.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let seen = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        seen.map(|(bucket, count)| (upper_bound(bucket), *count))
+    }
+
     /// How many values are surely not above `bound`: those of the buckets that end at or below it.
     pub fn count_up_to(&self, bound: u64) -> u64 {
         self.counts.iter().enumerate().take_while(|(bucket, _)| upper_bound(*bucket) <= bound).map(|(_, n)| n).sum()
@@ -134,6 +140,14 @@ mod tests {
         let empty = Histogram::new();
         assert_eq!((empty.quantile(999_000), empty.count_up_to(u64::MAX), empty.max()), (0, 0, 0));
         assert_eq!(empty.counts_below_powers(10, 3), [0, 0, 0]);
+        assert_eq!(empty.buckets().next(), None);
+    }
+
+    #[test]
+    fn buckets_that_are_not_empty_come_in_order() {
+        let mut histogram = Histogram::new();
+        [1_000, 3, 1_000].into_iter().for_each(|value| histogram.record(value));
+        assert_eq!(histogram.buckets().collect::<Vec<_>>(), [(3, 1), (1_023, 2)]);
     }
     use crate::Prng;
 

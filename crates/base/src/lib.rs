@@ -16,7 +16,7 @@ pub mod seeded;
 pub mod time;
 pub mod units;
 
-pub use buffer::AlignedBuf;
+pub use buffer::{AlignedBuf, Gathered};
 pub use error::{Error, ErrorKind, Result};
 pub use histogram::Histogram;
 pub use ids::*;

@@ -189,6 +189,37 @@ pub const ALL: &[SeededBug] = &[
         "Clients keep a volume of which a deletion failed that the next start may find.",
         &["write error", "kill"],
     ),
+    rare(33, "labels-not-read", "A start does not look for large writes that the log has not got.", &["kill"]),
+    rare(
+        33,
+        "large-acked-behind-hole",
+        "A large write is acknowledged by its label, though an earlier append of its file is not durable.",
+        &["write error", "kill"],
+    ),
+    rare(
+        33,
+        "data-file-not-announced",
+        "A large write is acknowledged before the log says durably whose file it is in.",
+        &["kill"],
+    ),
+    rare(
+        33,
+        "label-of-earlier-life",
+        "A label that a recycled file held before counts as one of this life.",
+        &["kill"],
+    ),
+    rare(
+        33,
+        "labelled-not-logged",
+        "A start serves large writes that it found by their labels, and does not log them.",
+        &["kill"],
+    ),
+    rare(
+        33,
+        "labelled-order-forgotten",
+        "A start forgets which place in their segment's order large writes had that it found by their labels.",
+        &["kill"],
+    ),
 ];
 
 /// The bug of that name.
@@ -250,7 +281,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=32).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=33).contains(&bug.rule), "{}", bug.name);
         }
     }
 

@@ -19,6 +19,7 @@ mod guard;
 mod refusal;
 mod routes;
 mod serve;
+mod status;
 mod token;
 
 use std::io;

@@ -169,8 +169,9 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use base::Histogram;
+    use base::{Histogram, VolumeId};
     use files::DirectoryStatus;
+    use policies::admission::Waits;
 
     use super::*;
     use crate::observe::VolumeCounters;
@@ -185,6 +186,7 @@ mod tests {
             bytes: 16_384,
             errors: 1,
             latency: Distribution::from(&latency),
+            latency_ns: latency.buckets().collect(),
         };
         let mut files = files::Statistics { copy_errors: 2, ..files::Statistics::default() };
         files.written_bytes[FileKind::Journal as usize] = 8192;
@@ -199,7 +201,12 @@ mod tests {
             incarnation: 3,
             uptime_seconds: 1.5,
             volumes: 1,
-            traffic: vec![VolumeCounters { name: "vm-1".into(), requests: vec![requests.clone()] }],
+            traffic: vec![VolumeCounters {
+                volume: VolumeId(1),
+                name: "vm-1".into(),
+                requests: vec![requests.clone()],
+                waits: Waits::default(),
+            }],
             stages: vec![("journal", requests.latency)],
             files,
             metrics: vec![

@@ -5,7 +5,7 @@
 
 use base::{Histogram, VolumeId};
 use files::{Statistics, StoreSpace};
-use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
+use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus, Waits};
 use wire::{LocalBoxFuture, api};
 
 /// The binary logarithm of the smallest bound of a [`Distribution`] in nanoseconds: 8.2 us.
@@ -47,15 +47,21 @@ pub struct RequestCounters {
     pub errors: u64,
     /// From the arrival of a request to its reply.
     pub latency: Distribution,
+    /// The same in full: [`Histogram::buckets`].
+    pub latency_ns: Vec<(u64, u64)>,
 }
 
 /// The traffic of one volume since the store started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeCounters {
+    /// Its id.
+    pub volume: VolumeId,
     /// Its name.
     pub name: String,
     /// By kind of request.
     pub requests: Vec<RequestCounters>,
+    /// What its requests waited for.
+    pub waits: Waits,
 }
 
 /// A number under a name, with labels.
@@ -114,6 +120,18 @@ pub struct Snapshot {
     pub memory_bytes_max: u64,
     /// What reads and scrubbing found.
     pub scrub: api::Scrub,
+    /// NBD connections that are open.
+    pub connections: u64,
+    /// Bytes of data files that are surely garbage.
+    pub garbage_bytes: u64,
+    /// Logs that take no more records.
+    pub broken_logs: u64,
+    /// Engines that have no room for writes.
+    pub full_engines: u64,
+    /// Reads of blocks that no copy has right.
+    pub lost_reads: u64,
+    /// The settings of the block server's admission, and how it stands.
+    pub admission: Option<(AdmissionSettings, AdmissionStatus)>,
     /// Everything else: queue depths, counts of events.
     pub metrics: Vec<Metric>,
 }

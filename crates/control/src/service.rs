@@ -116,6 +116,8 @@ pub enum Request {
     Explain(String),
     /// The state of everything: [`Reply::Snapshot`].
     Observe,
+    /// The state of everything, with every volume: [`Reply::Status`].
+    Status,
     /// Looks whether everything is still as it was written, from now on: [`Reply::Snapshot`].
     Scrub,
     /// Whether the loop turns: [`Reply::Healthy`].
@@ -137,6 +139,8 @@ pub enum Reply {
     Explained(VolumeView, Box<Explained>),
     /// The state of everything.
     Snapshot(Box<Snapshot>),
+    /// The state of everything, and all volumes as [`Reply::Volumes`].
+    Status(Box<Snapshot>, Vec<VolumeView>),
     /// The loop turns, and the store is open.
     Healthy,
 }
@@ -270,6 +274,10 @@ impl Manager {
             Request::Scrub => {
                 self.begin_scrub().await?;
                 self.observe().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot)))
+            }
+            Request::Status => {
+                let snapshot = self.observe().await?;
+                Ok(Reply::Status(Box::new(snapshot), self.volumes()))
             }
             Request::Observe => self.observe().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
         }

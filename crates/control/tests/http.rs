@@ -10,11 +10,11 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Histogram, Instant, Result, SegmentId, VolumeId};
 use control::Manager;
 use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
-use control::observe::{Explained, Observer, Quantiles, Snapshot};
+use control::observe::{Distribution, Explained, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters};
 use control::service::{self, Call, Request};
 use files::Redundancy;
 use files::memory::{Memory, MemoryOptions};
-use policies::admission::{self, Admission, AdmissionSettings};
+use policies::admission::{self, Admission, AdmissionSettings, Waits};
 use runtime::sim::{NodeOptions, World};
 use serde_json::{Value, json};
 use wire::{LocalBoxFuture, VolumeOwner, VolumeUser, api};
@@ -53,7 +53,28 @@ impl Observer for Others {
         Box::pin(async {
             let scrub = api::Scrub { is_running: self.scrubs.get() > 0, read_bytes: 4096, ..api::Scrub::default() };
             let store = "00ff".into();
-            Snapshot { store, incarnation: 1, memory_bytes_max: 512 << 20, scrub, ..Snapshot::default() }
+            let write = RequestCounters {
+                operation: "write",
+                requests: 3,
+                bytes: 12_288,
+                errors: 1,
+                latency: Distribution::default(),
+                latency_ns: vec![(1_023, 2)],
+            };
+            let (volume, name, waits) = (VolumeId(1), "a".into(), Waits::default());
+            let traffic = vec![VolumeCounters { volume, name, requests: vec![write], waits }];
+            let (connections, garbage_bytes, full_engines) = (1, 8192, 1);
+            Snapshot {
+                store,
+                incarnation: 1,
+                memory_bytes_max: 512 << 20,
+                scrub,
+                traffic,
+                connections,
+                garbage_bytes,
+                full_engines,
+                ..Snapshot::default()
+            }
         })
     }
 
@@ -287,6 +308,11 @@ fn status_metrics_and_health() {
     let (status, body) = api.get("/v1/status");
     assert_eq!((status, &body["store"], &body["volumes"]), (200, &json!("00ff"), &json!(1)));
     assert!(body["token_file"].as_str().unwrap().ends_with("api.token"));
+    assert_eq!((&body["is_healthy"], &body["problems"][0]["kind"]), (&json!(false), &json!("full")));
+    assert_eq!((&body["connections"], &body["space"]["garbage_bytes"]), (&json!(1), &json!(8192)));
+    let write = json!({"operation": "write", "requests": 3, "bytes": 12_288, "errors": 1, "latency_ns": [[1_023, 2]]});
+    let used = json!({"volume": "a", "size_bytes": 1 << 30, "clients": 1, "waits": [], "operations": [write]});
+    assert_eq!(body["traffic"], json!([used]));
     let (status, page) = api.get("/metrics");
     assert!(status == 200 && page.as_str().unwrap().contains("\nlevee_volumes 1\n"), "{page}");
     assert_eq!(api.get("/healthz"), (200, json!("ok\n")));
@@ -428,6 +454,10 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("VolumeList", &list),
         ("Status", &status),
         ("Space", &status["space"]),
+        ("Scrub", &status["scrub"]),
+        ("VolumeTraffic", &status["traffic"][0]),
+        ("OperationTraffic", &status["traffic"][0]["operations"][0]),
+        ("Problem", &status["problems"][0]),
         ("Memory", &status["memory"]),
         ("Failure", &failure),
         ("FailureDetail", &failure["error"]),

@@ -182,7 +182,7 @@ impl FileEngine for Nowhere {
         Box::pin(async move { Ok(file) })
     }
 
-    fn append(&self, _file: FileId, _offset: u64, _data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
+    fn append(&self, _file: FileId, _offset: u64, _data: base::Gathered) -> LocalBoxFuture<'static, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 

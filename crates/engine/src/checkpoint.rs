@@ -103,6 +103,7 @@ impl Core {
             }
         });
         Checkpoint {
+            label_key: Some(self.factory.label_key()),
             from,
             decided_through: LogSequence(0),
             rejected: self.rejected.borrow().clone(),

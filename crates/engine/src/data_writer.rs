@@ -5,6 +5,9 @@
 //! small; they grow with it, so that a thin volume of 1 GiB does not set aside gigabytes. A recycled file may be smaller
 //! than a new one would be.
 //!
+//! A large write's append begins with a label ([`crate::label`]), which stands for its record until the log has that;
+//! [`crate::landings`] says from when on it does.
+//!
 //! Invariants: the record that says whose file it is comes before any record that refers to it; a file that failed
 //! takes no more; nothing is appended to a file of an earlier incarnation. A hole that a failed append leaves in a
 //! data file is harmless: bytes count only where a record refers to them.
@@ -13,12 +16,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::units::round_up;
-use base::{BLOCK, Bytes, Error, FileId, Result, SegmentId};
+use base::{BLOCK, Bytes, Error, FileId, Gathered, Result, SegmentId};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
 use crate::garbage::Garbage;
+use crate::label::{LABEL_BYTES, Place};
+use crate::landings::Landings;
 use crate::options::{DATA_FILE_BYTES_MIN, EPOCH};
 use crate::transaction::{Record, TransactionLog};
 use crate::verified::VerifiedFiles;
@@ -75,6 +80,8 @@ pub struct DataFileFactory {
     log: TransactionLog,
     garbage: Garbage,
     options: DataFileOptions,
+    /// What the labels of this life are told by.
+    label_key: u64,
 }
 
 impl DataFileFactory {
@@ -85,6 +92,7 @@ impl DataFileFactory {
         log: &TransactionLog,
         garbage: &Garbage,
         options: DataFileOptions,
+        label_key: u64,
     ) -> Self {
         DataFileFactory {
             handle: handle.clone(),
@@ -92,7 +100,13 @@ impl DataFileFactory {
             log: log.clone(),
             garbage: garbage.clone(),
             options,
+            label_key,
         }
+    }
+
+    /// What the labels of this life are told by.
+    pub fn label_key(&self) -> u64 {
+        self.label_key
     }
 
     /// How files are made.
@@ -114,7 +128,7 @@ impl DataFileFactory {
     }
 
     /// Creates a data file of `segment`, unless that `is_gone` meanwhile. Records that refer to it may be logged at
-    /// once.
+    /// once; `landings` hear when the log says durably whose it is.
     ///
     /// # Errors
     /// `Full`, `Io`, `NotFound`.
@@ -124,6 +138,7 @@ impl DataFileFactory {
         capacity: u64,
         prepared: bool,
         is_gone: impl Fn() -> bool,
+        landings: &Landings,
     ) -> Result<FileWriter> {
         let options = CreateOptions {
             kind: FileKind::Data,
@@ -142,7 +157,8 @@ impl DataFileFactory {
         self.garbage.opened(segment, writer.id(), capacity);
         let record = Record::DataFile { segment, file: writer.id() };
         // Not awaited: the records that refer to the file stand behind it in the log.
-        drop(self.log.append(&record, Box::new(|_| ())));
+        let landings = landings.clone();
+        drop(self.log.append(&record, Box::new(move |_| landings.announce())));
         Ok(writer)
     }
 
@@ -179,6 +195,7 @@ pub struct DataWriter {
 struct OpenFile {
     factory: DataFileFactory,
     writer: RefCell<FileWriter>,
+    landings: Landings,
     /// Appends and records in flight that name it.
     named: Cell<usize>,
     retired: Cell<bool>,
@@ -208,6 +225,28 @@ impl Drop for Placed {
 }
 
 impl OpenFile {
+    /// Appends `data`: where, its number among the appends of the file, and what completes when it is durable.
+    fn append(self: &Rc<Self>, data: Gathered) -> (Placed, u64, impl Future<Output = Result<()>> + use<>) {
+        let (file, offset, len, append) = {
+            let mut writer = self.writer.borrow_mut();
+            assert!(writer.room() >= data.len() as u64, "room was prepared");
+            (writer.id(), writer.position(), data.len() as u64, writer.append(data))
+        };
+        // Also what fails takes its place in the file: as garbage.
+        self.factory.garbage.appended(file, len / BLOCK);
+        let number = self.landings.begin(offset + len);
+        let (placed, in_flight) = (Placed::new(self, file, offset), Placed::new(self, file, offset));
+        let landed = async move {
+            let landed = append.await.map(drop);
+            match landed {
+                Ok(()) => in_flight.open.landings.on_landed(number),
+                Err(_) => in_flight.open.writer.borrow_mut().fail(),
+            }
+            landed
+        };
+        (placed, number, landed)
+    }
+
     fn retire(&self) {
         self.retired.set(true);
         self.end_if_quiet();
@@ -246,7 +285,7 @@ impl DataWriter {
         len: u64,
         capacity: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
-        assert!(len <= factory.options.bytes_max, "an append fits a file");
+        assert!(len <= factory.options.bytes_max + LABEL_BYTES, "an append fits a file");
         if self.room() >= len {
             return Ok(0);
         }
@@ -263,10 +302,12 @@ impl DataWriter {
             true => factory.recyclable(wanted, len).unwrap_or(wanted),
             false => wanted,
         };
-        let writer = factory.open(segment, capacity, prepared, || self.ended.get()).await?;
+        let landings = Landings::default();
+        let writer = factory.open(segment, capacity, prepared, || self.ended.get(), &landings).await?;
         let open = OpenFile {
             factory: factory.clone(),
             writer: RefCell::new(writer),
+            landings,
             named: Cell::new(0),
             retired: Cell::new(false),
         };
@@ -281,22 +322,29 @@ impl DataWriter {
     /// call; the future completes when the bytes are durable.
     pub fn append(&self, data: Bytes) -> (Placed, impl Future<Output = Result<()>> + use<>) {
         let open = self.current.borrow().clone().expect("a file was prepared");
-        let (file, offset, len, append) = {
-            let mut writer = open.writer.borrow_mut();
-            assert!(writer.room() >= data.len() as u64, "room was prepared");
-            (writer.id(), writer.position(), data.len() as u64, writer.append(data))
-        };
-        // Also what fails takes its place in the file: as garbage.
-        open.factory.garbage.appended(file, len / BLOCK);
-        let (placed, in_flight) = (Placed::new(&open, file, offset), Placed::new(&open, file, offset));
-        let landed = async move {
-            let landed = append.await.map(drop);
-            if landed.is_err() {
-                in_flight.open.writer.borrow_mut().fail();
-            }
-            landed
-        };
+        let (placed, _, landed) = open.append(data.into());
         (placed, landed)
+    }
+
+    /// Where the label of the next append would stand, and up to which byte everything in its file has landed. Room was
+    /// prepared, with no await in between.
+    pub(crate) fn next_label(&self) -> (Place, u64) {
+        let open = self.current.borrow().clone().expect("a file was prepared");
+        let (writer, factory) = (open.writer.borrow(), &open.factory);
+        let incarnation = factory.files.store().incarnation();
+        let place = Place { file: writer.id(), incarnation, key: factory.label_key, offset: writer.position() };
+        (place, open.landings.whole_through())
+    }
+
+    /// [`DataWriter::append`] of a large write, whose first block is its label. The second future completes when a
+    /// recovery would find the write by its label, if it has landed; perhaps never.
+    pub(crate) fn append_labelled(
+        &self,
+        labelled: Gathered,
+    ) -> (Placed, impl Future<Output = Result<()>> + use<>, impl Future<Output = ()> + use<>) {
+        let open = self.current.borrow().clone().expect("a file was prepared");
+        let (placed, number, landed) = open.append(labelled);
+        (placed, landed, open.landings.clone().when_found(number))
     }
 
     /// No more appends: the file is sealed when nothing in flight names it.

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{FileId, Instant, Map, SegmentId};
+use base::{BLOCK, FileId, Instant, Map, SegmentId};
 use runtime::sync::Event;
 
 use crate::index::memtable::References;
@@ -218,6 +218,13 @@ impl Garbage {
         files.filter_map(|&file| ledger.file(file)).collect()
     }
 
+    /// Bytes of closed files that are surely garbage.
+    pub fn bytes(&self) -> u64 {
+        let ledger = self.0.ledger.borrow();
+        let closed = ledger.files.keys().filter_map(|&file| ledger.file(file)).filter(|file| file.is_closed);
+        closed.map(|file| (file.written_blocks - file.live_blocks_max) * BLOCK).sum()
+    }
+
     /// `entries` index entries that name `file` were learned of from a table's summary.
     pub fn add_references(&self, file: FileId, entries: u64) {
         self.0.ledger.borrow_mut().change_references(file, entries.cast_signed());
@@ -331,6 +338,7 @@ mod tests {
         assert_eq!(garbage.file(file).unwrap().live_blocks_max, 5);
         garbage.add_references(file, 5);
         assert_eq!(garbage.file(file).unwrap().live_blocks_max, 3);
+        assert_eq!(garbage.bytes(), 2 * 4096);
         garbage.drop_references(file, 3);
         assert_eq!(garbage.file(file).unwrap().live_blocks_max, 0);
     }

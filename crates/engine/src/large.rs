@@ -1,27 +1,31 @@
 //! Large writes: past the journal, straight into a data file (EBS, FAST 2024, §2.3).
 //!
-//! Data and transaction record go out together and arrive in any order. The write counts when both are durable; the
-//! record carries the checksums of its blocks, so that a recovery can see by itself whether the data is there. In
-//! memory it takes effect in its segment's order, like a journaled write.
+//! One durable write: the data with its label in front ([`crate::label`]), which says what the transaction record will
+//! say. The record takes its place in the log at the same time, and goes out later, with others. The write counts when
+//! its append is durable and a recovery would find it ([`crate::landings`]), or when its record is durable, too: that
+//! is what counts for a write behind one that failed. Record and label carry the checksums of the blocks, so that a
+//! recovery can see by itself whether the data is there. In memory the write takes effect in its segment's order, like
+//! a journaled one.
 //!
 //! When the data fails, the write is tried again at another place, with another record of the same sequence: equal
 //! bytes, so it does not matter which one a recovery finds. The failed record is reported to the log, which lists it
 //! in the next checkpoint as one that does not count.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use base::buffer::ALIGNMENT;
-use base::checksum::block_checksum;
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
+use base::{AlignedBuf, BLOCK, Bytes, ErrorKind, Gathered, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
 use runtime::Class;
 use runtime::sync::{Receiver, Sender, oneshot};
 
 use crate::core::Core;
 use crate::data_writer::Placed;
-use crate::join::join_all;
+use crate::label::{self, LABEL_BYTES};
 use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
 use crate::transaction::Record;
@@ -47,7 +51,7 @@ impl Core {
     /// Submits `data`, whole blocks at `offset`; the answer comes when it is applied.
     ///
     /// # Errors
-    /// `Full`, `Io`, and `Internal` where the data does not match its checksums: nothing was written.
+    /// `Full` and `Io`: nothing was written.
     pub(crate) async fn submit_large(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
@@ -57,14 +61,7 @@ impl Core {
         stamp: WriteStamp,
         arrived: Instant,
     ) -> Result<Receiver<Result<()>>> {
-        let id = segment.id();
         let block = (offset / BLOCK) as u32;
-        for (i, (bytes, expected)) in data.chunks_exact(BLOCK as usize).zip(&checksums).enumerate() {
-            let place = u64::from(id.index) << 32 | (u64::from(block) + i as u64);
-            if block_checksum(id.volume, place, bytes) != *expected {
-                return Err(Error::internal(format!("block {i} of a write to {id} does not match its checksum")));
-            }
-        }
         // The kernel reads the buffer directly: it must lie at a page boundary.
         let data = match (data.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             true => data,
@@ -72,7 +69,7 @@ impl Core {
         };
         self.index.room().await?;
         self.log.room().await?;
-        let len = data.len() as u64;
+        let len = data.len() as u64 + LABEL_BYTES;
         let has_space = || segment.larges.room() >= len || self.admission.has_space(len);
         let mut refusals = 0;
         while segment.larges.room() < len {
@@ -114,40 +111,49 @@ impl Core {
 
 type Landing = Pin<Box<dyn Future<Output = Result<()>>>>;
 
-/// One try: what counts when both are durable.
+/// One try.
 struct Attempt {
     record: Record,
     log: LogSequence,
-    both: Landing,
+    /// Completes when the write counts.
+    durable: Landing,
     /// Held until the effect is applied.
     placed: Placed,
 }
 
 impl LargeWrite {
-    /// Sends data and record out together. Room was prepared, with no await in between.
+    /// Sends the data out, with its label. Room was prepared, with no await in between.
     fn begin(&self) -> Attempt {
         let core = &self.core;
-        let (placed, landed) = self.segment.larges.append(self.data.clone());
+        let (place, whole_through) = self.segment.larges.next_label();
         let record = Record::Large {
             segment: self.segment.id(),
             epoch: EPOCH,
             sequence: self.sequence,
             stamp: self.stamp,
             block: self.block,
-            file: placed.file,
-            offset: placed.offset,
+            file: place.file,
+            offset: place.offset + LABEL_BYTES,
             checksums: self.checksums.clone(),
         };
-        let (log, retired) = core.log.append(&record, Box::new(|_| ()));
-        let both = async move {
-            let retired = async move { retired.await.map(drop) };
+        let label = label::encode(&place, whole_through, &record).freeze();
+        let labelled = Gathered::new(label, self.data.clone());
+        let (placed, landed, found) = self.segment.larges.append_labelled(labelled);
+        // Taken with the place in the file, so that the order of the records is that of the labels.
+        let (log, retired) = core.log.append_lazily(&record);
+        let durable = async move {
             if is_on("large-acked-by-record") {
-                return retired.await;
+                return retired.await.map(drop);
             }
-            let both: [Landing; 2] = [Box::pin(landed), Box::pin(retired)];
-            join_all(both).await.into_iter().collect::<Result<()>>()
+            landed.await?;
+            let (mut found, mut retired) = (pin!(found), pin!(retired));
+            poll_fn(|cx| match found.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Ok(())),
+                Poll::Pending => retired.as_mut().poll(cx).map(|retired| retired.map(drop)),
+            })
+            .await
         };
-        Attempt { record, log, both: Box::pin(both), placed }
+        Attempt { record, log, durable: Box::pin(durable), placed }
     }
 
     async fn finish(self, first: Attempt, reply: Sender<Result<()>>) {
@@ -156,7 +162,7 @@ impl LargeWrite {
         let mut attempt = first;
         let mut attempts = 1;
         let (effect, result) = loop {
-            let error = match (&mut attempt.both).await {
+            let error = match (&mut attempt.durable).await {
                 Ok(()) => {
                     let entries = attempt.record.entries().into_owned();
                     break (Effect::Large { log: attempt.log, entries, placed: Some(attempt.placed) }, Ok(()));
@@ -169,7 +175,7 @@ impl LargeWrite {
                 break (Effect::Nothing, Err(error));
             }
             attempts += 1;
-            if let Err(error) = core.prepare_large(&self.segment, self.data.len() as u64).await {
+            if let Err(error) = core.prepare_large(&self.segment, self.data.len() as u64 + LABEL_BYTES).await {
                 break (Effect::Nothing, Err(error));
             }
             attempt = self.begin();

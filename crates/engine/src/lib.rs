@@ -73,6 +73,8 @@ pub mod gc;
 pub mod index;
 pub mod join;
 pub mod journal;
+mod label;
+mod landings;
 mod large;
 pub mod options;
 mod patience;

@@ -64,6 +64,12 @@ pub struct Statistics {
     pub memory_waits: u64,
     /// Writes that found no space.
     pub full_hits: u64,
+    /// Bytes of closed data files in which nothing live is left to be read; at least so many.
+    pub garbage_bytes: u64,
+    /// Engines whose log of transactions takes no more records.
+    pub broken_logs: u64,
+    /// Engines that have less than 1 MiB left for writes.
+    pub full_engines: u64,
     /// Bytes of caches and writes in flight, and their bound.
     pub dirty_bytes: u64,
     /// See `dirty_bytes`.
@@ -95,6 +101,8 @@ pub struct RecoveryStatistics {
     pub rejected_large_writes: u64,
     /// Large writes that were proven by their data.
     pub proven_large_writes: u64,
+    /// Large writes that no record of the log names, and that were found by their labels.
+    pub labelled_large_writes: u64,
     /// How long it took, in nanoseconds.
     pub took_ns: u64,
 }
@@ -121,6 +129,9 @@ impl Statistics {
             checkpoints,
             memory_waits,
             full_hits,
+            garbage_bytes,
+            broken_logs,
+            full_engines,
             dirty_bytes,
             dirty_bytes_max,
             recovery,
@@ -146,6 +157,9 @@ impl Statistics {
         self.checkpoints += checkpoints;
         self.memory_waits += memory_waits;
         self.full_hits += full_hits;
+        self.garbage_bytes += garbage_bytes;
+        self.broken_logs += broken_logs;
+        self.full_engines += full_engines;
         self.dirty_bytes += dirty_bytes;
         self.dirty_bytes_max += dirty_bytes_max;
         self.recovery.merge(recovery);
@@ -166,6 +180,7 @@ impl RecoveryStatistics {
             torn_tails,
             rejected_large_writes,
             proven_large_writes,
+            labelled_large_writes,
             took_ns,
         } = other;
         self.transaction_records += transaction_records;
@@ -174,6 +189,7 @@ impl RecoveryStatistics {
         self.torn_tails += torn_tails;
         self.rejected_large_writes += rejected_large_writes;
         self.proven_large_writes += proven_large_writes;
+        self.labelled_large_writes += labelled_large_writes;
         self.took_ns = self.took_ns.max(*took_ns);
     }
 }

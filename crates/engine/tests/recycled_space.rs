@@ -11,6 +11,9 @@ use files::local::{self, LocalOptions};
 use files::{FileInfo, FileKind, Store};
 use runtime::sim::{NodeOptions, World};
 
+/// What goes before each large write in its data file.
+const LABEL_BYTES: u64 = 4096;
+
 const LEAVES: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
 const STAYS: SegmentId = SegmentId { volume: VolumeId(2), index: 0 };
 
@@ -46,7 +49,7 @@ fn what_a_dropped_volume_leaves_is_written_again() {
         write(&engine, STAYS, 10..26).await;
         let mut later = data_files(&store);
         later.retain(|info| before.iter().all(|old| old.id != info.id));
-        assert_eq!(small, MIB, "the files of a small segment");
+        assert_eq!(small, MIB + LABEL_BYTES, "the files of a small segment: one write with its label");
         assert_eq!(later[0].capacity, small, "{later:?}");
         assert!(later.iter().any(|info| info.capacity > small), "then there are no more, and new ones are larger");
         engine.close().await.unwrap();

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Incarnation, Result, StoreId};
+use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Gathered, Incarnation, Result, StoreId};
 
 use crate::{CreateOptions, FileEngine, FileInfo, LocalBoxFuture, Redundancy, Statistics, Store, StoreSpace};
 
@@ -147,11 +147,12 @@ impl FileEngine for Layer {
         done(Ok(id))
     }
 
-    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
+    fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>> {
         let mut state = self.state.borrow_mut();
         let Some(created) = state.created.get_mut(&file) else {
             return done(Err(Error::fenced(format!("file {file} belongs to an earlier life"))));
         };
+        let data = data.joined();
         for at in (0..data.len()).step_by(BLOCK as usize) {
             let block = data.slice(at..data.len().min(at + BLOCK as usize));
             created.blocks.insert((offset + at as u64) / BLOCK, block);

@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, Epoch, FileId, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Epoch, FileId, Gathered, Incarnation, Result, StoreId};
 
 pub mod dry_run;
 pub mod local;
@@ -136,7 +136,7 @@ pub trait FileEngine {
         None
     }
     /// See [`FileWriter::append`]. Offsets are chosen by the writer, and submitted in the order of the calls.
-    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>>;
+    fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>>;
     /// See [`Store::read`].
     fn read(&self, file: FileId, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf>>;
     /// See [`Store::read_copy`].
@@ -181,6 +181,8 @@ pub struct Statistics {
     pub read_bytes: [u64; 6],
     /// Reads and writes that failed in one copy.
     pub copy_errors: u64,
+    /// Bytes of deleted files that are kept for the next ones, one copy counted. They are free, too.
+    pub kept_bytes: u64,
     /// One line for each directory: its path, state (`healthy`, `failed`, `missing`, `resynchronizing`), free bytes.
     pub directories: Vec<DirectoryStatus>,
 }
@@ -188,12 +190,13 @@ pub struct Statistics {
 impl Statistics {
     /// Adds another shard of the same store.
     pub fn merge(&mut self, other: &Statistics) {
-        let Statistics { written_bytes, read_bytes, copy_errors, directories } = other;
+        let Statistics { written_bytes, read_bytes, copy_errors, kept_bytes, directories } = other;
         let add =
             |mine: &mut [u64; 6], theirs: &[u64; 6]| mine.iter_mut().zip(theirs).for_each(|(mine, more)| *mine += more);
         add(&mut self.written_bytes, written_bytes);
         add(&mut self.read_bytes, read_bytes);
         self.copy_errors += copy_errors;
+        self.kept_bytes += kept_bytes;
         self.directories.extend(directories.iter().cloned());
     }
 }
@@ -389,7 +392,8 @@ impl FileWriter {
     /// # Errors
     /// `Full` at once if it does not fit; `Io`, `Fenced` when it failed: then call [`FileWriter::fail`], seal at the
     /// length confirmed so far and go on in a new file.
-    pub fn append(&mut self, data: Bytes) -> impl Future<Output = Result<u64>> + use<> {
+    pub fn append<D: Into<Gathered>>(&mut self, data: D) -> impl Future<Output = Result<u64>> + use<D> {
+        let data = data.into();
         assert!((data.len() as u64).is_multiple_of(base::BLOCK), "appends are padded by their writer");
         let offset = self.position;
         let fits = !self.failed && data.len() as u64 <= self.room();

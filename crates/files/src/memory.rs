@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Incarnation, Prng, Result, SECTOR, StoreId, TIB};
+use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Gathered, Incarnation, Prng, Result, SECTOR, StoreId, TIB};
 use runtime::Handle;
 
 use crate::{
@@ -500,8 +500,9 @@ impl FileEngine for Engine {
         self.change(move |state| state.create(options, incarnation))
     }
 
-    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
-        let queued = self.memory.0.borrow_mut().queue_append(self.incarnation, Append { file, offset, data });
+    fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>> {
+        let queued =
+            self.memory.0.borrow_mut().queue_append(self.incarnation, Append { file, offset, data: data.joined() });
         let (memory, incarnation, latency) = (self.memory.clone(), self.incarnation, self.latency());
         Box::pin(async move {
             latency.await;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::parse_size;
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use lab::verify::FaultKind;
 
 /// Levee, an elastic block store: virtual disks over NBD on local directories.
@@ -32,12 +32,60 @@ pub enum Command {
     /// Have a running store read every copy of all that it stores, and repair what can be repaired. It does so by itself
     /// every 15 days. Waits until that is done; exits 1 if anything is in no copy any more.
     Scrub(Scrub),
+    /// Show the state of a running store on one screen: health, clients, space, copies, scrubbing, and who waits. Exits 0
+    /// if all is well, 1 if something is wrong, 2 if no store answers.
+    Status(Status),
+    /// Show what each volume does right now, again and again, until Ctrl-C: operations and bytes per second, and how
+    /// long they take.
+    Top(Top),
+    /// Print the completions of a shell. For bash: source <(levee completions bash).
+    Completions(Completions),
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
     /// Changes nothing. Exits 1 if anything is damaged.
     Inspect(Inspect),
     /// Test this very build in a simulated world.
     #[command(subcommand)]
     Lab(Lab),
+}
+
+/// `levee status`.
+#[derive(Args)]
+pub struct Status {
+    /// Where the store is.
+    #[command(flatten)]
+    pub api: Api,
+}
+
+/// `levee top`.
+#[derive(Args)]
+pub struct Top {
+    /// Between two looks, in seconds from 0.1 to 3600, such as 1s or 0.5.
+    #[arg(long, value_name = "S", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// End after so many screens.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Where the store is.
+    #[command(flatten)]
+    pub api: Api,
+}
+
+/// `levee completions`.
+#[derive(Args)]
+pub struct Completions {
+    /// Which shell.
+    pub shell: Shell,
+}
+
+/// The shells that have completions.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash.
+    Bash,
+    /// Zsh.
+    Zsh,
+    /// fish.
+    Fish,
 }
 
 /// `levee scrub`.
@@ -161,6 +209,15 @@ fn faults(text: &str) -> Result<Faults, String> {
         "all" => Ok(Faults(FaultKind::ALL.to_vec())),
         "none" => Ok(Faults(Vec::new())),
         list => list.split(',').map(|name| kind(name.trim())).collect::<Result<_, _>>().map(Faults),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let wrong = || "write seconds from 0.1 to 3600, such as 1s or 0.5".to_owned();
+    let seconds: f64 = text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| wrong())?;
+    match (0.1..=3600.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(wrong()),
     }
 }
 

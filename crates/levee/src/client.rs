@@ -14,6 +14,9 @@ use crate::cli::Api;
 /// Longer than the store itself takes before it gives up.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// Largest answer in bytes: the state of a store with all the volumes that there can be.
+const ANSWER_MAX: u64 = 64 << 20;
+
 /// A store at a URL.
 pub struct Client {
     url: String,
@@ -74,7 +77,7 @@ impl Client {
             Error::io(format!("no store answers at {} ({error}); start one with: levee up", self.url))
         })?;
         let status = response.status();
-        let text = response.body_mut().read_to_string();
+        let text = response.body_mut().with_config().limit(ANSWER_MAX).read_to_string();
         let text = text.map_err(|error| Error::io(format!("{} broke off: {error}", self.url)))?;
         if !status.is_success() {
             let failure: Option<api::Failure> = serde_json::from_str(&text).ok();

@@ -164,16 +164,18 @@ fn disks_of(server: &Admission) -> Option<String> {
     Some(format!("95% within {p95}, 99.999% within {p99999} as predicted{}", left.unwrap_or_default()))
 }
 
-fn count(number: u64, one: &str, several: &str) -> String {
+/// A number of things, in words.
+pub fn count(number: u64, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
-fn per_second(bytes: u64) -> String {
+/// A rate of bytes for people.
+pub fn per_second(bytes: u64) -> String {
     format!("{}/s", format_size(bytes))
 }
 
 /// A span of time for people: `850 ns`, `1.2 ms`, `75 s`.
-fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (1_000, "us"),

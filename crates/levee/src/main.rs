@@ -1,20 +1,24 @@
 //! `levee`: an elastic block store, its command line.
 //!
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
-//! ([`client`]), [`scrub`] has it read all that it stores, [`explain`] says in sentences why a volume waits, [`inspect`]
+//! ([`client`]), [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
+//! stands and what it does, [`explain`] says in sentences why a volume waits, [`inspect`]
 //! looks at a store that does not run, [`verify`] tests this build in simulated worlds. What is printed goes to standard
 //! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
-//! failed, 2 wrong usage.
+//! failed, 2 wrong usage; those of `levee status` are its answer.
 
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
 mod cli;
 mod client;
+mod completions;
 mod console;
 mod experiments;
 mod explain;
 mod inspect;
 mod scrub;
+mod status;
+mod top;
 mod up;
 mod verify;
 mod volume;
@@ -42,6 +46,10 @@ fn main() -> ExitCode {
         Command::Up(options) => up::run(options),
         Command::Volume(command) => volume::run(command),
         Command::Scrub(options) => scrub::run(options),
+        // Its exit code tells more than whether it was done.
+        Command::Status(options) => return status::run(options),
+        Command::Top(options) => top::run(options),
+        Command::Completions(options) => completions::run(options),
         Command::Inspect(options) => inspect::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),

@@ -67,7 +67,13 @@ impl NodeObserver {
             incarnation: shards.store().incarnation().0,
             uptime_seconds: self.handle.now().nanos_since(self.begun) as f64 / 1e9,
             volumes: 0,
-            traffic: volumes.iter().map(|(_, name, volume)| traffic(name, volume)).collect(),
+            traffic: volumes
+                .iter()
+                .map(|(id, name, volume)| {
+                    let waits = shards.server().admission_of(*id).map(|volume| volume.waits).unwrap_or_default();
+                    VolumeCounters { volume: *id, name: name.clone(), requests: traffic(volume), waits }
+                })
+                .collect(),
             stages: vec![
                 ("loop_wait", Distribution::from(&looped.receive_wait)),
                 ("background_wait", Distribution::from(&looped.background_wait)),
@@ -87,6 +93,12 @@ impl NodeObserver {
             memory_bytes: agent.payload_bytes + engine.dirty_bytes + index.memtable_bytes + index.pages.bytes,
             memory_bytes_max: self.memory_bytes_max,
             scrub: scrubbing(&engine),
+            connections: agent.connections_open as u64,
+            garbage_bytes: engine.garbage_bytes,
+            broken_logs: engine.broken_logs,
+            full_engines: engine.full_engines,
+            lost_reads: engine.verify.lost,
+            admission: None,
             metrics: vec![
                 queue_depth("server", server.in_flight),
                 queue_depth("disk", looped.operations_in_flight as u64),
@@ -120,10 +132,9 @@ impl NodeObserver {
         };
         let (settings, status) = shards.server().admission();
         snapshot.metrics.extend(admission(&settings, &status));
-        for (volume, name, _) in &volumes {
-            let waits = shards.server().admission_of(*volume).map(|volume| volume.waits).unwrap_or_default();
-            snapshot.metrics.extend(throttled(name, &waits));
-        }
+        let waits = snapshot.traffic.iter().flat_map(|volume| throttled(&volume.name, &volume.waits));
+        snapshot.metrics.extend(waits);
+        snapshot.admission = Some((settings, status));
         snapshot
     }
 }
@@ -186,22 +197,20 @@ fn throttled(volume: &str, waits: &Waits) -> Vec<Metric> {
     metrics.collect()
 }
 
-fn traffic(name: &str, volume: &VolumeStatistics) -> VolumeCounters {
+fn traffic(volume: &VolumeStatistics) -> Vec<RequestCounters> {
     let counters = |operation, counted: &OperationStatistics| RequestCounters {
         operation,
         requests: counted.latency_ns.count() + counted.errors,
         bytes: counted.bytes,
         errors: counted.errors,
         latency: Distribution::from(&counted.latency_ns),
+        latency_ns: counted.latency_ns.buckets().collect(),
     };
-    VolumeCounters {
-        name: name.to_owned(),
-        requests: vec![
-            counters("read", &volume.read),
-            counters("write", &volume.write),
-            counters("flush", &volume.flush),
-            counters("discard", &volume.discard),
-            counters("query", &volume.query),
-        ],
-    }
+    vec![
+        counters("read", &volume.read),
+        counters("write", &volume.write),
+        counters("flush", &volume.flush),
+        counters("discard", &volume.discard),
+        counters("query", &volume.query),
+    ]
 }

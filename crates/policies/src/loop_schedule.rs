@@ -17,8 +17,8 @@
 //! background work rests until half the bucket is there again, and the loop may block.
 //!
 //! Flow of one turn: [`LoopSchedule::plan_receive`], receive or not, [`LoopSchedule::on_turn_start`], run I/O tasks
-//! (at most [`LoopSchedule::plan_io_polls`] polls, submitting when [`LoopSchedule::plan_submission`] says so),
-//! [`LoopSchedule::on_io_end`]; then [`LoopSchedule::plan_background`] before and
+//! (at most [`LoopSchedule::plan_io_polls`] polls, looking at the world in between when [`LoopSchedule::plan_look`]
+//! says so), [`LoopSchedule::on_io_end`]; then [`LoopSchedule::plan_background`] before and
 //! [`LoopSchedule::on_background_end`] after each background task.
 //!
 //! The baseline is [`Discipline::Fifo`]: one queue for everything, received into only when it has run dry.
@@ -47,9 +47,9 @@ pub struct LoopSettings {
     pub loop_timeout: Duration,
     /// Polls of I/O tasks that became ready during the turn itself, beyond those that were ready at its start.
     pub successors_max: usize,
-    /// Polls of I/O tasks between two submissions: disk and clients work on what the first tasks of a turn asked for
-    /// while the others still run. Each submission costs a system call, which is why it is not every poll.
-    pub polls_per_submission: u64,
+    /// Polls of I/O tasks between two looks at the world: disk and clients work on what the first tasks of a turn asked
+    /// for while the others still run. Each look costs a system call, which is why it is not every poll.
+    pub polls_per_look: u64,
     /// Polls of background tasks in one turn, which bounds a turn whose tasks take no measurable time.
     pub background_polls_max: usize,
     /// Turns in a row that may pass without receiving because I/O tasks were ready all along.
@@ -67,13 +67,24 @@ impl Default for LoopSettings {
             alpha_percent: 120,
             loop_timeout: Duration::from_micros(10),
             successors_max: 256,
-            polls_per_submission: 16,
+            polls_per_look: 8,
             background_polls_max: 64,
             turns_without_receive_max: 8,
             background_share_percent: 50,
             background_savings: Duration::from_micros(500),
         }
     }
+}
+
+/// What a loop does between two tasks of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// Nothing.
+    No,
+    /// Submits what was asked for.
+    Submit,
+    /// That, and takes what is done.
+    Collect,
 }
 
 /// How long a loop without anything to do now may sleep.
@@ -103,7 +114,7 @@ impl LoopSchedule {
     /// The schedule of a loop that starts at `now`.
     pub fn new(settings: LoopSettings, now: Instant) -> Self {
         assert!(settings.alpha_percent >= 100, "a turn lasts at least as long as its I/O");
-        assert!(settings.polls_per_submission > 0, "something runs between two submissions");
+        assert!(settings.polls_per_look > 0, "something runs between two looks");
         let background = BackgroundShare::new(&settings, now);
         LoopSchedule {
             settings,
@@ -144,9 +155,17 @@ impl LoopSchedule {
         ready + self.settings.successors_max
     }
 
-    /// Whether what was asked for so far is submitted before the next I/O task of this turn runs, after `polls`.
-    pub fn plan_submission(&self, polls: u64) -> bool {
-        polls > 0 && polls.is_multiple_of(self.settings.polls_per_submission)
+    /// What happens before the next I/O task of this turn runs, after `polls`.
+    ///
+    /// A turn in which many requests finish would otherwise be a convoy: the client gets all replies at its end, the
+    /// disk what the client asks for next, and each of the three waits while another works. What is taken in the
+    /// middle of a turn waits behind what is ready. The FIFO baseline takes nothing before its queue has run dry.
+    pub fn plan_look(&self, polls: u64) -> Look {
+        match (polls > 0 && polls.is_multiple_of(self.settings.polls_per_look), self.settings.discipline) {
+            (false, _) => Look::No,
+            (true, Discipline::Priority) => Look::Collect,
+            (true, Discipline::Fifo) => Look::Submit,
+        }
     }
 
     /// The I/O tasks of this turn have run, and what they queued is submitted: `T_io` is known.

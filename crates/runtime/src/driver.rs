@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{AlignedBuf, Bytes, Instant};
+use base::{AlignedBuf, Bytes, Gathered, Instant};
 use policies::loop_schedule::LoopSettings;
 
 use crate::Handle;
@@ -78,7 +78,7 @@ pub enum Op {
     /// read, short only at the end, and the buffer comes back with so many.
     Read { id: ResourceId, offset: u64, buffer: AlignedBuf, len: usize },
     /// Writes `data` at `offset`; `value` is the count of bytes written, which may be short.
-    Write { id: ResourceId, offset: u64, data: Bytes },
+    Write { id: ResourceId, offset: u64, data: Gathered },
     /// Makes all completed writes of the file durable (fdatasync).
     Sync { id: ResourceId },
     /// Reserves space for a range, and extends the file to its end (fallocate).

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use base::Instant;
-use policies::loop_schedule::{Discipline, LoopSchedule, LoopSettings, Sleep};
+use policies::loop_schedule::{Discipline, Look, LoopSchedule, LoopSettings, Sleep};
 use slab::Slab;
 
 use self::operations::{Aftermath, Operations};
@@ -186,6 +186,18 @@ impl Executor {
         received
     }
 
+    /// Submits, and takes what is done, in the middle of a turn.
+    fn collect(&self) {
+        let mut outcomes = std::mem::take(&mut *self.outcomes.borrow_mut());
+        self.driver.reap(Wait::No, &mut outcomes);
+        let now = self.driver.now();
+        self.record_receive_wait(now.nanos_since(self.reaped_at.replace(now)), outcomes.len());
+        for (id, outcome) in outcomes.drain(..) {
+            self.deliver(id, outcome);
+        }
+        *self.outcomes.borrow_mut() = outcomes;
+    }
+
     fn on_turn_start(&self, now: Instant, slept: bool) {
         self.schedule.borrow_mut().on_turn_start(now);
         let mut statistics = self.statistics.borrow_mut();
@@ -212,8 +224,10 @@ impl Executor {
         self.running.set(Class::Io);
         while left > 0 && !self.dead.get() {
             let Some(runnable) = self.queues.pop(Class::Io) else { break };
-            if self.schedule.borrow().plan_submission(polls) {
-                self.flush();
+            match self.schedule.borrow().plan_look(polls) {
+                Look::No => {}
+                Look::Submit => self.flush(),
+                Look::Collect => self.collect(),
             }
             left -= 1;
             polls += 1;
@@ -370,26 +384,28 @@ impl Executor {
         &*self.driver
     }
 
-    /// Starts a task. On a dead loop the future is dropped, and there is no task.
+    /// Starts a task, which goes before those that are ready already each time it is woken, if `ahead`. On a dead loop
+    /// the future is dropped, and there is no task.
     pub(crate) fn spawn<T: 'static>(
         self: &Rc<Self>,
         class: Class,
+        ahead: bool,
         name: &'static str,
         future: impl Future<Output = T> + 'static,
     ) -> Option<SpawnedTask<T>> {
         if self.dead.get() {
             return None;
         }
-        let queue = match self.schedule.borrow().settings().discipline {
-            Discipline::Priority => class,
-            Discipline::Fifo => Class::Io,
+        let (queue, ahead) = match self.schedule.borrow().settings().discipline {
+            Discipline::Priority => (class, ahead),
+            Discipline::Fifo => (Class::Io, false),
         };
         let key = self.tasks.borrow_mut().insert(Waker::noop().clone());
         let registration = Registration { executor: self.clone(), key };
         let future = Registered { future, _registration: registration };
         let queues = self.queues.clone();
         let (runnable, task) = async_task::Builder::new()
-            .metadata(TaskInfo { name, queue })
+            .metadata(TaskInfo { name, queue, ahead })
             .spawn_local(move |_| future, move |runnable: Runnable| queues.push(runnable));
         self.tasks.borrow_mut()[key] = runnable.waker();
         runnable.schedule();

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
-use base::{AlignedBuf, Bytes};
+use base::{AlignedBuf, Gathered};
 
 use crate::Handle;
 use crate::driver::{DirectoryEntry, Op, OpenOptions, Payload, ResourceId, Space};
@@ -55,8 +55,8 @@ impl File {
     ///
     /// # Errors
     /// The disk's. What is on the disk then is unknown.
-    pub fn write_at(&self, offset: u64, data: Bytes) -> impl Future<Output = io::Result<()>> + use<> {
-        let this = self.0.clone();
+    pub fn write_at<D: Into<Gathered>>(&self, offset: u64, data: D) -> impl Future<Output = io::Result<()>> + use<D> {
+        let (this, data) = (self.0.clone(), data.into());
         let first = this.handle.operate(Op::Write { id: this.id, offset, data: data.clone() });
         async move {
             let mut done = first.await.value?;
@@ -64,7 +64,7 @@ impl File {
                 if done == 0 {
                     return Err(io::Error::from(io::ErrorKind::WriteZero));
                 }
-                let rest = Op::Write { id: this.id, offset: offset + done, data: data.slice(done as usize..) };
+                let rest = Op::Write { id: this.id, offset: offset + done, data: data.starting_at(done as usize) };
                 match this.handle.operate(rest).await.value? {
                     0 => return Err(io::Error::from(io::ErrorKind::WriteZero)),
                     count => done += count,

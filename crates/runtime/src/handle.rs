@@ -73,7 +73,13 @@ impl Handle {
         name: &'static str,
         future: impl Future<Output = T> + 'static,
     ) -> Task<T> {
-        Task(self.0.spawn(class, name, future))
+        Task(self.0.spawn(class, false, name, future))
+    }
+
+    /// Starts an I/O task that runs before all that are ready, each time it is woken: one that passes on what others
+    /// have finished, so that whoever waits for that is not idle while they all run.
+    pub fn spawn_ahead<T: 'static>(&self, name: &'static str, future: impl Future<Output = T> + 'static) -> Task<T> {
+        Task(self.0.spawn(Class::Io, true, name, future))
     }
 
     /// The present.

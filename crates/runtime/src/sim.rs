@@ -24,6 +24,7 @@
 //!
 //! ```
 //! use std::path::Path;
+//! use base::Bytes;
 //! use runtime::OpenOptions;
 //! use runtime::sim::{NodeOptions, World};
 //!
@@ -34,7 +35,7 @@
 //! world.block_on(&handle, async move {
 //!     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
 //!     let file = inside.open(Path::new("/disk/journal"), options).await?;
-//!     file.write_at(0, b"levee"[..].into()).await?;
+//!     file.write_at(0, Bytes::from_static(b"levee")).await?;
 //!     file.sync().await?;
 //!     inside.sync_directory(Path::new("/disk")).await
 //! }).unwrap();

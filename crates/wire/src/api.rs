@@ -275,16 +275,68 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// How many volumes there are.
     pub volumes: usize,
+    /// Whether nothing is wrong: there are no problems.
+    pub is_healthy: bool,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// NBD connections that are open.
+    pub connections: u64,
     /// Room.
     pub space: Space,
     /// Memory by the store's own account.
     pub memory: Memory,
     /// The directories that hold it.
     pub directories: Vec<Directory>,
+    /// What reads and scrubbing found since the store started.
+    pub scrub: Scrub,
+    /// Who waits for tokens; null while the store is going away.
+    pub admission: Option<Admission>,
+    /// The volumes that are not being deleted, by name.
+    pub traffic: Vec<VolumeTraffic>,
     /// Where NBD clients connect: the listening addresses.
     pub nbd: Vec<String>,
     /// The file with the token that changes need.
     pub token_file: String,
+}
+
+/// Something that is wrong with a store.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `log_broken`, `full` or `lost_data`.
+    pub kind: String,
+    /// What is wrong and what to do, for a person.
+    pub message: String,
+}
+
+/// What clients did with a volume since the store started, and why requests waited.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeTraffic {
+    /// Its name.
+    pub volume: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Clients that are connected now.
+    pub clients: usize,
+    /// Why requests waited: what is waited for now first, then what cost most; reasons that did not occur are left out.
+    pub waits: Vec<Waiting>,
+    /// By kind of request; none for a volume that was not used lately.
+    pub operations: Vec<OperationTraffic>,
+}
+
+/// One kind of request of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OperationTraffic {
+    /// `read`, `write`, `flush`, `discard` or `query`.
+    pub operation: String,
+    /// Requests that were answered, errors included.
+    pub requests: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Those that were answered with an error.
+    pub errors: u64,
+    /// How many of those that succeeded took how long: pairs of the most nanoseconds of a bucket and its requests,
+    /// ascending, empty buckets left out. The difference of two answers has the percentiles of the time between.
+    pub latency_ns: Vec<(u64, u64)>,
 }
 
 /// Room, counted for one copy of new data.
@@ -294,8 +346,12 @@ pub struct Space {
     pub capacity_bytes: u64,
     /// What its files have set aside.
     pub used_bytes: u64,
+    /// What of it is garbage, at least, that collection gives back.
+    pub garbage_bytes: u64,
     /// What can still be set aside.
     pub free_bytes: u64,
+    /// What of it deleted files left, which is kept for the next ones.
+    pub kept_bytes: u64,
 }
 
 /// Memory.

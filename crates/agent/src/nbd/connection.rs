@@ -100,7 +100,7 @@ async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, nego
         outbox: Outbox::default(),
     });
     let sending = connection.clone();
-    let sender = shared.handle.spawn(Class::Io, "nbd send", async move {
+    let sender = shared.handle.spawn_ahead("nbd send", async move {
         sending.outbox.send(&sending.shared.handle, &sending.peer, &sending.volume.statistics).await;
     });
     let end = receive_requests(&connection, &mut intake).await.unwrap_or_else(|end| end);

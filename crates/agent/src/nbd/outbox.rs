@@ -1,7 +1,8 @@
 //! Replies on their way out: whatever is ready goes out in one send, and what they held is given back behind it.
 //!
-//! One sender task per connection takes everything that has gathered. It is woken by the first reply of a turn and
-//! runs after the tasks that were ready before it, so that the replies of one turn share a system call. A reply keeps
+//! One sender task per connection takes everything that has gathered. It runs ahead of the tasks that are ready, one
+//! send at a time: the first reply goes out at once, and those that come until the loop's next look at the world share
+//! the next send, so that the client works on the first ones while the last ones are being made. A reply keeps
 //! its slot and its memory until the kernel has it; a peer that does not read thus stops itself, after its 256
 //! requests, and nobody else.
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use policies::admission::{Reason, Throttle, Waits};
+use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Throttle, Waits};
 use wire::api;
 
 use crate::observe::Explained;
@@ -17,7 +17,6 @@ pub fn explanation(view: VolumeView, explained: Explained) -> api::Explanation {
         p50_ns: latency.p50_ns,
         p99_ns: latency.p99_ns,
     });
-    let limit = Some(settings.limit_bytes_per_sec).filter(|limit| *limit < u64::MAX);
     let started_requests = volume.as_ref().map_or(0, |volume| volume.started);
     let (waits, hot) = volume.map(|volume| (volume.waits, volume.hot_segments)).unwrap_or_default();
     api::Explanation {
@@ -28,26 +27,32 @@ pub fn explanation(view: VolumeView, explained: Explained) -> api::Explanation {
         waits: waits_of(&waits),
         hot_segments: hot.iter().map(|segment| segment.index).collect(),
         latency: latency.collect(),
-        server: api::Admission {
-            throttle: throttle_name(settings.throttle).into(),
-            bandwidth_bytes_per_second: limit,
-            cap_bytes_per_second: match settings.throttle {
-                Throttle::ClientCap(cap) | Throttle::SegmentCap(cap) => Some(cap),
-                _ => None,
-            },
-            main_bytes: limit.map(|_| server.main),
-            main_size_bytes: limit.map(|_| settings.main_bytes()),
-            cheque_bytes: limit.map(|_| server.cheque),
-            cheque_size_bytes: limit.map(|_| server.cheque_size),
-            waiting_requests: server.waiting as u64,
-            active_segments: server.active_segments,
-            hot_segments: server.hot_segments,
-            started_bytes: server.started_bytes,
-            overdrawn_bytes: server.overdrawn_bytes,
-            p95_ns: server.p95_ns,
-            p99999_ns: server.p99999_ns,
-            available_bytes_per_second: server.available_bytes_per_sec,
+        server: admission(&settings, &server),
+    }
+}
+
+/// How the admission of a block server stands.
+pub fn admission(settings: &AdmissionSettings, server: &AdmissionStatus) -> api::Admission {
+    let limit = Some(settings.limit_bytes_per_sec).filter(|limit| *limit < u64::MAX);
+    api::Admission {
+        throttle: throttle_name(settings.throttle).into(),
+        bandwidth_bytes_per_second: limit,
+        cap_bytes_per_second: match settings.throttle {
+            Throttle::ClientCap(cap) | Throttle::SegmentCap(cap) => Some(cap),
+            _ => None,
         },
+        main_bytes: limit.map(|_| server.main),
+        main_size_bytes: limit.map(|_| settings.main_bytes()),
+        cheque_bytes: limit.map(|_| server.cheque),
+        cheque_size_bytes: limit.map(|_| server.cheque_size),
+        waiting_requests: server.waiting as u64,
+        active_segments: server.active_segments,
+        hot_segments: server.hot_segments,
+        started_bytes: server.started_bytes,
+        overdrawn_bytes: server.overdrawn_bytes,
+        p95_ns: server.p95_ns,
+        p99999_ns: server.p99999_ns,
+        available_bytes_per_second: server.available_bytes_per_sec,
     }
 }
 
@@ -63,7 +68,7 @@ pub fn throttle_name(throttle: Throttle) -> &'static str {
 }
 
 /// The reasons that occurred.
-fn waits_of(waits: &Waits) -> Vec<api::Waiting> {
+pub fn waits_of(waits: &Waits) -> Vec<api::Waiting> {
     let occurred = Reason::ALL.iter().map(|reason| (reason, waits.of(*reason)));
     let mut waits: Vec<api::Waiting> = occurred
         .filter(|(_, wait)| wait.requests > 0 || wait.now > 0)

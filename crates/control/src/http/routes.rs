@@ -18,7 +18,7 @@ use wire::api;
 use super::api::Api;
 use super::bodies::{parse_create, parse_force, parse_levels};
 use super::refusal::Refusal;
-use super::{explain, guard};
+use super::{explain, guard, status};
 use crate::metrics;
 use crate::observe::Snapshot;
 use crate::rules;
@@ -54,7 +54,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/volumes/{name}", only(get(show_volume).patch(change_volume).delete(delete_volume)))
         .route("/v1/volumes/{name}/explain", only(get(explain_volume)))
         .route("/v1/scrub", only(get(scrub).post(begin_scrub)))
-        .route("/v1/status", only(get(status)))
+        .route("/v1/status", only(get(show_status)))
         .route("/v1/openapi.json", only(get(openapi)))
         .route("/metrics", only(get(prometheus)))
         .route("/healthz", only(get(health)))
@@ -130,8 +130,10 @@ async fn read(body: Body) -> Answer<Bytes> {
     })
 }
 
-async fn status(State(api): State<Arc<Api>>) -> Answer<Json<api::Status>> {
-    api.snapshot().await.map(|snapshot| Json(api.status(&snapshot)))
+async fn show_status(State(api): State<Arc<Api>>) -> Answer<Json<api::Status>> {
+    let Reply::Status(snapshot, volumes) = api.ask(Request::Status).await? else { return Err(mixed_up()) };
+    let token_file = api.token_file.display().to_string();
+    Ok(Json(status::status(&snapshot, &volumes, api.nbd.clone(), token_file)))
 }
 
 async fn scrub(State(api): State<Arc<Api>>) -> Answer<Json<api::Scrub>> {
@@ -208,35 +210,6 @@ impl Api {
             uris,
             name: view.row.name,
             owner: view.row.owner,
-        }
-    }
-
-    fn status(&self, snapshot: &Snapshot) -> api::Status {
-        api::Status {
-            version: env!("CARGO_PKG_VERSION").into(),
-            store: snapshot.store.clone(),
-            incarnation: snapshot.incarnation,
-            uptime_seconds: snapshot.uptime_seconds,
-            volumes: snapshot.volumes,
-            space: api::Space {
-                capacity_bytes: snapshot.space.capacity,
-                used_bytes: snapshot.space.used,
-                free_bytes: snapshot.space.free,
-            },
-            memory: api::Memory { used_bytes: snapshot.memory_bytes, limit_bytes: snapshot.memory_bytes_max },
-            directories: snapshot
-                .files
-                .directories
-                .iter()
-                .map(|directory| api::Directory {
-                    path: directory.path.clone(),
-                    state: directory.state.into(),
-                    free_bytes: directory.free_bytes,
-                    behind_bytes: directory.behind_bytes,
-                })
-                .collect(),
-            nbd: self.nbd.clone(),
-            token_file: self.token_file.display().to_string(),
         }
     }
 }

@@ -18,7 +18,7 @@ use base::{
 };
 
 use super::{JournalRecord, Operation, RECORD_DATA_MAX};
-use crate::transaction::fields::Fields;
+use crate::transaction::Fields;
 
 /// Bytes of an append's header.
 pub const HEADER_LEN: usize = 128;

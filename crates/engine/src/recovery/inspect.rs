@@ -16,7 +16,7 @@ use files::{FileInfo, FileKind, Store};
 use runtime::Handle;
 
 use super::replay::Replay;
-use super::restore_index;
+use super::{restore_index, tails};
 use crate::data::{self, RUN_BLOCKS_MAX};
 use crate::garbage::Garbage;
 use crate::index::table::Layout;
@@ -183,6 +183,7 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
         found.transaction_records = replay.effects.len() as u64;
         found.torn_tails = u64::from(scanned.torn_tail);
         restore_index(&self.index, &self.files, &mut replay, scanned.durable_through, false, found).await?;
+        tails::restore(&self.index, &self.files, &mut replay, false, found).await?;
         Ok(replay)
     }
 
@@ -466,23 +467,35 @@ mod tests {
                     continue;
                 }
                 memory.corrupt(info.id, 1, 0..BLOCK);
-                let found = inspect().await;
+                let mut found = inspect().await;
+                let mut at = 0;
+                // The first block of a file of large writes is a label, which nobody reads once its record is logged.
+                if info.kind == FileKind::Data && found.damage.is_empty() {
+                    at = BLOCK;
+                    memory.corrupt(info.id, 1, at..at + BLOCK);
+                    found = inspect().await;
+                    if found.damage.is_empty() {
+                        // The log has not got its writes yet: a start proves them, and brings them to both copies.
+                        assert!(found.mends > 0, "{info:?}");
+                        continue;
+                    }
+                }
                 let expected = store.locate(info.id, 1);
                 assert_eq!(found.damage.len(), 1, "{info:?}: {:?}", found.damage);
                 let Damage { path, offset, advice, .. } = &found.damage[0];
-                assert_eq!((path, *offset, &advice[..]), (&expected, Some(0), ADVICE_COPY));
+                assert_eq!((path, *offset, &advice[..]), (&expected, Some(at), ADVICE_COPY));
                 assert_eq!(found.refusals, Vec::<String>::new());
 
-                memory.corrupt(info.id, 0, 0..BLOCK);
+                memory.corrupt(info.id, 0, at..at + BLOCK);
                 let found = inspect().await;
-                let at_start = found.damage.iter().filter(|damage| damage.offset == Some(0));
+                let at_start = found.damage.iter().filter(|damage| damage.offset == Some(at));
                 let places: Vec<&String> = at_start.map(|damage| &damage.path).collect();
                 assert_eq!(places, [&store.locate(info.id, 0), &expected], "{info:?}: {:?}", found.damage);
                 assert!(found.damage.iter().all(|damage| damage.advice != ADVICE_COPY), "{:?}", found.damage);
                 let refuses = !found.refusals.is_empty();
                 assert_eq!(refuses, info.kind != FileKind::Data, "{info:?}: {:?}", found.refusals);
-                memory.corrupt(info.id, 0, 0..BLOCK);
-                memory.corrupt(info.id, 1, 0..BLOCK);
+                memory.corrupt(info.id, 0, at..at + BLOCK);
+                memory.corrupt(info.id, 1, at..at + BLOCK);
                 seen.insert(info.kind);
             }
             assert_eq!(seen.len(), kinds.len(), "{seen:?}");

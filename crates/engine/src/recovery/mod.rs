@@ -3,17 +3,21 @@
 //! **Flow.**
 //! 1. Scan the transaction log: its end is decided and sealed; replay it: tables, data files, index entries.
 //! 2. Large writes that no later record vouches for count if their data is there, in any copy, block by block.
-//! 3. Scan the journals: their ends are decided and sealed; records that are not dumped go into the caches. A record
+//! 3. Read on behind what the log knows of each data file, from label to label ([`crate::label`]): large writes that
+//!    were acknowledged and not logged yet.
+//! 4. Scan the journals: their ends are decided and sealed; records that are not dumped go into the caches. A record
 //!    older than a large write of its segment is compared with the index, block by block: an index entry of sequence
 //!    s holds every write up to s to that block, so what it covers of an older record is left out.
-//! 4. Begin a new transaction file with a checkpoint that repeats what was decided. When it is durable the first
+//! 5. Begin a new transaction file with the records of those large writes, and a checkpoint that repeats what was decided. When it is durable the first
 //!    request may come: no later recovery decides otherwise.
-//! 5. In the background: delete what nobody refers to, seal data files, dump what was replayed, delete old journals.
+//! 6. In the background: delete what nobody refers to, seal data files, dump what was replayed, delete old journals.
 //!
 //! Nothing is ever appended to a file of an earlier incarnation: a killed process's last writes may still land there.
 
 pub mod inspect;
+mod proof;
 mod replay;
+mod tails;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,22 +25,23 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result, SECTOR};
+use base::{BLOCK, Error, FileId, LogSequence, Result, SECTOR};
 use files::{FileInfo, FileKind, Store};
 use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle};
 
+pub use self::proof::is_proven;
 pub use self::replay::{Replay, ReplayedSegment};
 use crate::admission::{Admission, Promises, Reserve};
 use crate::cache::{CacheExtent, CacheMemory};
 use crate::core::{Core, DUMPS_IN_FLIGHT, Stage, Trimming};
-use crate::data::{DataFiles, is_intact};
+use crate::data::DataFiles;
 use crate::data_writer::{DataFileFactory, DataFileOptions};
 use crate::dropped::Dropped;
 use crate::fusion::FusionWriteEngine;
 use crate::garbage::Garbage;
 use crate::gc::{Gc, GcOptions};
-use crate::index::{Index, IndexOptions, Mapping, SegmentTables};
+use crate::index::{Index, IndexOptions, SegmentTables};
 use crate::journal::{self, JournalOptions, JournalRecord, Operation, ScanOptions};
 use crate::options::{EPOCH, Options};
 use crate::reader::Reader;
@@ -80,11 +85,13 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         epoch: EPOCH,
     };
     let index = Index::new(&files, &garbage, index_options);
+    let label_key = handle.random_u64();
     // Before the next checkpoint, which does not know of them any more.
     for file in &replay.dumped_journals {
         store.delete(*file).await?;
     }
     restore_index(&index, &files, &mut replay, scanned.durable_through, options.accept_data_loss, &mut found).await?;
+    let labelled = tails::restore(&index, &files, &mut replay, options.accept_data_loss, &mut found).await?;
 
     for (id, segment) in &replay.segments {
         for (file, appended) in &segment.data_files {
@@ -149,7 +156,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         scrub: Scrub::new(&index, options.scrub),
         admission,
         fullness: Rc::default(),
-        factory: DataFileFactory::new(handle, &files, &log, &garbage, data_options),
+        factory: DataFileFactory::new(handle, &files, &log, &garbage, data_options, label_key),
         reader: Reader::new(&index),
         data,
         files,
@@ -175,7 +182,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     });
     core.dropped.borrow_mut().restore(replay.dropped.iter().copied(), &files_before, scanned.next);
 
-    first_checkpoint(&core, scanned.next).await?;
+    first_checkpoint(&core, scanned.next, &labelled).await?;
     found.took_ns = handle.now().nanos_since(started);
     *core.counters.recovery.borrow_mut() = found;
     tracing::info!(?found, "the engine is open");
@@ -215,77 +222,6 @@ async fn restore_index(
         index.apply(id, &record.entries());
     }
     Ok(())
-}
-
-/// Whether every block of a large write is there. What only some copies have is brought to all: it counts from now
-/// on, so it has to be as durable as anything that counts.
-///
-/// One copy that can be read and does not have it is enough to reject it: an append is confirmed when it is in every
-/// member, so nobody was told, and nobody has read it. Where no copy can be read, nothing can be said; nor where the
-/// file is there under its name, and nobody knows what is in it.
-///
-/// # Errors
-/// `Io`, `Corrupt`: no copy can be read.
-pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss: bool) -> Result<bool> {
-    let store = files.store();
-    let Some(id) = record.segment() else { return Ok(false) };
-    let entries = record.entries();
-    let Some(Mapping::Data { file, offset, .. }) = entries.first().map(|entry| entry.mapping) else {
-        return Ok(false);
-    };
-    let len = entries.len() * BLOCK as usize;
-    let in_doubt = |error: Error| match accept_data_loss {
-        true => Ok(false),
-        false => Err(error.context(format!(
-            "a large write to {id} may have been acknowledged, and cannot be read; bring the disk back, or start once \
-             with --accept-data-loss to go on without it"
-        ))),
-    };
-    let Some(info) = store.info(file) else {
-        return match store.read_copy(file, 0, offset, len).await {
-            Err(error) if error.kind != ErrorKind::NotFound => in_doubt(error),
-            _ => Ok(false),
-        };
-    };
-    if offset + len as u64 > info.sealed.unwrap_or(info.capacity) {
-        return Ok(false);
-    }
-    if is_on("large-write-not-proven") {
-        return Ok(true);
-    }
-    let mut good = AlignedBuf::zeroed(len);
-    let mut proven = vec![false; entries.len()];
-    let (mut copies, mut unread) = (Vec::new(), None);
-    for copy in 0..info.copies_wanted {
-        let bytes = match store.read_copy(file, copy, offset, len).await {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                unread = Some(error);
-                continue;
-            }
-        };
-        for (i, entry) in entries.iter().enumerate() {
-            let block = &bytes[i * BLOCK as usize..(i + 1) * BLOCK as usize];
-            if !proven[i] && is_intact(id, entry, block) {
-                proven[i] = true;
-                good[i * BLOCK as usize..(i + 1) * BLOCK as usize].copy_from_slice(block);
-            }
-        }
-        copies.push((copy, bytes));
-    }
-    if !proven.iter().all(|&proven| proven) {
-        return match unread.filter(|_| copies.is_empty()) {
-            Some(error) => in_doubt(error),
-            None => Ok(false),
-        };
-    }
-    let good = good.freeze();
-    for (copy, bytes) in copies.into_iter().filter(|_| !is_on("large-write-not-spread")) {
-        if bytes[..] != good[..] {
-            store.repair_copy(file, copy, offset, good.clone()).await?;
-        }
-    }
-    Ok(true)
 }
 
 /// Takes the records of old journals.
@@ -407,9 +343,14 @@ fn part_of(record: &JournalRecord, start: u64, end: u64) -> JournalRecord {
     JournalRecord { offset: start, len: end - start, operation, ..record.clone() }
 }
 
-/// Begins the new transaction log with everything that was decided.
-async fn first_checkpoint(core: &Rc<Core>, next: LogSequence) -> Result<()> {
+/// Begins the new transaction log with everything that was decided. What only labels said comes first: when the
+/// checkpoint is there, no later start reads the labels of this life.
+async fn first_checkpoint(core: &Rc<Core>, next: LogSequence, labelled: &[Record]) -> Result<()> {
     core.log.prepare().await?;
+    for record in labelled.iter().filter(|_| !is_on("labelled-not-logged")) {
+        let (sequence, _) = core.log.append_lazily(record);
+        core.log.on_large_done(sequence);
+    }
     let mut checkpoint = core.compose_checkpoint();
     checkpoint.decided_through = LogSequence(next.0 - 1);
     let start = checkpoint.replay_start();

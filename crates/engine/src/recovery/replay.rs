@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{BLOCK, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId};
+use base::{BLOCK, FileId, Incarnation, LogSequence, SegmentId, SegmentSequence, VolumeId};
 use files::{FileInfo, FileKind};
 
 use crate::index::{Mapping, SegmentTables};
@@ -27,6 +27,9 @@ pub struct Replay {
     pub dumped_journals: BTreeSet<FileId>,
     /// Where the replay of the journal may start.
     pub journal: Option<JournalPosition>,
+    /// The life that wrote the checkpoint, and what its labels are told by: the files of that life may go on behind what
+    /// the log knows of them.
+    pub labels: Option<(Incarnation, u64)>,
     /// A segment that the checkpoint does not know has no record before this one.
     from: LogSequence,
     /// Records whose effect on the index is needed, in log order.
@@ -50,6 +53,7 @@ impl Replay {
         let mut replay = Replay { from: LogSequence(1), ..Replay::default() };
         if let Some(checkpoint) = scanned.checkpoint.take() {
             replay.from = checkpoint.from;
+            replay.labels = checkpoint.label_key.map(|key| (scanned.checkpoint_by, key));
             replay.dropped.extend(checkpoint.dropped);
             replay.rejected.extend(checkpoint.rejected);
             replay.journal = checkpoint.replay;
@@ -75,7 +79,8 @@ impl Replay {
         replay
     }
 
-    fn on_structure(&mut self, record: &Record) {
+    /// What a record says of everything but the index.
+    pub(super) fn on_structure(&mut self, record: &Record) {
         if let Record::DropVolume { volume } = record {
             self.dropped.insert(*volume);
             self.segments.retain(|id, _| id.volume != *volume);

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use base::AlignedBuf;
 use base::io::fragment_checksums;
 use base::{Bytes, Epoch, KIB, Prng, ReadPart, SegmentId, SegmentSequence, VolumeId, WriteStamp};
 use files::memory::{Memory, MemoryOptions};

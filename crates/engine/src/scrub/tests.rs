@@ -79,6 +79,8 @@ fn what_one_copy_has_wrong_is_repaired_before_anybody_reads_it() {
     assert!(damaged >= 100, "data of both kinds of writes, and tables: {damaged} blocks");
     assert_eq!(round(&world, &handle, &engine), 0);
     let (verify, scrub) = (engine.statistics().verify, engine.statistics().scrub);
+    // One of them is the label of the large write, which nobody reads once its record is logged.
+    damaged -= 1;
     assert_eq!((verify.mismatches, verify.repaired, verify.lost), (damaged, damaged, 0));
     assert_eq!((scrub.segments, scrub.segments_done), (1, 1));
     assert!(scrub.read_bytes >= 2 * (200 + 32) * BLOCK, "both copies of everything: {scrub:?}");

@@ -27,6 +27,11 @@ const VERSION: u16 = 1;
 const CRC_AT: usize = 12;
 const ENTRY_BYTES: usize = 48;
 
+/// The kind of a checkpoint, and its flag: it begins with the key of labels. Who does not know labels would lose
+/// large writes, and refuses such a log.
+const CHECKPOINT: u16 = 8;
+const WITH_LABELS: u32 = 1;
+
 const MAPPING_DATA: u8 = 1;
 const MAPPING_ZEROS: u8 = 2;
 
@@ -119,7 +124,7 @@ pub fn encode_behind(out: &mut AlignedBuf, header: &Header, kind: u16, body: &[u
     head.put_u32_le(MAGIC);
     head.put_u16_le(VERSION);
     head.put_u16_le(kind);
-    head.put_u32_le(0); // incompatible feature flags
+    head.put_u32_le(if kind == CHECKPOINT { WITH_LABELS } else { 0 }); // incompatible feature flags
     head.put_u32_le(0); // checksum, below
     head.put_u64_le(header.file.0);
     head.put_u64_le(header.incarnation.0);
@@ -154,10 +159,12 @@ pub fn decode(bytes: &[u8], file: FileId) -> Result<Option<(Header, Record, u64)
     if fixed.version != VERSION {
         return Err(not_understood(&format!("version {}", fixed.version)));
     }
-    if fixed.incompatible != 0 || fixed.read_only_compatible != 0 {
+    let known = if fixed.kind == CHECKPOINT { WITH_LABELS } else { 0 };
+    if fixed.incompatible & !known != 0 || fixed.read_only_compatible != 0 {
         return Err(not_understood("feature flags that this version does not know"));
     }
-    let record = decode_body(fixed.kind, body).ok_or_else(|| not_understood("unknown content"))?;
+    let record = decode_body(fixed.kind, fixed.incompatible & WITH_LABELS != 0, body)
+        .ok_or_else(|| not_understood("unknown content"))?;
     if header.durable_through >= header.sequence || u64::from(header.index) >= header.sequence.0 {
         return Err(not_understood("an unknown header"));
     }
@@ -220,12 +227,20 @@ pub fn kind_of(record: &Record) -> u16 {
         Record::DataFile { .. } => 5,
         Record::DropFile { .. } => 6,
         Record::DropVolume { .. } => 7,
-        Record::Checkpoint(_) => 8,
+        Record::Checkpoint(_) => CHECKPOINT,
         Record::DropJournal { .. } => 9,
     }
 }
 
-fn decode_body(kind: u16, body: &[u8]) -> Option<Record> {
+/// The record of a large write that [`encode_body`] made `body` of.
+pub fn decode_large(body: &[u8]) -> Option<Record> {
+    let mut fields = Fields(body);
+    let record = large(&mut fields)?;
+    fields.end()?;
+    Some(record)
+}
+
+fn decode_body(kind: u16, with_labels: bool, body: &[u8]) -> Option<Record> {
     let mut fields = Fields(body);
     let f = &mut fields;
     let record = match kind {
@@ -247,7 +262,10 @@ fn decode_body(kind: u16, body: &[u8]) -> Option<Record> {
         5 => Record::DataFile { segment: f.segment()?, file: f.file()? },
         6 => Record::DropFile { segment: f.segment()?, file: f.file()? },
         7 => Record::DropVolume { volume: VolumeId(f.u64()?) },
-        8 => Record::Checkpoint(checkpoint(f)?),
+        CHECKPOINT => {
+            let label_key = if with_labels { Some(f.u64()?) } else { None };
+            Record::Checkpoint(Checkpoint { label_key, ..checkpoint(f)? })
+        }
         9 => Record::DropJournal { file: f.file()? },
         _ => return None,
     };
@@ -343,6 +361,7 @@ fn tables(f: &mut Fields<'_>, count: u32) -> Option<Vec<TableInfo>> {
 }
 
 fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
+    out.put_u64_le(checkpoint.label_key.unwrap_or(0));
     out.put_u64_le(checkpoint.from.0);
     out.put_u64_le(checkpoint.decided_through.0);
     put_position(out, checkpoint.replay.as_ref());
@@ -373,6 +392,7 @@ fn checkpoint(f: &mut Fields<'_>) -> Option<Checkpoint> {
     let (from, decided_through, replay) = (f.log_sequence()?, f.log_sequence()?, position(f)?);
     let (rejected, dropped, segments, journals) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
     Some(Checkpoint {
+        label_key: None,
         from,
         decided_through,
         replay,

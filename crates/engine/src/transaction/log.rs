@@ -1,7 +1,8 @@
 //! The writer of the transaction log.
 //!
 //! A record gets its log sequence, and its place behind the records before it, at the call. Those of one turn of the
-//! loop go out as one append, because each append has to be made durable. Several appends are in flight; their records
+//! loop go out as one append, because each append has to be made durable; what nobody waits for
+//! ([`TransactionLog::append_lazily`]) goes out with the next one, or after a moment. Several appends are in flight; their records
 //! **retire** in log order: a record retires when it and every record before it are durable, and only then is
 //! its effect applied to memory and its waiter told. So what memory holds is always a prefix of the log (the effect
 //! of large writes, which wait for their data too, excepted), and a checkpoint can name the position it stands for.
@@ -17,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::seeded::is_on;
 use base::{AlignedBuf, Error, FileId, Histogram, Incarnation, Instant, KIB, LogSequence, Result, SegmentId};
@@ -31,6 +33,11 @@ use super::{FrozenAt, Record, Relocating, TransactionSink};
 
 /// Bytes of one append at most, unless one record has more.
 const APPEND_BYTES_MAX: u64 = 64 * KIB;
+/// How long records that nobody waits for may gather, so that many of them are one append.
+const LAZY_WAIT: Duration = Duration::from_millis(10);
+/// Records that have not retired, before [`TransactionLog::room`] holds back more: what a recovery finds by their labels
+/// is bounded by it.
+const UNRETIRED_MAX: usize = 1024;
 /// Files at most, before [`TransactionLog::room`] holds back what can wait for a checkpoint.
 const FILES_MAX: usize = 4;
 
@@ -79,6 +86,12 @@ struct State {
     opening: bool,
     /// What waits is submitted when this turn of the loop ends.
     is_due: bool,
+    /// Somebody waits for one of the records that wait, so that they go out as soon as they can.
+    is_urgent: bool,
+    /// Bytes of the records that wait, padded.
+    waiting_bytes: u64,
+    /// What waits is submitted when a pause is over.
+    is_pausing: bool,
     /// No more records are taken.
     closed: bool,
     next: LogSequence,
@@ -140,6 +153,9 @@ impl TransactionLog {
             unneeded: Vec::new(),
             opening: false,
             is_due: false,
+            is_urgent: false,
+            waiting_bytes: 0,
+            is_pausing: false,
             closed: false,
             next,
             slots: VecDeque::new(),
@@ -171,6 +187,40 @@ impl TransactionLog {
         record: &Record,
         apply: Box<dyn FnOnce(LogSequence)>,
     ) -> (LogSequence, impl Future<Output = Result<LogSequence>> + use<>) {
+        let appended = self.push(record, apply);
+        self.0.state.borrow_mut().is_urgent = true;
+        self.write_at_turn_end();
+        appended
+    }
+
+    /// Appends a record that nobody waits for, because what it says is durable elsewhere: it goes out with the next
+    /// one that somebody waits for, when there are enough, or after a moment. Its place in the log is taken now.
+    pub fn append_lazily(&self, record: &Record) -> (LogSequence, impl Future<Output = Result<LogSequence>> + use<>) {
+        let appended = self.push(record, Box::new(|_| ()));
+        let (is_enough, is_pausing) = {
+            let mut state = self.0.state.borrow_mut();
+            let is_enough = state.waiting_bytes >= APPEND_BYTES_MAX;
+            (is_enough, is_enough || std::mem::replace(&mut state.is_pausing, true))
+        };
+        if is_enough {
+            self.write_at_turn_end();
+        } else if !is_pausing {
+            let this = self.clone();
+            let flush = async move {
+                this.0.handle.sleep(LAZY_WAIT).await;
+                this.0.state.borrow_mut().is_pausing = false;
+                this.write_waiting();
+            };
+            self.0.handle.spawn(Class::Io, "transaction records", flush).detach();
+        }
+        appended
+    }
+
+    fn push(
+        &self,
+        record: &Record,
+        apply: Box<dyn FnOnce(LogSequence)>,
+    ) -> (LogSequence, impl Future<Output = Result<LogSequence>> + use<>) {
         let (waiter, receiver) = oneshot();
         let sequence = {
             let mut state = self.0.state.borrow_mut();
@@ -185,10 +235,12 @@ impl TransactionLog {
                     if let Some(segment) = record.segment().filter(|_| record.changes_index()) {
                         state.effects.insert(sequence, segment);
                     }
+                    let body = encode_body(record);
+                    state.waiting_bytes += padded_len(body.len());
                     state.slots.push_back(Slot {
                         sequence,
                         kind: kind_of(record),
-                        body: Rc::new(encode_body(record)),
+                        body: Rc::new(body),
                         progress: Progress::Waiting,
                         submitted: self.0.handle.now(),
                         apply,
@@ -198,6 +250,10 @@ impl TransactionLog {
             }
             sequence
         };
+        (sequence, outcome(receiver))
+    }
+
+    fn write_at_turn_end(&self) {
         if !std::mem::replace(&mut self.0.state.borrow_mut().is_due, true) {
             let this = self.clone();
             self.0.handle.at_turn_end(move || {
@@ -205,7 +261,6 @@ impl TransactionLog {
                 this.write_waiting();
             });
         }
-        (sequence, outcome(receiver))
     }
 
     /// The data of a large write is durable, and its effect was applied.
@@ -323,7 +378,8 @@ impl TransactionLog {
     /// # Errors
     /// `Full`, `Io`: checkpoints have failed for longer than writers wait.
     pub async fn room(&self) -> Result<()> {
-        while self.is_long() && self.broken().is_none() {
+        let is_behind = || self.0.state.borrow().slots.len() > UNRETIRED_MAX;
+        while (self.is_long() || is_behind()) && self.broken().is_none() {
             let changed = self.0.changed.wait();
             self.0.patience.check()?;
             changed.await;
@@ -361,6 +417,7 @@ impl TransactionLog {
     /// `Io`: every record is durable, but nothing says that there are no more.
     pub async fn close(&self) -> Result<()> {
         self.0.state.borrow_mut().closed = true;
+        self.write_waiting();
         self.0.changed.notify();
         loop {
             let changed = self.0.changed.wait();
@@ -393,7 +450,10 @@ impl TransactionLog {
         let mut state = self.0.state.borrow_mut();
         let state = &mut *state;
         while !state.opening && state.broken.is_none() {
-            let Some(at) = state.slots.iter().position(|slot| slot.progress == Progress::Waiting) else { return };
+            let Some(at) = state.slots.iter().position(|slot| slot.progress == Progress::Waiting) else {
+                (state.is_urgent, state.waiting_bytes) = (false, 0);
+                return;
+            };
             let len = padded_len(state.slots[at].body.len());
             let room = state.writer.as_ref().filter(|writer| !writer.has_failed()).map_or(0, FileWriter::room);
             if room < len {
@@ -423,6 +483,7 @@ impl TransactionLog {
             state.in_flight -= 1;
             let at = state.slots.partition_point(|slot| slot.sequence < *records.start());
             let progress = if landed.is_ok() { Progress::Durable } else { Progress::Waiting };
+            state.is_urgent |= landed.is_err();
             let slots = state.slots.range_mut(at..).take_while(|slot| records.contains(&slot.sequence));
             slots.for_each(|slot| slot.progress = progress);
             if let Err(error) = landed {
@@ -435,7 +496,9 @@ impl TransactionLog {
         }
         self.retire();
         self.0.changed.notify();
-        self.write_waiting();
+        if self.0.state.borrow().is_urgent {
+            self.write_waiting();
+        }
     }
 
     /// Applies what is durable, in log order.

@@ -1,7 +1,7 @@
 //! The transaction log: the write-ahead log of the index, shared by all segments of an engine.
 
 pub mod codec;
-pub(crate) mod fields;
+mod fields;
 pub mod format;
 pub(crate) mod inspect;
 pub mod log;
@@ -13,6 +13,8 @@ use std::rc::Rc;
 use base::{LogSequence, Result, SegmentId};
 use files::LocalBoxFuture;
 
+pub(crate) use codec::{decode_large, encode_body};
+pub(crate) use fields::Fields;
 pub use format::{Checkpoint, Record, SegmentCheckpoint};
 pub use log::{LogFile, LogOptions, TransactionLog};
 pub use scan::{ScannedLog, scan};

@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, LogSequence, Result};
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, FileId, Incarnation, LogSequence, Result};
 use files::{FileInfo, FileKind, Store};
 
 use super::codec::{BODY_BYTES_MAX, Header, claimed_body_len, decode, padded_len};
@@ -31,6 +31,8 @@ const READ_BYTES: u64 = base::MIB;
 pub struct ScannedLog {
     /// The newest checkpoint; none in a new store.
     pub checkpoint: Option<Checkpoint>,
+    /// The life that wrote it: only its data files may go on behind what the log knows of them.
+    pub checkpoint_by: Incarnation,
     /// Every record from the first one that a replay needs, in log order.
     pub records: Vec<(LogSequence, Record)>,
     /// Large writes up to here counted when they were logged over, or were decided by an earlier recovery.
@@ -235,7 +237,12 @@ fn collect(files: Vec<ReadFile>, scanned: &mut ScannedLog) -> Result<()> {
         let said = file.found.iter().map(|found| found.header.durable_through).max();
         scanned.durable_through = scanned.durable_through.max(said.unwrap_or_default());
         scanned.files.push(LogFile { file: file.info.id, first: file.found[0].header.sequence });
-        all.extend(file.found.into_iter().map(|found| (found.header.sequence, found.record)));
+        for Found { header, record } in file.found {
+            if matches!(record, Record::Checkpoint(_)) {
+                scanned.checkpoint_by = header.incarnation;
+            }
+            all.push((header.sequence, record));
+        }
     }
     if let Some((last, _)) = all.last() {
         scanned.next = LogSequence(last.0 + 1);

@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Bytes, DirectoryId, Error, FileId, MIB, Map, Result};
+use base::{AlignedBuf, BLOCK, Bytes, DirectoryId, Error, FileId, Gathered, MIB, Map, Result};
 use runtime::File;
 
 use super::Local;
@@ -87,9 +87,9 @@ impl Local {
         self: &Rc<Self>,
         file: FileId,
         offset: u64,
-        data: Bytes,
+        data: Gathered,
     ) -> LocalBoxFuture<'static, Result<()>> {
-        match self.plan_append(file, offset, &data) {
+        match self.plan_append(file, offset, data.len() as u64) {
             Err(error) => Box::pin(std::future::ready(Err(error))),
             Ok((entry, copies)) => {
                 let mut writes = Vec::with_capacity(copies.len());
@@ -130,10 +130,9 @@ impl Local {
         }
     }
 
-    fn plan_append(&self, file: FileId, offset: u64, data: &Bytes) -> Result<AppendPlan> {
+    fn plan_append(&self, file: FileId, offset: u64, len: u64) -> Result<AppendPlan> {
         self.check_writable()?;
         let entry = self.catalogue.get(file)?;
-        let len = data.len() as u64;
         assert!(offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "appends are whole blocks");
         if entry.incarnation != self.incarnation.get() {
             return Err(Error::fenced(format!("file {file} belongs to incarnation {}", entry.incarnation)));

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use base::{AlignedBuf, Bytes, Error, FileId, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Error, FileId, Gathered, Incarnation, Result, StoreId};
 use policies::background::Spare;
 use runtime::{Class, sync};
 
@@ -44,7 +44,7 @@ impl FileEngine for Rc<Local> {
         self.each_member().filter_map(found).max()
     }
 
-    fn append(&self, file: FileId, offset: u64, data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
+    fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>> {
         self.start_append(file, offset, data)
     }
 

@@ -17,6 +17,7 @@
 use std::io;
 use std::path::Path;
 
+use base::Bytes;
 use base::{Error, ErrorKind, Result};
 use runtime::{DirectoryEntry, File, Handle, OpenOptions};
 
@@ -131,7 +132,7 @@ async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open:
     let named = async {
         let name = format!("{}\n", options.holder).into_bytes();
         let len = name.len() as u64;
-        match lock.write_at(0, name.into()).await {
+        match lock.write_at(0, Bytes::from(name)).await {
             Ok(()) => lock.set_len(len).await,
             // A store on a full disk must start, so that something can be deleted. Who has it remains unsaid.
             Err(error) if is_full(&error) => lock.set_len(0).await,

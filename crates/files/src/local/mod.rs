@@ -372,6 +372,7 @@ impl Local {
             written_bytes: self.counters.written_bytes.each_ref().map(Cell::get),
             read_bytes: self.counters.read_bytes.each_ref().map(Cell::get),
             copy_errors: self.counters.copy_errors.get(),
+            kept_bytes: self.spare_bytes() / u64::from(self.copies_effective()),
             directories: self.directory_statuses(),
         }
     }

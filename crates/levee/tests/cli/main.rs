@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use store::{LEVEE, Store, levee, output, refused, text};
 
 mod inspect;
+mod status;
 mod store;
 
 fn volume(id: u64, name: &str, size: u64, found: &Value, store: &Store) -> Value {
@@ -198,6 +199,9 @@ fn wrong_usage_exits_2() {
         &["volume", "set", "a", "--base-iops", "many"],
         &["volume", "set", "a", "--size", "2G"],
         &["volume", "explain"],
+        &["top", "--interval", "0"],
+        &["top", "--count", "0"],
+        &["completions", "tcsh"],
         &["up", "--volume", "a"],
         &["up", "--bandwidth", "fast"],
         &["up", "--listen", "nowhere"],

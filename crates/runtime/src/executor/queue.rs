@@ -17,6 +17,8 @@ pub(crate) struct TaskInfo {
     pub name: &'static str,
     /// The queue it waits in: that of its class, or the I/O queue for all in the FIFO baseline.
     pub queue: Class,
+    /// Whether it runs before those that are ready already.
+    pub ahead: bool,
 }
 
 pub(super) type Runnable = async_task::Runnable<TaskInfo>;
@@ -54,8 +56,7 @@ impl ReadyQueues {
     /// Adds a ready task, from any thread.
     pub fn push(&self, runnable: Runnable) {
         if thread_number() == self.owner {
-            let queue = runnable.metadata().queue;
-            self.with(queue, |queue| queue.push_back(runnable));
+            self.queue(runnable);
             if !self.asleep.load(Ordering::Relaxed) {
                 return;
             }
@@ -64,6 +65,14 @@ impl ReadyQueues {
             self.foreign_waiting.store(true, Ordering::SeqCst);
         }
         self.nudge();
+    }
+
+    fn queue(&self, runnable: Runnable) {
+        let TaskInfo { queue, ahead, .. } = *runnable.metadata();
+        self.with(queue, |queue| match ahead {
+            true => queue.push_front(runnable),
+            false => queue.push_back(runnable),
+        });
     }
 
     /// The next ready task of a class.
@@ -91,8 +100,7 @@ impl ReadyQueues {
         self.foreign_waiting.store(false, Ordering::SeqCst);
         let woken = std::mem::take(&mut *self.lock_foreign());
         for runnable in woken {
-            let queue = runnable.metadata().queue;
-            self.with(queue, |queue| queue.push_back(runnable));
+            self.queue(runnable);
         }
     }
 

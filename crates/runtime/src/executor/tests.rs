@@ -214,14 +214,34 @@ fn a_turn_runs_io_then_hooks_then_submits_then_runs_background() {
     assert_eq!(*world.log.borrow(), expected);
 }
 
-#[test]
-fn a_long_turn_submits_while_it_runs() {
-    let (world, handle) = start(LoopSettings { polls_per_submission: 2, ..LoopSettings::default() });
+/// Five tasks, the first of which completes an operation that somebody waits for with `spawn_ahead`.
+fn long_turn(discipline: Discipline) -> Vec<String> {
+    let (world, handle) = start(LoopSettings { polls_per_look: 2, discipline, ..LoopSettings::default() });
+    let (sync, log) = (handle.operate(sync_op()), world.clone());
+    let waiter = async move {
+        sync.await.value.expect("arrived");
+        note(&log, "arrived");
+    };
+    handle.spawn_ahead("waiter", waiter).detach();
+    handle.0.turn(false);
+    world.log.borrow_mut().clear();
     for what in ["a", "b", "c", "d", "e"] {
         spawn_note(&world, &handle, IO, what);
     }
+    let (id, inside) = (world.submitted.borrow()[0].0, world.clone());
+    handle.spawn_ahead("disk", async move { inside.arrives(id, 0) }).detach();
     handle.0.turn(true);
-    assert_eq!(*world.log.borrow(), ["a", "b", "flush", "c", "d", "flush", "e"]);
+    world.log.take()
+}
+
+#[test]
+fn a_long_turn_looks_at_the_world_while_it_runs() {
+    assert_eq!(long_turn(Discipline::Priority)[..5], ["a", "b", "arrived", "c", "d"]);
+}
+
+#[test]
+fn a_long_turn_of_one_queue_submits_while_it_runs() {
+    assert_eq!(long_turn(Discipline::Fifo)[..6], ["a", "b", "flush", "c", "d", "flush"]);
 }
 
 #[test]
@@ -267,12 +287,13 @@ fn spawn_ping_pong(handle: &Handle) -> [crate::Task<()>; 2] {
 
 #[test]
 fn tasks_that_wake_each_other_do_not_lock_out_the_network() {
-    let (world, handle) = start_default();
+    // A turn that looks at the world itself needs no other bound.
+    let settings = LoopSettings { polls_per_look: u64::MAX, ..LoopSettings::default() };
+    let (world, handle) = start(settings.clone());
     let _players = spawn_ping_pong(&handle);
     let receive = handle.operate(sync_op());
     world.arrives(world.submitted.borrow()[0].0, 7);
     let receiver = handle.spawn(IO, "receiver", async move { receive.await.value.expect("arrived") });
-    let settings = LoopSettings::default();
     for turn in 0..=settings.turns_without_receive_max {
         assert!(!receiver.is_finished(), "turn {turn}");
         let end = handle.0.turn(false);

@@ -290,7 +290,9 @@ fn fingerprint(op: &Op) -> u64 {
     };
     match op {
         Op::Read { offset, len, .. } => 1 ^ offset.rotate_left(8) ^ (*len as u64),
-        Op::Write { offset, data, .. } => 2 ^ offset.rotate_left(8) ^ sample(data).rotate_left(32),
+        Op::Write { offset, data, .. } => {
+            data.parts().fold(2 ^ offset.rotate_left(8), |sum, part| sum ^ sample(part).rotate_left(32))
+        }
         Op::Send { data, .. } => data.iter().fold(3, |sum, part| sum ^ sample(part).rotate_left(32)),
         Op::Receive { range, .. } => 4 ^ (range.len() as u64).rotate_left(8),
         Op::Sync { .. } => 5,

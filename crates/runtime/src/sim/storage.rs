@@ -159,7 +159,7 @@ impl Storage {
             && description.options.write
             && self.is_alive(description)
         {
-            tear(&mut self.disks[disk.0], description.inode, *offset, data, prng);
+            tear(&mut self.disks[disk.0], description.inode, *offset, &data.joined(), prng);
         }
     }
 

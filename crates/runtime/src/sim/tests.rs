@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AlignedBuf, Instant};
+use base::{AlignedBuf, Bytes, Instant};
 
 use super::*;
 use crate::{Address, File, OpenOptions};
@@ -27,7 +27,7 @@ fn a_file_holds_what_was_written() {
     let inside = handle.clone();
     world.block_on(&handle, async move {
         let file = inside.open(Path::new("/disk/file"), CREATE).await.unwrap();
-        file.write_at(10_000, b"levee"[..].into()).await.unwrap();
+        file.write_at(10_000, Bytes::from(&b"levee"[..])).await.unwrap();
         assert_eq!(file.length().await.unwrap(), 10_005);
         let read = file.read_up_to(9_998, 100).await.unwrap();
         assert_eq!(&read[..], b"\0\0levee");
@@ -133,7 +133,7 @@ fn a_killed_loop_drops_its_tasks_and_does_nothing_more() {
     impl Drop for Writes {
         fn drop(&mut self) {
             // Its driver is dead by now: this reaches nobody.
-            drop(self.0.write_at(0, b"from the grave"[..].into()));
+            drop(self.0.write_at(0, Bytes::from(&b"from the grave"[..])));
         }
     }
     let (world, node, handle) = world(7);

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use base::buffer::ALIGNMENT;
-use base::{AlignedBuf, Bytes};
+use base::{AlignedBuf, Bytes, Gathered};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, types};
@@ -38,7 +38,7 @@ pub(super) enum Work {
     Open { path: CString, options: OpenOptions, direct: bool },
     Close { fd: RawFd, is_file: bool },
     Read { buffer: AlignedBuf, len: usize, done: usize, offset: u64, direct: bool },
-    Write { data: Bytes, bounce: Option<AlignedBuf>, offset: u64 },
+    Write { data: Gathered, parts: Vec<libc::iovec>, bounce: Option<AlignedBuf>, offset: u64 },
     Sync,
     SyncDirectory { directory: OwnedFd },
     Allocate { offset: u64, len: u64 },
@@ -70,10 +70,20 @@ pub(super) enum Next {
 
 impl Work {
     /// Writes `data`; memory that O_DIRECT would refuse is copied first.
-    pub fn write(data: Bytes, offset: u64, direct: bool) -> Work {
-        let misaligned = direct && !(data.as_ptr() as usize).is_multiple_of(ALIGNMENT);
-        let bounce = misaligned.then(|| AlignedBuf::copy_of(&data));
-        Work::Write { data, bounce, offset }
+    pub fn write(data: Gathered, offset: u64, direct: bool) -> Work {
+        let is_direct = |part: &Bytes| (part.as_ptr() as usize | part.len()).is_multiple_of(ALIGNMENT);
+        let single = data.parts().count() <= 1;
+        let misaligned = direct
+            && match single {
+                true => data.parts().any(|part| !(part.as_ptr() as usize).is_multiple_of(ALIGNMENT)),
+                false => !data.parts().all(is_direct),
+            };
+        let bounce = misaligned.then(|| AlignedBuf::copy_of(&data.joined()));
+        let parts = match single || misaligned {
+            true => Vec::new(),
+            false => data.parts().map(part_of).collect(),
+        };
+        Work::Write { data, parts, bounce, offset }
     }
 
     pub fn send(data: Vec<Bytes>) -> Work {
@@ -102,8 +112,12 @@ impl Work {
                 let target = unsafe { buffer.as_target().add(*done) };
                 opcode::Read::new(file, target.as_ptr(), rest).offset(*offset + *done as u64).build()
             }
-            Work::Write { data, bounce, offset } => {
-                let bytes: &[u8] = bounce.as_deref().unwrap_or(data);
+            Work::Write { parts, offset, .. } if !parts.is_empty() => {
+                opcode::Writev::new(file, parts.as_ptr(), parts.len() as u32).offset(*offset).build()
+            }
+            Work::Write { data, bounce, offset, .. } => {
+                let whole = data.parts().next().map_or(&[][..], |part| part);
+                let bytes: &[u8] = bounce.as_deref().unwrap_or(whole);
                 let len = bytes.len().min(TRANSFER_MAX) as u32;
                 opcode::Write::new(file, bytes.as_ptr(), len).offset(*offset).build()
             }
@@ -204,11 +218,7 @@ impl Request {
 
 impl Message {
     fn new(data: &[Bytes]) -> Box<Message> {
-        let parts: Vec<libc::iovec> = data
-            .iter()
-            .take(PARTS_MAX)
-            .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut c_void, iov_len: part.len() })
-            .collect();
+        let parts: Vec<libc::iovec> = data.iter().take(PARTS_MAX).map(part_of).collect();
         // SAFETY: all zeros is a valid header: no address, no parts, no control data.
         let header: libc::msghdr = unsafe { std::mem::zeroed() };
         let mut message = Box::new(Message { header, parts });
@@ -216,6 +226,10 @@ impl Message {
         message.header.msg_iovlen = message.parts.len();
         message
     }
+}
+
+fn part_of(bytes: &Bytes) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() }
 }
 
 fn own(fd: u64) -> OwnedFd {

@@ -174,5 +174,7 @@ fn many_small_requests_are_answered_in_few_sends() {
     let statistics = fixture.statistics();
     assert_eq!(statistics.write.latency_ns.count(), 640);
     let submitted = fixture.server.statistics().operations_submitted;
-    assert!(submitted < 160, "receives and sends are shared: {submitted} operations for 640 requests");
+    // One receive and one send for each request would be 1280. A reply leaves as soon as it is there, and only those
+    // that become ready behind a send under way share the next one.
+    assert!(submitted < 240, "receives and sends are shared: {submitted} operations for 640 requests");
 }

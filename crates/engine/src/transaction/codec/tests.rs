@@ -66,6 +66,7 @@ pub(super) fn samples() -> Vec<Record> {
         Record::DropFile { segment: segment(0), file: FileId(11) },
         Record::DropVolume { volume: VolumeId(4) },
         Record::Checkpoint(Checkpoint {
+            label_key: Some(0x1234_5678_9abc_def0),
             from: LogSequence(6),
             decided_through: LogSequence(5),
             replay: None,
@@ -117,7 +118,23 @@ const GOLDEN_DUMP: &str = "05000000000000000000000000000000010000000000000029000
     110000000000000003000000000000000700000001000000280000000000000000000000010000000c00000000000000\
     0020000000000000efbeadde001000000800000064000000290000000000000000000000020000000000000000000000\
     00000000000000000000000000000000c800000001000000030000000000000001000000010000000d00000000000000";
-const GOLDEN_CRC: u32 = 0xd36d_e43a;
+const GOLDEN_CRC: u32 = 0x8fb0_416f;
+
+/// What versions without labels wrote: no flag, and no key in front.
+#[test]
+fn a_checkpoint_without_labels_is_read() {
+    let found = samples().into_iter().find(|record| matches!(record, Record::Checkpoint(_)));
+    let Some(Record::Checkpoint(checkpoint)) = found else { panic!("a checkpoint is among the samples") };
+    let record = Record::Checkpoint(checkpoint.clone());
+    let mut old = encode(&HEADER, CHECKPOINT, &encode_body(&record)[8..]);
+    old[8..12].fill(0);
+    old[CRC_AT..CRC_AT + 4].fill(0);
+    let used = HEADER_BYTES + encode_body(&record).len() - 8;
+    let crc = base::checksum::crc32c(&old[..used]);
+    old[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    let (_, read, _) = decode(&old, HEADER.file).unwrap().expect("it is whole");
+    assert_eq!(read, Record::Checkpoint(Checkpoint { label_key: None, ..checkpoint }));
+}
 
 #[test]
 fn zeros_and_prefixes_are_nothing() {

@@ -9,7 +9,7 @@ use files::local::superblock::{LINEAGES_MAX, StoreRecord, Superblock};
 
 use super::failure::current;
 use super::state::{
-    Branch, Content, DIRECTORIES_MAX, Disk, Entry, Life, ONE_FILE, Record, Resync, STARTS, Slot, Stage, State,
+    Branch, Content, DIRECTORIES_MAX, Entry, Life, ONE_FILE, Record, Resync, STARTS, Slot, Stage, State,
     WRITES_MAX, World, id_of, newest,
 };
 use super::step::{SlotFate, Step};

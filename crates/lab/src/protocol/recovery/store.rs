@@ -98,7 +98,7 @@ impl FileEngine for Shared {
         ready(Err(Error::internal("a recovery creates nothing before it has decided")))
     }
 
-    fn append(&self, _file: FileId, _offset: u64, _data: Bytes) -> LocalBoxFuture<'static, Result<()>> {
+    fn append(&self, _file: FileId, _offset: u64, _data: base::Gathered) -> LocalBoxFuture<'static, Result<()>> {
         ready(Err(Error::internal("a recovery appends nothing before it has decided")))
     }
 

@@ -128,7 +128,7 @@ impl Storage {
             }
             Op::SetLen { .. } if !options.write => fail(EINVAL),
             Op::Write { .. } | Op::Allocate { .. } if !options.write => fail(EBADF),
-            Op::Write { offset, data, .. } => write(disk, description, offset, &data, prng),
+            Op::Write { offset, data, .. } => write(disk, description, offset, &data.joined(), prng),
             Op::Sync { .. } => {
                 disk.counters.syncs += 1;
                 let fails = disk.happens(Fault::SyncError, path, prng);

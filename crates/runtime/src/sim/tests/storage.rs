@@ -70,7 +70,7 @@ fn a_kill_loses_nothing_that_completed() {
     for seed in 0..50 {
         let (world, node, handle, disk) = with_file(seed, 4);
         run(&world, &handle, |handle| async move {
-            open(&handle, "/disk/file", CREATE).await.write_at(100, vec![2; 9000].into()).await.unwrap();
+            open(&handle, "/disk/file", CREATE).await.write_at(100, Bytes::from(vec![2; 9000])).await.unwrap();
             open(&handle, "/disk/new", CREATE).await.write_at(0, page(3)).await.unwrap();
             handle.rename(Path::new("/disk/new"), Path::new("/disk/newer")).await.unwrap();
         });

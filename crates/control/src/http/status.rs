@@ -1,0 +1,134 @@
+//! The state of a store as the API says it, and what is wrong with it.
+
+use files::DirectoryStatus;
+use wire::api;
+
+use super::explain::{admission, waits_of};
+use crate::observe::{RequestCounters, Snapshot};
+use crate::service::VolumeView;
+use crate::table::VolumeState;
+
+/// The answer.
+pub fn status(snapshot: &Snapshot, volumes: &[VolumeView], nbd: Vec<String>, token_file: String) -> api::Status {
+    let problems = problems(snapshot);
+    api::Status {
+        version: env!("CARGO_PKG_VERSION").into(),
+        store: snapshot.store.clone(),
+        incarnation: snapshot.incarnation,
+        uptime_seconds: snapshot.uptime_seconds,
+        volumes: snapshot.volumes,
+        is_healthy: problems.is_empty(),
+        problems,
+        connections: snapshot.connections,
+        space: api::Space {
+            capacity_bytes: snapshot.space.capacity,
+            used_bytes: snapshot.space.used,
+            garbage_bytes: snapshot.garbage_bytes,
+            free_bytes: snapshot.space.free,
+            kept_bytes: snapshot.files.kept_bytes,
+        },
+        memory: api::Memory { used_bytes: snapshot.memory_bytes, limit_bytes: snapshot.memory_bytes_max },
+        directories: snapshot.files.directories.iter().map(directory).collect(),
+        scrub: snapshot.scrub,
+        admission: snapshot.admission.as_ref().map(|(settings, server)| admission(settings, server)),
+        traffic: traffic(snapshot, volumes),
+        nbd,
+        token_file,
+    }
+}
+
+fn directory(directory: &DirectoryStatus) -> api::Directory {
+    api::Directory {
+        path: directory.path.clone(),
+        state: directory.state.into(),
+        free_bytes: directory.free_bytes,
+        behind_bytes: directory.behind_bytes,
+    }
+}
+
+fn traffic(snapshot: &Snapshot, volumes: &[VolumeView]) -> Vec<api::VolumeTraffic> {
+    let used: base::Map<_, _> = snapshot.traffic.iter().map(|counters| (counters.volume, counters)).collect();
+    let active = volumes.iter().filter(|view| view.row.state == VolumeState::Active);
+    let traffic = active.map(|view| {
+        let used = used.get(&view.row.id);
+        api::VolumeTraffic {
+            volume: view.row.name.clone(),
+            size_bytes: view.row.size,
+            clients: view.clients,
+            waits: used.map(|counters| waits_of(&counters.waits)).unwrap_or_default(),
+            operations: used.map(|counters| counters.requests.iter().map(operation).collect()).unwrap_or_default(),
+        }
+    });
+    traffic.collect()
+}
+
+fn operation(counters: &RequestCounters) -> api::OperationTraffic {
+    api::OperationTraffic {
+        operation: counters.operation.into(),
+        requests: counters.requests,
+        bytes: counters.bytes,
+        errors: counters.errors,
+        latency_ns: counters.latency_ns.clone(),
+    }
+}
+
+/// What a person should see to, the worst first.
+fn problems(snapshot: &Snapshot) -> Vec<api::Problem> {
+    let problem = |kind: &str, message: String| api::Problem { kind: kind.into(), message };
+    let mut found = Vec::new();
+    let lost = snapshot.scrub.lost_blocks + snapshot.lost_reads;
+    if lost > 0 {
+        let message =
+            "reads or scrubbing met blocks that no copy has right: stop the store, and levee inspect names them";
+        found.push(problem("lost_data", message.into()));
+    }
+    if snapshot.broken_logs > 0 {
+        let message = "a transaction log takes no more records: see the store's log, mend its disk, start it again";
+        found.push(problem("log_broken", message.into()));
+    }
+    if snapshot.full_engines > 0 {
+        let message = "there is no room for writes: delete or discard something, or give the store more";
+        found.push(problem("full", message.into()));
+    }
+    for directory in &snapshot.files.directories {
+        let path = &directory.path;
+        found.extend(match directory.state {
+            "healthy" => None,
+            "resynchronizing" => Some(problem(
+                "directory_resynchronizing",
+                format!("{path} is being repaired: copies are missing until then"),
+            )),
+            "missing" => {
+                Some(problem("directory_missing", format!("{path} is missing: bring it back, and start again")))
+            }
+            _ => Some(problem("directory_failed", format!("{path} has failed: mend its disk, and start again"))),
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_problem_is_named_and_a_store_without_any_is_healthy() {
+        let quiet = Snapshot::default();
+        assert!(status(&quiet, &[], Vec::new(), String::new()).is_healthy);
+        let directories = ["healthy", "failed", "missing", "resynchronizing"].map(|state| DirectoryStatus {
+            path: format!("/{state}"),
+            state,
+            free_bytes: 1,
+            behind_bytes: 2,
+        });
+        let files = files::Statistics { directories: directories.into(), ..files::Statistics::default() };
+        let bad = Snapshot { lost_reads: 1, broken_logs: 1, full_engines: 1, files, ..quiet };
+        let found = status(&bad, &[], Vec::new(), String::new());
+        let kinds: Vec<&str> = found.problems.iter().map(|problem| problem.kind.as_str()).collect();
+        assert_eq!(
+            kinds,
+            ["lost_data", "log_broken", "full", "directory_failed", "directory_missing", "directory_resynchronizing"]
+        );
+        assert!(!found.is_healthy && found.problems[3].message.starts_with("/failed has failed"), "{found:?}");
+    }
+}
