@@ -13,10 +13,12 @@ mod agent;
 pub mod nbd;
 mod peers;
 mod registry;
+mod shared;
 mod statistics;
 mod volume;
 mod weave;
 pub mod write_order;
 
-pub use agent::{Agent, Options};
+pub use agent::Agent;
+pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};

@@ -9,21 +9,21 @@
 //! payload holds memory, counted against the connection and against all of them. Whoever cannot get either stops
 //! receiving: that is the back-pressure.
 
-use std::io;
 use std::rc::Rc;
 
 use base::{Bytes, Error, Instant, MIB, Result};
 use runtime::Class;
 use runtime::sync::{Budget, Permit};
 
+use super::end::End;
 use super::intake::Intake;
 use super::negotiate::{Negotiated, negotiate};
 use super::outbox::{Outbox, Permits};
-use super::protocol::{Errno, Violation};
+use super::protocol::Errno;
 use super::reply::Frames;
 use super::request::{Command, Export, Header, Plan, plan_request};
-use crate::agent::Shared;
 use crate::peers::Peer;
+use crate::shared::Shared;
 use crate::statistics::Operation;
 use crate::volume::Volume;
 
@@ -31,21 +31,6 @@ use crate::volume::Volume;
 const EXTENTS_MAX: usize = 1024;
 /// The share of all payload memory that one connection may hold: an eighth.
 const MEMORY_SHARE: u64 = 8;
-
-/// Why a connection ended.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The client said so.
-    Clean,
-    /// The agent said so.
-    Drained,
-    /// The stream ended or failed.
-    Stream(io::Error),
-    /// The client asked for something that only the end of the connection can refuse.
-    Refused(Error),
-    /// The client broke the protocol.
-    Violation(Violation),
-}
 
 struct Connection {
     shared: Rc<Shared>,

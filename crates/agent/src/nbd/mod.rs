@@ -12,6 +12,7 @@
 //! included, and a bounded share of the payload memory; an idle connection has no timer and one small buffer.
 
 mod connection;
+mod end;
 pub mod handshake;
 mod intake;
 mod negotiate;
@@ -20,7 +21,6 @@ pub mod protocol;
 pub mod reply;
 pub mod request;
 
-use connection::End;
 pub(crate) use connection::serve_connection;
 pub(crate) use intake::LARGE_BUFFERS_MAX;
 

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use base::{Bytes, Error, ErrorKind, Result, VolumeId, units::format_size};
 use wire::{VolumeDescriptor, VolumeDirectory};
 
-use super::End;
+use super::end::End;
 use super::handshake::*;
 use super::intake::Intake;
 use super::protocol::{Violation, info, option, option_reply};
 use super::request::Export;
-use crate::agent::Shared;
 use crate::peers::Peer;
+use crate::shared::Shared;
 use crate::volume::Volume;
 
 /// Answers above this are lists of many volumes, which connections share.

@@ -9,8 +9,8 @@ use files::local::superblock::{LINEAGES_MAX, StoreRecord, Superblock};
 
 use super::failure::current;
 use super::state::{
-    Branch, Content, DIRECTORIES_MAX, Entry, Life, ONE_FILE, Record, Resync, STARTS, Slot, Stage, State,
-    WRITES_MAX, World, id_of, newest,
+    Branch, Content, DIRECTORIES_MAX, Entry, Life, ONE_FILE, Record, Resync, STARTS, Slot, Stage, State, WRITES_MAX,
+    World, id_of, newest,
 };
 use super::step::{SlotFate, Step};
 use super::{Flaw, Membership};
