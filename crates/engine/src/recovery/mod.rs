@@ -213,6 +213,7 @@ async fn restore_index(
         let Some(id) = record.segment() else { continue };
         if matches!(record, Record::Large { .. }) && sequence > durable_through {
             if !is_proven(files, &record, accept_data_loss).await? {
+                tails::check_torn(files, replay.labels, &record, accept_data_loss).await?;
                 found.rejected_large_writes += 1;
                 replay.rejected.insert(sequence);
                 continue;

@@ -5,10 +5,10 @@
 //! logs what it finds before its own checkpoint, and appends to no file of an earlier life. From there on label follows
 //! label. The first one that is missing, or whose data is not whole, ends the file: nothing behind it was acknowledged
 //! by its label ([`crate::landings`]). Unless a label behind it says that it had landed: then it is not torn, but
-//! rotten.
+//! rotten. The same holds for a write whose record the log has, while nothing in the log vouches for its data.
 
 use base::seeded::is_on;
-use base::{Error, FileId, MIB, Result, SegmentId};
+use base::{Error, FileId, Incarnation, MIB, Result, SegmentId};
 use files::FileInfo;
 
 use super::proof::is_proven;
@@ -82,14 +82,10 @@ pub(super) async fn restore(
 }
 
 impl Tail {
-    fn end(&self) -> u64 {
-        self.info.sealed.unwrap_or(self.info.capacity)
-    }
-
     async fn read(&self, files: &VerifiedFiles, key: u64, accept_data_loss: bool) -> Result<Found> {
         let mut found = Found::default();
         let mut place = Place { file: self.info.id, incarnation: self.info.incarnation, key, offset: self.from };
-        while place.offset + LABEL_BYTES < self.end() {
+        while place.offset + LABEL_BYTES < end_of(&self.info) {
             let label = self.label_at(files, &place, accept_data_loss).await?;
             if let Some(record) = label {
                 if is_proven(files, &record, accept_data_loss).await? {
@@ -100,20 +96,13 @@ impl Tail {
                 }
                 found.is_torn = true;
             }
-            match self.landed_behind(files, &place).await {
+            match landed_behind(files, &self.info, &place).await {
                 None => break,
                 Some(next) if accept_data_loss => {
                     tracing::error!(file = %place.file, offset = place.offset, "accepting the loss of a large write");
                     place.offset = next;
                 }
-                Some(_) => {
-                    return Err(Error::corrupt(format!(
-                        "{}: a large write at byte {} was durable and cannot be read from any copy; restore the file, \
-                         or start once with --accept-data-loss to go on without it",
-                        files.store().locate(place.file, 0),
-                        place.offset
-                    )));
-                }
+                Some(_) => return Err(rotten(files, &place)),
             }
         }
         Ok(found)
@@ -133,7 +122,7 @@ impl Tail {
     fn is_sound(&self, place: &Place, record: &Record) -> bool {
         let starts_behind = matches!(record, Record::Large { offset, .. } if *offset == place.offset + LABEL_BYTES);
         let (file, end) = self.data_of(record);
-        starts_behind && record.segment() == Some(self.segment) && file == Some(place.file) && end <= self.end()
+        starts_behind && record.segment() == Some(self.segment) && file == Some(place.file) && end <= end_of(&self.info)
     }
 
     /// The record of the label at `place`, from any copy.
@@ -160,22 +149,61 @@ impl Tail {
             ))),
         }
     }
+}
 
-    /// Where a later label stands that says that what should be at `place` had landed.
-    async fn landed_behind(&self, files: &VerifiedFiles, place: &Place) -> Option<u64> {
-        let from = place.offset + LABEL_BYTES;
-        let len = APPEND_BYTES_MAX.min(self.end() - from);
-        for copy in 0..self.info.copies_wanted {
-            // What cannot be read says nothing.
-            let Ok(bytes) = files.store().read_copy(place.file, copy, from, len as usize).await else { continue };
-            for (number, block) in bytes.chunks_exact(LABEL_BYTES as usize).enumerate() {
-                let offset = from + number as u64 * LABEL_BYTES;
-                let label = label::decode(block, &Place { offset, ..*place });
-                if label.is_some_and(|(_, whole_through)| whole_through > place.offset) {
-                    return Some(offset);
-                }
+/// Makes sure that the large write of `record`, which the log has and whose data is not whole, was never acknowledged:
+/// a later label of the life that `labels` are of would say that it had landed.
+///
+/// # Errors
+/// `Corrupt`: it had landed, and has rotted since.
+pub(super) async fn check_torn(
+    files: &VerifiedFiles,
+    labels: Option<(Incarnation, u64)>,
+    record: &Record,
+    accept_data_loss: bool,
+) -> Result<()> {
+    let (Some((life, key)), &Record::Large { file, offset, .. }) = (labels, record) else { return Ok(()) };
+    let info = files.store().info(file).filter(|info| info.incarnation == life);
+    // What earlier versions wrote has no label in front.
+    let (Some(info), Some(at)) = (info, offset.checked_sub(LABEL_BYTES)) else { return Ok(()) };
+    let place = Place { file, incarnation: life, key, offset: at };
+    match landed_behind(files, &info, &place).await {
+        Some(_) if !accept_data_loss => Err(rotten(files, &place)),
+        Some(_) => {
+            tracing::error!(%file, offset, "accepting the loss of a large write");
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+fn end_of(info: &FileInfo) -> u64 {
+    info.sealed.unwrap_or(info.capacity)
+}
+
+/// Where a later label stands that says that what should be at `place` had landed.
+async fn landed_behind(files: &VerifiedFiles, info: &FileInfo, place: &Place) -> Option<u64> {
+    let from = place.offset + LABEL_BYTES;
+    let len = APPEND_BYTES_MAX.min(end_of(info).saturating_sub(from));
+    for copy in 0..info.copies_wanted {
+        // What cannot be read says nothing.
+        let Ok(bytes) = files.store().read_copy(place.file, copy, from, len as usize).await else { continue };
+        for (number, block) in bytes.chunks_exact(LABEL_BYTES as usize).enumerate() {
+            let offset = from + number as u64 * LABEL_BYTES;
+            let label = label::decode(block, &Place { offset, ..*place });
+            if label.is_some_and(|(_, whole_through)| whole_through > place.offset) {
+                return Some(offset);
             }
         }
-        None
     }
+    None
+}
+
+fn rotten(files: &VerifiedFiles, place: &Place) -> Error {
+    Error::corrupt(format!(
+        "{}: a large write at byte {} was durable and cannot be read from any copy; restore the file, or start once \
+         with --accept-data-loss to go on without it",
+        files.store().locate(place.file, 0),
+        place.offset
+    ))
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use base::AlignedBuf;
 use base::io::fragment_checksums;
-use base::{Bytes, Epoch, KIB, Prng, ReadPart, SegmentId, SegmentSequence, VolumeId, WriteStamp};
+use base::{Bytes, Epoch, KIB, MIB, Prng, ReadPart, SegmentId, SegmentSequence, VolumeId, WriteStamp};
 use files::memory::{Memory, MemoryOptions};
 use runtime::sim::{NodeOptions, World};
 
@@ -296,4 +296,47 @@ fn what_nobody_refers_to_is_removed_though_the_disk_refuses_at_first() {
     });
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.block_on(&handle, async move { engine.audit().await }).unwrap(), Vec::<String>::new());
+}
+
+/// A large write whose record the log has, and nothing there that vouches for its data: a label behind it does. So rot
+/// in it is told from a torn append.
+#[test]
+fn rot_in_a_large_write_that_a_later_label_vouches_for_is_refused() {
+    for is_followed in [true, false] {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let memory = Memory::new(1, MemoryOptions::default());
+        let (handle, inside) = (world.start_loop(node), memory.clone());
+        let life = handle.clone();
+        world.block_on(&handle, async move {
+            let engine = Engine::open(&life, &inside.open(&life), Options::default()).await.unwrap();
+            write(&engine, 0, 1, 128 << 10).await;
+            // Its record goes out.
+            life.sleep(Duration::from_millis(50)).await;
+            if is_followed {
+                write(&engine, MIB, 2, 128 << 10).await;
+            }
+        });
+        let inside = memory.clone();
+        memory.kill();
+        world.kill(node);
+        let handle = world.restart(node);
+        let life = handle.clone();
+        world.block_on(&handle, async move {
+            let store = inside.open(&life);
+            let data: Vec<FileInfo> = store.list().into_iter().filter(|info| info.kind == FileKind::Data).collect();
+            assert_eq!(data.len(), 1, "{data:?}");
+            inside.corrupt(data[0].id, 0, 3 * BLOCK..4 * BLOCK);
+            let opened = Engine::open(&life, &store, Options::default()).await.map(drop);
+            let Err(refused) = opened else { return assert!(!is_followed, "what was durable is given up") };
+            assert!(is_followed, "a torn append is cut: {refused}");
+            assert_eq!(refused.kind, base::ErrorKind::Corrupt);
+            assert!(refused.message.contains(&store.locate(data[0].id, 0)), "{refused}");
+            // Once more, and the second one is there.
+            let accepting = Options { accept_data_loss: true, ..Options::default() };
+            let engine = Engine::open(&life, &store, accepting).await.unwrap();
+            assert_eq!(first_byte(&engine, 0).await, None);
+            assert_eq!(first_byte(&engine, MIB).await, Some(2));
+        });
+    }
 }
