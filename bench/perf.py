@@ -154,10 +154,15 @@ class Events:
         return command + (["-p", str(pid)] if pid else []) + ["--"]
 
     def parse(self, path, requests):
-        """Counts come in the order in which the events were named."""
+        """Counts come in the order in which the events were named; perf may put lines of its own between them."""
         lines = [line.split(";") for line in path.read_text().splitlines() if line.count(";") > 3]
-        counts = [int(fields[0]) if fields[0].isdigit() else 0 for fields in lines]
-        found = {name: count / requests for (_, _, name), count in zip(self.wanted, counts, strict=True)}
+        found = {}
+        for fields in lines:
+            event, _, name = self.wanted[len(found)] if len(found) < len(self.wanted) else ("", None, "")
+            if fields[2].startswith(event) and event:
+                found[name] = (int(fields[0]) if fields[0].isdigit() else 0) / requests
+        if len(found) != len(self.wanted):
+            raise RuntimeError(f"perf counted {len(found)} of {len(self.wanted)} events: {path.read_text()}")
         return {name: value for name, value in found.items() if value >= 0.005}
 
 

@@ -12,7 +12,7 @@ use base::units::format_size;
 use base::{Error, KIB, MIB, Result};
 use control::rules;
 use policies::scrub::ScrubSettings;
-use policies::{loop_schedule, sharding};
+use policies::{loop_schedule, polling, sharding};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use wire::api::Size;
@@ -116,6 +116,8 @@ pub struct EngineSettings {
 pub struct LoopSettings {
     /// The order of tasks.
     pub discipline: Discipline,
+    /// Whether a loop looks on for a moment before it sleeps.
+    pub polling: Polling,
     /// How many loops a new store gets, each on a thread of its own: 1, 2, 4 or 8. A store keeps its number.
     pub count: Option<u8>,
 }
@@ -129,6 +131,19 @@ pub enum Discipline {
     Priority,
     /// One queue in order of arrival: a baseline to measure against.
     Fifo,
+}
+
+/// See [`polling::Polling`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Polling {
+    /// While events come within 100 us as a rule.
+    #[default]
+    Adaptive,
+    /// It sleeps at once.
+    Never,
+    /// Before each sleep: a baseline to measure against.
+    Always,
 }
 
 impl Default for Settings {
@@ -188,7 +203,13 @@ impl LoopSettings {
             Discipline::Priority => loop_schedule::Discipline::Priority,
             Discipline::Fifo => loop_schedule::Discipline::Fifo,
         };
-        loop_schedule::LoopSettings { discipline, ..loop_schedule::LoopSettings::default() }
+        let polling = match self.polling {
+            Polling::Adaptive => polling::Polling::Adaptive,
+            Polling::Never => polling::Polling::Never,
+            Polling::Always => polling::Polling::Always,
+        };
+        let polling = polling::PollingSettings { polling, ..polling::PollingSettings::default() };
+        loop_schedule::LoopSettings { discipline, polling, ..loop_schedule::LoopSettings::default() }
     }
 }
 
@@ -227,7 +248,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "headroom",
         ],
     ),
-    ("loop", &["discipline", "count"]),
+    ("loop", &["discipline", "polling", "count"]),
 ];
 
 impl Settings {

@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use base::Instant;
 
+use crate::polling::{PollingPolicy, PollingSettings};
+
 /// The order of tasks within a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discipline {
@@ -58,6 +60,8 @@ pub struct LoopSettings {
     pub background_share_percent: u64,
     /// How much unused background time is saved up; also the largest debt that one long poll leaves.
     pub background_savings: Duration,
+    /// When it looks on before it sleeps.
+    pub polling: PollingSettings,
 }
 
 impl Default for LoopSettings {
@@ -72,6 +76,7 @@ impl Default for LoopSettings {
             turns_without_receive_max: 8,
             background_share_percent: 50,
             background_savings: Duration::from_micros(500),
+            polling: PollingSettings::default(),
         }
     }
 }
@@ -108,6 +113,7 @@ pub struct LoopSchedule {
     dynamic_loop_timeout_us: u64,
     background_polls: usize,
     background: BackgroundShare,
+    polling: PollingPolicy,
 }
 
 impl LoopSchedule {
@@ -117,6 +123,7 @@ impl LoopSchedule {
         assert!(settings.polls_per_look > 0, "something runs between two looks");
         let background = BackgroundShare::new(&settings, now);
         LoopSchedule {
+            polling: PollingPolicy::new(settings.polling),
             settings,
             turns_without_receive: 0,
             turn_start: now,
@@ -208,6 +215,16 @@ impl LoopSchedule {
             (true, None) => Sleep::No,
             (true, Some(end)) => Sleep::Until(end),
         }
+    }
+
+    /// How long to look on before such a sleep; zero: not at all.
+    pub fn plan_poll(&self) -> Duration {
+        self.polling.plan_poll()
+    }
+
+    /// The loop had nothing to do for `span`, and now it has.
+    pub fn on_wait_end(&mut self, span: Duration) {
+        self.polling.on_wait_end(span);
     }
 }
 

@@ -177,8 +177,8 @@ pub trait Driver {
     fn cancel(&self, id: OpId);
     /// Hands the queued operations to the world, without waiting.
     fn flush(&self);
-    /// Flushes, then collects outcomes.
-    fn reap(&self, wait: Wait, outcomes: &mut Vec<(OpId, Outcome)>);
+    /// Flushes, then collects outcomes. Before it sleeps as `wait` says, it looks on for `poll`.
+    fn reap(&self, wait: Wait, poll: Duration, outcomes: &mut Vec<(OpId, Outcome)>);
     /// Something that ends a waiting `reap` from any thread.
     fn unparker(&self) -> Arc<dyn Unpark>;
     /// Spends `span` of this loop's processor in the simulation; free in the real world, where time passes by itself.

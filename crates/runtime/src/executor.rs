@@ -23,6 +23,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use base::Instant;
 use policies::loop_schedule::{Discipline, Look, LoopSchedule, LoopSettings, Sleep};
@@ -165,7 +166,8 @@ impl Executor {
         }
         let mut outcomes = std::mem::take(&mut *self.outcomes.borrow_mut());
         let wait = if may_block { self.plan_wait_asleep(now) } else { Wait::No };
-        self.driver.reap(wait, &mut outcomes);
+        let poll = if wait == Wait::No { Duration::ZERO } else { self.schedule.borrow().plan_poll() };
+        self.driver.reap(wait, poll, &mut outcomes);
         let received = self.driver.now();
         if wait == Wait::No {
             self.on_turn_start(now, false);
@@ -174,6 +176,7 @@ impl Executor {
             // The turn starts when there is something to do; what ended the sleep has not waited.
             self.queues.wake_up();
             self.on_turn_start(received, true);
+            self.schedule.borrow_mut().on_wait_end(received.since(now));
             self.record_receive_wait(0, outcomes.len());
             self.timers.fire(received);
         }
@@ -189,7 +192,7 @@ impl Executor {
     /// Submits, and takes what is done, in the middle of a turn.
     fn collect(&self) {
         let mut outcomes = std::mem::take(&mut *self.outcomes.borrow_mut());
-        self.driver.reap(Wait::No, &mut outcomes);
+        self.driver.reap(Wait::No, Duration::ZERO, &mut outcomes);
         let now = self.driver.now();
         self.record_receive_wait(now.nanos_since(self.reaped_at.replace(now)), outcomes.len());
         for (id, outcome) in outcomes.drain(..) {

@@ -54,6 +54,9 @@ use crate::{Class, Handle, offload};
 const WAKE_UP: u64 = u64::MAX;
 const IGNORED: u64 = u64::MAX - 1;
 
+/// Pauses of the processor between two looks for completions: about a microsecond.
+const LOOKS_PER_YIELD: u32 = 16;
+
 /// How long a loop that ends waits for its last requests without any of them completing, in rounds of a second.
 const LAST_ROUNDS: u32 = 10;
 
@@ -196,7 +199,7 @@ impl Driver for UringDriver {
         }
     }
 
-    fn reap(&self, wait: Wait, outcomes: &mut Vec<(OpId, Outcome)>) {
+    fn reap(&self, wait: Wait, poll: Duration, outcomes: &mut Vec<(OpId, Outcome)>) {
         let state = &mut *self.state.borrow_mut();
         state.collect();
         let stay = match wait {
@@ -210,7 +213,9 @@ impl Driver for UringDriver {
         };
         if stay != Stay::Collect {
             state.arm_wake_up();
-            state.ring.enter(stay);
+            if poll.is_zero() || !state.look_on(stay, poll) {
+                state.ring.enter(stay);
+            }
         } else if state.ring.has_queued() || state.ring.owes_completions() {
             state.ring.enter(stay);
         }
@@ -416,6 +421,29 @@ impl State {
         let entry = opcode::Read::new(Fd(self.wake_up.0.as_raw_fd()), target, size_of::<u64>() as u32).build();
         // SAFETY: the count is on the heap, nobody else looks at it, and it is kept until the completion.
         unsafe { self.ring.push(entry.user_data(WAKE_UP)) };
+    }
+
+    /// Submits, and looks on for `poll` at most, no longer than `stay`; whether something is there to be taken. Whoever
+    /// else is ready to run on this processor comes first: what is waited for may be theirs to do.
+    fn look_on(&mut self, stay: Stay, poll: Duration) -> bool {
+        let poll_ns = poll.as_nanos() as u64;
+        let poll_ns = if let Stay::For(nanos) = stay { poll_ns.min(nanos) } else { poll_ns };
+        let start = clock::now();
+        self.ring.enter(Stay::Collect);
+        loop {
+            if self.ring.has_completions() {
+                return true;
+            }
+            if self.ring.owes_completions() {
+                self.ring.enter(Stay::Collect);
+                continue;
+            }
+            if clock::now().nanos_since(start) >= poll_ns {
+                return false;
+            }
+            (0..LOOKS_PER_YIELD).for_each(|_| std::hint::spin_loop());
+            std::thread::yield_now();
+        }
     }
 
     /// Takes the completions that are there.

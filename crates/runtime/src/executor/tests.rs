@@ -57,7 +57,7 @@ impl Driver for World {
         self.log.borrow_mut().push("flush".into());
     }
 
-    fn reap(&self, wait: Wait, outcomes: &mut Vec<(OpId, Outcome)>) {
+    fn reap(&self, wait: Wait, _poll: Duration, outcomes: &mut Vec<(OpId, Outcome)>) {
         if let Wait::Until(deadline) = wait {
             self.now.set(deadline.max(self.now.get()));
         }

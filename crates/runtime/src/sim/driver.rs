@@ -69,7 +69,7 @@ impl Driver for SimDriver {
         self.state.borrow_mut().loop_flush(self.id);
     }
 
-    fn reap(&self, wait: Wait, outcomes: &mut Vec<(OpId, Outcome)>) {
+    fn reap(&self, wait: Wait, _poll: Duration, outcomes: &mut Vec<(OpId, Outcome)>) {
         // The world decides when the loop's next turn is, from what the turn returns: a reap never waits here.
         assert!(wait == Wait::No, "a simulated loop does not block in its driver");
         let mut state = self.state.borrow_mut();

@@ -104,6 +104,11 @@ impl Ring {
         submission.taskrun() || submission.cq_overflow()
     }
 
+    /// Whether completions are there to be taken.
+    pub fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
     /// Takes a completion: (user data, result).
     pub fn pop(&mut self) -> Option<(u64, i32)> {
         self.ring.completion().next().map(|entry: cqueue::Entry| (entry.user_data(), entry.result()))
