@@ -1,6 +1,8 @@
 //! Memory that a disk can read from and write to directly.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+mod warm;
+
+use std::alloc::{Layout, alloc, alloc_zeroed, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -29,9 +31,15 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// A buffer of `len` zeros; its capacity is `len` rounded up to [`ALIGNMENT`].
     pub fn zeroed(len: usize) -> Self {
-        let mut buffer = Self::allocate(len, alloc_zeroed);
-        buffer.initialized = buffer.capacity;
-        buffer.len = len;
+        let mut buffer = match warm::holds(len.next_multiple_of(ALIGNMENT)) {
+            true => Self::allocate(len, alloc),
+            false => {
+                let mut fresh = Self::allocate(len, alloc_zeroed);
+                fresh.initialized = fresh.capacity;
+                fresh
+            }
+        };
+        buffer.set_len(len);
         buffer
     }
 
@@ -40,11 +48,14 @@ impl AlignedBuf {
         Self::allocate(capacity, alloc)
     }
 
-    /// Memory from `allocator`, none of it taken as initialized.
+    /// Memory that was freed a moment ago, else memory from `allocator`; none of it taken as initialized.
     fn allocate(capacity: usize, allocator: unsafe fn(Layout) -> *mut u8) -> Self {
         let capacity = capacity.next_multiple_of(ALIGNMENT);
         if capacity == 0 {
             return AlignedBuf { pointer: NonNull::dangling(), len: 0, initialized: 0, capacity: 0 };
+        }
+        if let Some(pointer) = warm::take(capacity) {
+            return AlignedBuf { pointer, len: 0, initialized: 0, capacity };
         }
         let layout = Self::layout(capacity);
         // SAFETY: the layout has a size above zero.
@@ -129,8 +140,8 @@ impl AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.capacity > 0 {
-            // SAFETY: allocated in `with_capacity` with the same layout, and freed once.
-            unsafe { dealloc(self.pointer.as_ptr(), Self::layout(self.capacity)) }
+            // SAFETY: allocated with the layout of its capacity, and nobody looks at it any more.
+            unsafe { warm::put(self.pointer, self.capacity) }
         }
     }
 }

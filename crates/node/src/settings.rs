@@ -476,6 +476,7 @@ mod tests {
             headroom = 300000000
             [loop]
             discipline = "fifo"
+            polling = "never"
             count = 2
         "#;
         let settings = Settings::from_toml(text).unwrap();
@@ -489,6 +490,7 @@ mod tests {
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
+        assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Never);
         // What is written is read again; for that, also what another throttle needs.
         let admission = AdmissionSettings { segment_cap: Some(Size::Bytes(MIB)), ..settings.admission.clone() };
         let settings = Settings { admission, ..settings };

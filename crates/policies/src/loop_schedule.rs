@@ -123,7 +123,7 @@ impl LoopSchedule {
         assert!(settings.polls_per_look > 0, "something runs between two looks");
         let background = BackgroundShare::new(&settings, now);
         LoopSchedule {
-            polling: PollingPolicy::new(settings.polling),
+            polling: PollingPolicy::new(settings.polling, now),
             settings,
             turns_without_receive: 0,
             turn_start: now,
@@ -222,9 +222,9 @@ impl LoopSchedule {
         self.polling.plan_poll()
     }
 
-    /// The loop had nothing to do for `span`, and now it has.
-    pub fn on_wait_end(&mut self, span: Duration) {
-        self.polling.on_wait_end(span);
+    /// The loop had nothing to do for `span`, and now it has. `io_polls` counts those of its life.
+    pub fn on_wait_end(&mut self, now: Instant, span: Duration, io_polls: u64) {
+        self.polling.on_wait_end(now, span, io_polls);
     }
 }
 

@@ -176,7 +176,8 @@ impl Executor {
             // The turn starts when there is something to do; what ended the sleep has not waited.
             self.queues.wake_up();
             self.on_turn_start(received, true);
-            self.schedule.borrow_mut().on_wait_end(received.since(now));
+            let io_polls = self.statistics.borrow().io_polls;
+            self.schedule.borrow_mut().on_wait_end(received, received.since(now), io_polls);
             self.record_receive_wait(0, outcomes.len());
             self.timers.fire(received);
         }
