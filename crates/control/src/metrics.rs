@@ -103,6 +103,9 @@ impl Page {
                 self.sample(name, &[("kind", label)], bytes[kind as usize]);
             }
         }
+        let name = "disk_zeroed_bytes_total";
+        self.family(name, "counter", "Zeros written ahead to space for data files, which count as written, too.");
+        self.sample(name, &[], snapshot.files.zeroed_bytes);
         self.family("disk_copy_errors_total", "counter", "Reads and writes that failed in one copy.");
         self.sample("disk_copy_errors_total", &[], snapshot.files.copy_errors);
         self.family("space_bytes", "gauge", "Room of the store, for one copy of new data.");
@@ -188,7 +191,7 @@ mod tests {
             latency: Distribution::from(&latency),
             latency_ns: latency.buckets().collect(),
         };
-        let mut files = files::Statistics { copy_errors: 2, ..files::Statistics::default() };
+        let mut files = files::Statistics { copy_errors: 2, zeroed_bytes: 4096, ..files::Statistics::default() };
         files.written_bytes[FileKind::Journal as usize] = 8192;
         files.directories.push(DirectoryStatus {
             path: "/disk \"a\"".into(),
@@ -236,6 +239,7 @@ mod tests {
             r#"levee_volume_latency_seconds_sum{volume="vm-1",operation="write"} 20.000229"#,
             r#"levee_stage_latency_seconds_count{stage="journal"} 4"#,
             r#"levee_disk_written_bytes_total{kind="journal"} 8192"#,
+            "levee_disk_zeroed_bytes_total 4096",
             r#"levee_directory_healthy{directory="/disk \"a\"",state="healthy"} 1"#,
             r#"levee_queue_depth{queue="dump"} 1"#,
             r#"levee_throttled_seconds_total{volume="vm-1",reason="hot_segment"} 0.25"#,

@@ -234,6 +234,7 @@ impl Manager {
         *self.0.owner.borrow_mut() = Some(owner);
         *self.0.user.borrow_mut() = Some(user);
         *self.0.observer.borrow_mut() = observer;
+        self.tell_provisioned();
         Connection(self.clone())
     }
 
@@ -535,11 +536,25 @@ impl Manager {
     /// Lets the owner of a volume's segments know of new levels: in the order of the log, and before anything else
     /// happens to the volume, so that a volume which is being dropped is not known anew.
     fn tell_owner(&self, change: &Change) {
-        let Change::SetLevels { volume, .. } = change else { return };
+        let volume = match change {
+            Change::SetLevels { volume, .. } => volume,
+            Change::Create(_) | Change::MarkDeleted(_) => return self.tell_provisioned(),
+            Change::Attach { .. } | Change::Forget(_) => return,
+        };
         let owner = self.0.owner.borrow().clone();
         let descriptor = self.0.table.borrow().get(*volume).map(Row::descriptor);
         if let (Some(owner), Ok(descriptor)) = (owner, descriptor) {
             owner.set_levels(&descriptor);
+        }
+    }
+
+    /// Lets the owner of segments know what all volumes together may come to hold.
+    fn tell_provisioned(&self) {
+        let owner = self.0.owner.borrow().clone();
+        if let Some(owner) = owner {
+            let table = self.0.table.borrow();
+            let active = table.rows().filter(|row| row.state == VolumeState::Active);
+            owner.set_provisioned(active.fold(0, |bytes: u64, row| bytes.saturating_add(row.size)));
         }
     }
 

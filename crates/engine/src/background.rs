@@ -1,7 +1,8 @@
 //! What an engine does while nobody asks: dumps by age and pressure, checkpoints, flushes and
 //! merges of the index, garbage collection, scrubbing.
 //!
-//! An idle engine has no timer but that of the next round of scrubbing, days ahead: the task that dumps by age sleeps
+//! Once space for the next data files is zero-written ([`policies::ready`]), an idle engine has no timer but that of the
+//! next round of scrubbing, days ahead: the task that dumps by age sleeps
 //! until the oldest cache is due, and waits for an event while everything is clean.
 
 use std::rc::Rc;

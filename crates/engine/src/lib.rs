@@ -98,6 +98,7 @@ use std::rc::Rc;
 
 use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;
+use policies::ready::plan_sizes;
 use runtime::Handle;
 
 pub use options::{EPOCH, Options};
@@ -139,6 +140,7 @@ impl Engine {
     /// # Errors
     /// `Corrupt`, `Io`: never wrong bytes.
     pub async fn read(&self, segment: SegmentId, offset: u64, len: u64) -> Result<Vec<ReadPart>> {
+        self.0.store.on_request();
         self.0.read(segment, offset, len).await
     }
 
@@ -193,6 +195,13 @@ impl Engine {
         self.0.gc.set_spare(bytes_per_sec);
         self.0.scrub.set_spare(bytes_per_sec);
         self.0.store.set_spare_bandwidth(bytes_per_sec);
+    }
+
+    /// Says how many bytes all volumes together may come to hold: space for data files is made ready for as much of it
+    /// as is not there yet, while nobody wants the store ([`Store::keep_ready`]).
+    pub fn set_provisioned(&self, bytes: u64) {
+        let data = self.0.factory.options();
+        self.0.store.keep_ready(&plan_sizes(data.bytes_min, data.bytes_max), bytes);
     }
 
     /// What it did since it was opened, and how it stands.

@@ -44,6 +44,7 @@ impl Core {
         if self.stage.replace(Stage::Closing) != Stage::Running {
             return Err(Error::internal("the engine is closed already"));
         }
+        self.store.keep_ready(&[], 0);
         let outcome = self.wind_down().await;
         self.stage.set(Stage::Closed);
         self.maintenance.borrow_mut().clear();

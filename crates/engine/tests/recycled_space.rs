@@ -1,4 +1,4 @@
-//! Large writes go where something was written before, also if that is a smaller file than a new one would be.
+//! Large writes go where something was written before, be it zeros, also if that is a smaller file than a new one would be.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
@@ -9,6 +9,7 @@ use base::{Bytes, MIB, SegmentId, VolumeId, WriteStamp};
 use engine::{Engine, Options};
 use files::local::{self, LocalOptions};
 use files::{FileInfo, FileKind, Store};
+use policies::ready::ReadySettings;
 use runtime::sim::{NodeOptions, World};
 
 /// What goes before each large write in its data file.
@@ -52,6 +53,45 @@ fn what_a_dropped_volume_leaves_is_written_again() {
         assert_eq!(small, MIB + LABEL_BYTES, "the files of a small segment: one write with its label");
         assert_eq!(later[0].capacity, small, "{later:?}");
         assert!(later.iter().any(|info| info.capacity > small), "then there are no more, and new ones are larger");
+        engine.close().await.unwrap();
+    });
+}
+
+#[test]
+fn large_writes_of_a_new_store_go_where_zeros_were_written() {
+    let world = World::new(2);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let here = handle.clone();
+    let (engine, store) = world.block_on(&handle, async move {
+        let ready = ReadySettings { bytes_max: 256 * MIB, ..ReadySettings::default() };
+        let options = LocalOptions { ready, ..LocalOptions::new(vec!["/disk/levee".into()]) };
+        let (store, _) = local::open(&here, options).await.unwrap();
+        let engine =
+            Engine::open(&here, &store, Options { data_file_bytes: 16 * MIB, ..Options::default() }).await.unwrap();
+        here.sleep(Duration::from_secs(10)).await;
+        assert_eq!(store.statistics().zeroed_bytes, 0, "nobody said that there are volumes");
+        let used = store.space().used;
+        engine.set_provisioned(used + 128 * MIB);
+        here.sleep(Duration::from_secs(10)).await;
+        let zeroed = store.statistics().zeroed_bytes;
+        assert!((124 * MIB..=128 * MIB).contains(&zeroed), "as much as volumes may hold: {zeroed}");
+        (engine, store)
+    });
+    // Then it sleeps, but for the next round of scrubbing.
+    let before = world.operations_done();
+    world.run_for(Duration::from_secs(600));
+    assert_eq!(world.operations_done(), before);
+    let here = handle.clone();
+    world.block_on(&handle, async move {
+        let (used, kept) = (store.space().used, store.statistics().kept_bytes);
+        write(&engine, STAYS, 0..64).await;
+        let taken = kept - store.statistics().kept_bytes;
+        assert!(taken >= 48 * MIB, "all but the first files of the segment: {taken}");
+        assert!(store.space().used - used <= 80 * MIB, "and no more than the writes need");
+        // What was taken is not made up for: no more can come.
+        here.sleep(Duration::from_secs(10)).await;
+        assert!(store.statistics().kept_bytes <= kept - taken + 16 * MIB);
         engine.close().await.unwrap();
     });
 }

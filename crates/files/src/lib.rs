@@ -168,6 +168,10 @@ pub trait FileEngine {
     fn space(&self) -> StoreSpace;
     /// See [`Store::statistics`].
     fn statistics(&self) -> Statistics;
+    /// See [`Store::keep_ready`]. An engine to which new space is as good as used space does not need to know.
+    fn keep_ready(&self, _capacities: &[u64], _bytes: u64) {}
+    /// See [`Store::on_request`].
+    fn on_request(&self) {}
     /// See [`Store::set_spare_bandwidth`]. An engine that copies nothing in the background does not need to know.
     fn set_spare_bandwidth(&self, _bytes_per_sec: u64) {}
 }
@@ -181,8 +185,11 @@ pub struct Statistics {
     pub read_bytes: [u64; 6],
     /// Reads and writes that failed in one copy.
     pub copy_errors: u64,
-    /// Bytes of deleted files that are kept for the next ones, one copy counted. They are free, too.
+    /// Bytes that deleted files left, or that were zero-written ahead, which are kept for the next files, one copy
+    /// counted. They are free, too.
     pub kept_bytes: u64,
+    /// Zeros that were written to space for data files ahead of need, all copies together; part of `written_bytes`.
+    pub zeroed_bytes: u64,
     /// One line for each directory: its path, state (`healthy`, `failed`, `missing`, `resynchronizing`), free bytes.
     pub directories: Vec<DirectoryStatus>,
 }
@@ -190,13 +197,14 @@ pub struct Statistics {
 impl Statistics {
     /// Adds another shard of the same store.
     pub fn merge(&mut self, other: &Statistics) {
-        let Statistics { written_bytes, read_bytes, copy_errors, kept_bytes, directories } = other;
+        let Statistics { written_bytes, read_bytes, copy_errors, kept_bytes, zeroed_bytes, directories } = other;
         let add =
             |mine: &mut [u64; 6], theirs: &[u64; 6]| mine.iter_mut().zip(theirs).for_each(|(mine, more)| *mine += more);
         add(&mut self.written_bytes, written_bytes);
         add(&mut self.read_bytes, read_bytes);
         self.copy_errors += copy_errors;
         self.kept_bytes += kept_bytes;
+        self.zeroed_bytes += zeroed_bytes;
         self.directories.extend(directories.iter().cloned());
     }
 }
@@ -351,6 +359,18 @@ impl Store {
     /// Counters since the start.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
+    }
+
+    /// Has space for prepared data files of these capacities zero-written ahead of need while nobody appends or reads,
+    /// the most important capacity first, as long as files hold less than `bytes`, one copy counted. It counts as free
+    /// ([`Store::space`]). No more without capacities.
+    pub fn keep_ready(&self, capacities: &[u64], bytes: u64) {
+        self.0.keep_ready(capacities, bytes);
+    }
+
+    /// Says that a client waits for something: what is done only while nobody does gives way. Appends say so by themselves.
+    pub fn on_request(&self) {
+        self.0.on_request();
     }
 
     /// Says what foreground work leaves of the disks' bandwidth, in bytes per second: copies are made of it. Holds for

@@ -213,6 +213,7 @@ fn local_options(settings: &Settings, resolved: &Resolved) -> LocalOptions {
     LocalOptions {
         capacity: resolved.capacity_bytes,
         copies: resolved.copies,
+        ready: resolved.ready,
         accept_missing: settings.accept_missing_directories,
         holder: settings.holder.clone(),
         neighbours: NEIGHBOURS.map(str::to_owned).into(),

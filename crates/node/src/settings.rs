@@ -11,6 +11,7 @@ use base::limits::{MEMORY_DEFAULT, MEMORY_MIN};
 use base::units::format_size;
 use base::{Error, KIB, MIB, Result};
 use control::rules;
+use policies::ready::ReadySettings;
 use policies::scrub::ScrubSettings;
 use policies::{loop_schedule, polling, sharding};
 use serde::{Deserialize, Serialize};
@@ -98,6 +99,13 @@ pub struct EngineSettings {
     pub scrub_rate: Size,
     /// In how many days everything is to be read once.
     pub scrub_days: u64,
+    /// Bytes of space for data files in each directory that are zero-written ahead of need, at most; 0: none.
+    pub zero_ahead: Size,
+    /// Zeros that are written in a second, in each directory, while nobody wants the store.
+    pub zero_rate: Size,
+    /// How long that must have been so, if it is not to be the default. For the laboratory, whose runs are short.
+    #[serde(skip)]
+    pub zero_quiet: Option<Duration>,
     /// That time, if it is not to be counted in days: for the laboratory.
     #[serde(skip)]
     pub scrub_period: Option<Duration>,
@@ -189,6 +197,9 @@ impl Default for EngineSettings {
             fusion_wait_us: 0,
             scrub_rate: Size::Bytes(defaults.scrub.bytes_per_sec),
             scrub_days: defaults.scrub.period.as_secs() / DAY_SECS,
+            zero_ahead: Size::Bytes(ReadySettings::default().bytes_max),
+            zero_rate: Size::Bytes(ReadySettings::default().bytes_per_sec),
+            zero_quiet: None,
             scrub_period: None,
             memtable_bytes: None,
             transaction_file_bytes: None,
@@ -229,6 +240,8 @@ const KEYS: [(&str, &[&str]); 6] = [
             "fusion_wait_us",
             "scrub_rate",
             "scrub_days",
+            "zero_ahead",
+            "zero_rate",
         ],
     ),
     (
@@ -321,6 +334,7 @@ impl Settings {
             payload_bytes_max: memory_bytes / 8,
             capacity_bytes,
             copies,
+            ready: self.engine.ready()?,
             engine,
             admission,
             socket,
@@ -348,6 +362,8 @@ pub struct Resolved {
     pub capacity_bytes: Option<u64>,
     /// Copies of everything.
     pub copies: u8,
+    /// How much space is zero-written ahead of need, by all shards together.
+    pub ready: ReadySettings,
     /// The engine's options.
     pub engine: engine::Options,
     /// The block server's admission.
@@ -400,8 +416,16 @@ fn unknown_key(table: &str, key: &str) -> Error {
     Error::invalid(format!("there is no setting {}; {hint}", full(key)))
 }
 
-/// Scrubbing, as the engine is told.
+/// Scrubbing, as the engine is told, and zero-writing, as the file layer is.
 impl EngineSettings {
+    fn ready(&self) -> Result<ReadySettings> {
+        Ok(ReadySettings {
+            bytes_max: size("engine.zero_ahead", &self.zero_ahead)?,
+            bytes_per_sec: size("engine.zero_rate", &self.zero_rate)?,
+            quiet: self.zero_quiet.unwrap_or(ReadySettings::default().quiet),
+        })
+    }
+
     fn scrub(&self) -> Result<ScrubSettings> {
         if !(1..=SCRUB_DAYS_MAX).contains(&self.scrub_days) {
             let days = self.scrub_days;
@@ -462,6 +486,8 @@ mod tests {
             fusion_wait_us = 8
             scrub_rate = "20M"
             scrub_days = 7
+            zero_ahead = "4G"
+            zero_rate = "200M"
             [admission]
             throttle = "client-cap"
             bandwidth = "1G"
@@ -487,6 +513,8 @@ mod tests {
         let week = Duration::from_secs(7 * DAY_SECS);
         assert_eq!(resolved.engine.scrub, ScrubSettings { bytes_per_sec: 20 * MIB, period: week });
         assert_eq!(resolved.engine_of(2).unwrap().scrub.bytes_per_sec, 10 * MIB);
+        assert_eq!((resolved.ready.bytes_max, resolved.ready.bytes_per_sec), (4 * GIB, 200 * MIB));
+        assert_eq!(resolved.ready.of(2).bytes_per_sec, 100 * MIB);
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);

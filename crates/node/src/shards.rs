@@ -211,6 +211,7 @@ pub(crate) async fn open(handle: &Handle, wanted: Option<u8>, options: &LocalOpt
         let options = LocalOptions {
             directories: directories(&options.directories, shard.index),
             capacity: options.capacity.map(|capacity| capacity / u64::from(count)),
+            ready: options.ready.of(count),
             shard,
             store,
             may_create: shard.index == 0 || found.is_none(),
@@ -400,5 +401,22 @@ impl VolumeOwner for Shards {
     fn set_levels(&self, volume: &VolumeDescriptor) {
         // They are in the tokens that all share.
         self.first.server.set_levels(volume);
+    }
+
+    fn set_provisioned(&self, bytes: u64) {
+        // Segments take turns over them.
+        let bytes = bytes / (self.others.len() as u64 + 1);
+        self.first.server.set_provisioned(bytes);
+        for remote in self.others.clone() {
+            let set_there = move |host: Rc<Host>| -> LocalBoxFuture<'static, Result<()>> {
+                Box::pin(async move {
+                    host.shard()?.server.set_provisioned(bytes);
+                    Ok(())
+                })
+            };
+            // One that is stopping does not need to know any more.
+            let told = async move { drop(remote.ask(set_there).await) };
+            self.first.handle.spawn(Class::Io, "tell a shard", told).detach();
+        }
     }
 }

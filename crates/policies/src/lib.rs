@@ -11,5 +11,6 @@ pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
 pub mod polling;
+pub mod ready;
 pub mod scrub;
 pub mod sharding;

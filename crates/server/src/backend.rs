@@ -40,6 +40,9 @@ pub trait Backend: 'static {
 
     /// See [`engine::Engine::begin_scrub`]. What has no copies has none to look at.
     fn begin_scrub(&self) {}
+
+    /// See [`engine::Engine::set_provisioned`]. To some, new space is as good as used space.
+    fn set_provisioned(&self, _bytes: u64) {}
 }
 
 impl Backend for engine::Engine {
@@ -88,5 +91,9 @@ impl Backend for engine::Engine {
 
     fn begin_scrub(&self) {
         self.begin_scrub();
+    }
+
+    fn set_provisioned(&self, bytes: u64) {
+        self.set_provisioned(bytes);
     }
 }

@@ -327,6 +327,10 @@ impl<B: Backend> VolumeOwner for Server<B> {
     fn set_levels(&self, volume: &VolumeDescriptor) {
         self.gate.set_volume(volume.id, &volume.owner, volume.levels);
     }
+
+    fn set_provisioned(&self, bytes: u64) {
+        self.backend.set_provisioned(bytes);
+    }
 }
 
 #[cfg(test)]

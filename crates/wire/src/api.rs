@@ -350,7 +350,7 @@ pub struct Space {
     pub garbage_bytes: u64,
     /// What can still be set aside.
     pub free_bytes: u64,
-    /// What of it deleted files left, which is kept for the next ones.
+    /// What of it deleted files left, or was zero-written ahead, which is kept for the next files.
     pub kept_bytes: u64,
 }
 

@@ -107,6 +107,9 @@ pub trait VolumeOwner {
 
     /// Says whose a volume is now, and what it was promised: holds from the next request on.
     fn set_levels(&self, volume: &VolumeDescriptor);
+
+    /// Says how many bytes all volumes together may come to hold, from now on. Space is made ready for that.
+    fn set_provisioned(&self, _bytes: u64) {}
 }
 
 /// What a manager asks of the side that uses volumes.

@@ -21,6 +21,8 @@ struct Others {
     drops_that_fail: Cell<usize>,
     /// What the manager said of levels, in order.
     levels: RefCell<Vec<(String, Levels)>>,
+    /// What it said of the size of all volumes.
+    provisioned: Cell<Option<u64>>,
 }
 
 /// [`Others`] as one life sees them.
@@ -32,6 +34,10 @@ struct Connected {
 impl VolumeOwner for Connected {
     fn set_levels(&self, volume: &VolumeDescriptor) {
         self.others.levels.borrow_mut().push((volume.name.clone(), volume.levels));
+    }
+
+    fn set_provisioned(&self, bytes: u64) {
+        self.others.provisioned.set(Some(bytes));
     }
 
     fn begin_scrub(&self) -> LocalBoxFuture<'_, Result<()>> {
@@ -172,6 +178,24 @@ fn levels_are_durable_before_the_owner_hears_of_them() {
         let manager = open(&handle, &memory, &others).await;
         let found = manager.resolve("a").await.unwrap();
         assert_eq!((found.levels, found.owner.as_str()), (iops(50, 0), ""));
+    });
+}
+
+#[test]
+fn the_owner_hears_how_much_volumes_may_come_to_hold() {
+    in_a_world(8, |handle, memory, others| async move {
+        let manager = open(&handle, &memory, &others).await;
+        assert_eq!(others.provisioned.get(), Some(0));
+        manager.create(CreateVolume::new("a", GIB)).await.unwrap();
+        manager.create(CreateVolume::new("b", 2 * GIB)).await.unwrap();
+        assert_eq!(others.provisioned.get(), Some(3 * GIB));
+        manager.delete("a", false).await.unwrap();
+        assert_eq!(others.provisioned.get(), Some(2 * GIB));
+        others.provisioned.set(None);
+        drop(others.connection.take());
+        manager.close().await.unwrap();
+        let _manager = open(&handle, &memory, &others).await;
+        assert_eq!(others.provisioned.get(), Some(2 * GIB), "a start says so, too");
     });
 }
 

@@ -1,11 +1,13 @@
 //! What the engine's files lie on, and what outlives its lives: memory, or directories on simulated disks.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::{BLOCK, FileId, Prng, Result};
 use files::local::{self, LocalOptions};
 use files::memory::{AppendFault, Memory, MemoryOptions};
 use files::{FileInfo, FileKind, Store};
+use policies::ready::ReadySettings;
 use runtime::Handle;
 use runtime::sim::{DiskOptions, Fault, NodeId, NodeOptions, SimDisk, World};
 
@@ -51,7 +53,9 @@ impl Bed {
             Bed::Memory(memory) => Ok(memory.open(handle)),
             Bed::Local(disks) => {
                 let directories = disks.iter().map(|(path, _)| path.clone()).collect();
-                let options = LocalOptions { copies, resync_bytes_per_sec: 1 << 30, ..LocalOptions::new(directories) };
+                let ready = ReadySettings { quiet: Duration::from_micros(100), ..ReadySettings::default() };
+                let options =
+                    LocalOptions { copies, resync_bytes_per_sec: 1 << 30, ready, ..LocalOptions::new(directories) };
                 Ok(local::open(handle, options).await?.0)
             }
         }

@@ -151,7 +151,9 @@ impl Run<'_> {
         let open = async move {
             let result = async {
                 let store = bed.open(&inside, options.copies).await?;
-                Ok::<_, Error>((Engine::open(&inside, &store, options).await?, store))
+                let engine = Engine::open(&inside, &store, options).await?;
+                engine.set_provisioned(store.space().capacity);
+                Ok::<_, Error>((engine, store))
             };
             let result = result.await;
             *opened.borrow_mut() = Some(result);

@@ -89,6 +89,7 @@ impl Local {
         offset: u64,
         data: Gathered,
     ) -> LocalBoxFuture<'static, Result<()>> {
+        self.readiness.on_activity();
         match self.plan_append(file, offset, data.len() as u64) {
             Err(error) => Box::pin(std::future::ready(Err(error))),
             Ok((entry, copies)) => {

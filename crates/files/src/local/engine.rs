@@ -129,6 +129,14 @@ impl FileEngine for Rc<Local> {
         Local::statistics(self)
     }
 
+    fn keep_ready(&self, capacities: &[u64], bytes: u64) {
+        self.keep_space_ready(capacities, bytes);
+    }
+
+    fn on_request(&self) {
+        self.readiness.on_activity();
+    }
+
     fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
         self.spare.set(Spare::new(self.handle.now(), bytes_per_sec));
     }

@@ -33,6 +33,7 @@ impl Local {
         if options.capacity == 0 || !options.capacity.is_multiple_of(BLOCK) || options.capacity > u64::MAX / 4 {
             return Err(Error::invalid(format!("a capacity of {} bytes is not whole blocks", options.capacity)));
         }
+        self.readiness.on_activity();
         let mut avoided: Vec<Rc<Directory>> = Vec::new();
         let mut failure: Option<Error> = None;
         if self.place(options, &avoided).is_err() {

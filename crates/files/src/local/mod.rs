@@ -11,7 +11,7 @@
 //!
 //! **Map.** [`open`] starts a store: [`guard`] takes the locks, [`plan`] decides who is a member. [`membership`] keeps
 //! the directories in agreement, deciding by [`agreement`]. [`lifecycle`] creates, seals and deletes, with space from
-//! [`pool`]; [`access`] appends and reads. [`resync`] brings copies back in the background. [`catalogue`] and
+//! [`pool`], which [`ready`] fills ahead of need; [`access`] appends and reads. [`resync`] brings copies back in the background. [`catalogue`] and
 //! [`directory`] hold what is known of files and directories; [`layout`], [`superblock`], [`header`] and [`names`] are
 //! the formats; [`space`] is arithmetic.
 //!
@@ -22,7 +22,7 @@
 //! - A name is durable before the file behind it is used, and gone durably before its space is used again.
 //! - Nothing is appended to a file of an earlier life.
 //!
-//! An idle store costs nothing: no task has a timer unless a directory is away.
+//! An idle store costs nothing once its space is ready: no task has a timer unless a directory is away.
 
 mod access;
 pub mod agreement;
@@ -40,6 +40,7 @@ mod names;
 mod open;
 pub mod plan;
 mod pool;
+mod ready;
 mod resync;
 mod scrub;
 mod space;
@@ -55,6 +56,7 @@ use std::time::Duration;
 
 use base::{Error, Incarnation, Instant, MIB, Result, StoreId};
 use policies::background::Spare;
+use policies::ready::ReadySettings;
 use runtime::{Class, Handle};
 
 use self::catalogue::Catalogue;
@@ -98,8 +100,10 @@ pub struct LocalOptions {
     pub lock_wait: Duration,
     /// Pace of resynchronization and of copying, in bytes per second, if foreground work leaves as much.
     pub resync_bytes_per_sec: u64,
-    /// Pace of zero-writing ahead of need, in bytes per second.
+    /// Pace of zero-writing journals ahead of need, in bytes per second.
     pub prepare_bytes_per_sec: u64,
+    /// How much space for data files is zero-written ahead of need, and when.
+    pub ready: ReadySettings,
 }
 
 impl LocalOptions {
@@ -119,6 +123,7 @@ impl LocalOptions {
             lock_wait: Duration::from_secs(2),
             resync_bytes_per_sec: 64 * MIB,
             prepare_bytes_per_sec: 128 * MIB,
+            ready: ReadySettings::default(),
         }
     }
 }
@@ -172,6 +177,7 @@ struct Local {
     membership: Membership,
     readers: access::Readers,
     preparing: pool::Preparing,
+    readiness: ready::Readiness,
     resync: resync::Resync,
     counters: Counters,
     /// What copies may be made of.
@@ -212,6 +218,7 @@ impl Local {
             membership: Membership::new(record, handle.now()),
             readers: access::Readers::default(),
             preparing: pool::Preparing::default(),
+            readiness: ready::Readiness::default(),
             resync: resync::Resync::default(),
             counters: Counters::default(),
             spare: Rc::default(),
@@ -300,10 +307,11 @@ impl Local {
         directory.unclaimed() / u64::from(self.options.shard.count)
     }
 
-    /// Files came or went: asks the file systems for their room again, in the background, if that is a while ago, and
-    /// publishes, if that is a longer while ago.
+    /// Files came or went: makes more space ready, if that is lacking; asks the file systems for their room again, in the
+    /// background, if that is a while ago, and publishes, if that is a longer while ago.
     fn touch_space(&self) {
         self.touch_membership();
+        self.zero_ahead();
         let age = self.handle.now() - self.refreshed.get();
         if age < SPACE_AGE_MAX || self.refreshing.replace(true) {
             return;
@@ -373,6 +381,7 @@ impl Local {
             read_bytes: self.counters.read_bytes.each_ref().map(Cell::get),
             copy_errors: self.counters.copy_errors.get(),
             kept_bytes: self.spare_bytes() / u64::from(self.copies_effective()),
+            zeroed_bytes: self.readiness.zeroed_bytes(),
             directories: self.directory_statuses(),
         }
     }

@@ -7,7 +7,8 @@
 //!     \-------------------------header durable-------------------^
 //! ```
 //!
-//! A data file that is deleted becomes `vacant-M` in the same way, and is taken for the next data file of its size.
+//! A data file that is deleted becomes `vacant-M` in the same way, and is taken for the next data file of its size. So
+//! does a `making-N` that is allocated while nobody wants the store, to be zero-written under that name.
 //!
 //! So a crash between any two steps leaves the old or the new state. What is still `making` when a store is opened
 //! is removed; a `spare` is one whatever its header says; everything else is a file, and never removed because its
@@ -40,8 +41,8 @@ pub(crate) enum SpareKind {
 }
 
 impl SpareKind {
-    /// What a prepared file of `kind` is made of, and becomes. Data files are too large and too many to be
-    /// zero-written ahead: that would write every byte of a sequential load twice. They are recycled.
+    /// What a prepared file of `kind` is made of, and becomes. Data files are too large and too many for a promise that
+    /// all of their space was written: they are recycled, and what is zero-written ahead is for them, as far as it goes.
     pub(crate) fn of(kind: FileKind) -> SpareKind {
         match kind {
             FileKind::Data | FileKind::Table => SpareKind::Allocated,

@@ -3,8 +3,9 @@
 //! **Prepared** space was written once: with zeros, or by a file that was deleted. It waits among the [`super::spares`]
 //! of its directory, which are bounded and give way when other files need the room. While journal files of a capacity
 //! are being created, spares of it are zero-written in the background, ahead of need, as many as there are such
-//! files, but not more than [`READY_BYTES_MAX`] unless one is more. A prepared data file gets what another one left,
-//! or else space that is only allocated; who makes one may ask first which capacities are there.
+//! files, but not more than [`READY_BYTES_MAX`] unless one is more. A prepared data file gets what another one left, or
+//! what was zero-written while nobody wanted the store ([`super::ready`]), or else space that is only allocated; who makes
+//! one may ask first which capacities are there.
 
 use std::cell::RefCell;
 use std::io;
@@ -59,7 +60,7 @@ impl Local {
     ) -> io::Result<Vacancy> {
         if !prepared {
             self.make_room(directory, HEADER + capacity).await?;
-            return self.make_allocated(directory, capacity).await;
+            return self.make_allocated(directory, capacity, MAKE).await;
         }
         let spare = SpareKind::of(kind);
         loop {
@@ -75,7 +76,7 @@ impl Local {
         }
         self.make_room(directory, HEADER + capacity).await?;
         if spare == SpareKind::Allocated {
-            return self.make_allocated(directory, capacity).await;
+            return self.make_allocated(directory, capacity, MAKE).await;
         }
         let name = self.make_zeroed(directory, kind, capacity, None).await?;
         let file = self.handle.open(&directory.path_of(name), durable()).await?;
@@ -85,10 +86,17 @@ impl Local {
         }
     }
 
-    async fn make_allocated(&self, directory: &Directory, capacity: u64) -> io::Result<Vacancy> {
+    /// Space that is only set aside, opened as `how` says, and locked.
+    pub(crate) async fn make_allocated(
+        &self,
+        directory: &Directory,
+        capacity: u64,
+        how: OpenOptions,
+    ) -> io::Result<Vacancy> {
+        let how = OpenOptions { create: true, exclusive: true, ..how };
         let name = Name::Making(directory.take_number());
         let path = directory.path_of(name);
-        let file = self.handle.open(&path, MAKE).await?;
+        let file = self.handle.open(&path, how).await?;
         let made = async {
             match file.try_lock().await? {
                 true => allocate(&file, capacity).await,
@@ -147,7 +155,7 @@ impl Local {
         }
     }
 
-    /// Removes spares until `bytes` fit, of the largest capacity first.
+    /// Removes spares until `bytes` fit, the unfinished one and then those of the largest capacity first.
     async fn make_room(&self, directory: &Directory, bytes: u64) -> io::Result<()> {
         loop {
             let limit = self.options.capacity.map(|capacity| {
@@ -158,8 +166,7 @@ impl Local {
             if fits {
                 return Ok(());
             }
-            let largest = directory.spares.borrow_mut().take_largest();
-            let Some((name, capacity)) = largest else { return Ok(()) };
+            let Some((name, capacity)) = self.take_spare_for_room(directory).await else { return Ok(()) };
             self.handle.remove(&directory.path_of(name)).await?;
             directory.space.on_released(HEADER + capacity);
         }
@@ -253,10 +260,10 @@ impl Local {
     }
 
     /// Most bytes of allocated spares in a directory: in proportion to what its files take up, so that what is deleted
-    /// for good comes free for others, and no more than half of what is left.
+    /// for good comes free for others, or what is to be ready, and no more than half of what is left.
     fn allocated_spares_max(&self, directory: &Directory) -> u64 {
         let in_use = directory.space.allocated.get();
-        (in_use / 2).max(ALLOCATED_SPARES_MIN).min(self.room(directory) / 2)
+        (in_use / 2).max(ALLOCATED_SPARES_MIN).max(self.ready_target(directory)).min(self.room(directory) / 2)
     }
 }
 

@@ -7,3 +7,4 @@ mod directories;
 mod disks;
 mod ownership;
 mod power;
+mod ready;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::{Error, Prng};
 use files::Store;
 use files::local::{self, LocalOptions};
+use policies::ready::ReadySettings;
 use runtime::sim::{DiskOptions, Fault, NodeId, NodeOptions, World};
 use runtime::{Class, Handle};
 
@@ -44,6 +45,8 @@ struct Setup {
     node: NodeId,
     paths: Vec<String>,
     copies: u8,
+    /// How long nobody must have wanted the store before zeros are written ahead.
+    quiet: Duration,
     model: Rc<RefCell<Model>>,
 }
 
@@ -68,6 +71,7 @@ impl Life {
         };
         trace(&handle, || format!("life {} {report:?}", store.incarnation()));
         let shared = Shared { handle, store, model, faulty: self.faulty, resting: self.resting };
+        shared.store.keep_ready(&[64 << 10, 32 << 10], u64::MAX);
         shared.compare().await;
         {
             let coverage = &mut shared.model.borrow_mut().coverage;
@@ -95,12 +99,14 @@ impl Setup {
         let paths = (0..disks).map(|disk| format!("/{disk}")).collect::<Vec<_>>();
         let disk = DiskOptions { capacity: *prng.pick(&[1 << 20, 4 << 20]), ..DiskOptions::default() };
         let node = world.add_node(NodeOptions::with_disks(&paths, &disk));
-        Setup { world, node, paths, copies: if disks > 1 { 2 } else { 1 }, model: Rc::default() }
+        let quiet = Duration::from_micros(*prng.pick(&[0, 100, 10_000]));
+        Setup { world, node, paths, copies: if disks > 1 { 2 } else { 1 }, quiet, model: Rc::default() }
     }
 
     fn options(&self) -> LocalOptions {
         let directories = self.paths.iter().map(|path| PathBuf::from(path).join("levee")).collect();
-        LocalOptions { copies: self.copies, resync_bytes_per_sec: 1 << 30, ..LocalOptions::new(directories) }
+        let ready = ReadySettings { bytes_max: 1 << 20, bytes_per_sec: 1 << 30, quiet: self.quiet };
+        LocalOptions { copies: self.copies, resync_bytes_per_sec: 1 << 30, ready, ..LocalOptions::new(directories) }
     }
 
     /// One life, with a fault in the middle perhaps. Gives the disk that vanished, if one is gone at its end.

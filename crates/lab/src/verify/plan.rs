@@ -82,6 +82,8 @@ pub struct Shape {
     pub loops: u8,
     /// How often all copies of everything are read; never, as long as a run lasts, by default.
     pub scrub_period: Option<Duration>,
+    /// Space for data files that is zero-written ahead of need in each directory, and after how much quiet.
+    pub zero_ahead: (u64, Duration),
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -179,7 +181,10 @@ impl Plan {
         // Scrubbing mends what a mistake of others left in one copy: in most runs it would hide what they are there for.
         let period = Duration::from_millis(*prng.pick(&[100, 10_000]));
         let scrub_period = prng.one_in(6).then_some(period);
-        Plan { seed, shape: Shape { scrub_period, ..shape }, steps }
+        // A run is short: what waits for quiet has to find some between two requests.
+        let quiet = Duration::from_micros(*prng.pick(&[0, 200, 5_000]));
+        let zero_ahead = (*prng.pick(&[512 * KIB, 4 * MIB]), quiet);
+        Plan { seed, shape: Shape { scrub_period, zero_ahead, ..shape }, steps }
     }
 
     /// A plan without accidents: one client that reads or writes 4 KiB `iops` times a second, for so many seconds.
@@ -258,6 +263,7 @@ impl Shape {
             levels: LevelsChange { base_bytes_per_sec: base, burst_bytes_per_sec: burst, ..LevelsChange::default() },
             loops: *prng.pick(&[1, 1, 1, 2, 4]),
             scrub_period: None,
+            zero_ahead: (MIB, Duration::from_millis(1)),
         }
     }
 

@@ -156,6 +156,8 @@ impl Run {
                 large_write: Size::Bytes(shape.large_write_bytes),
                 scrub_rate: Size::Bytes(SCRUB_BYTES_PER_SEC),
                 scrub_period: shape.scrub_period,
+                zero_ahead: Size::Bytes(shape.zero_ahead.0),
+                zero_quiet: Some(shape.zero_ahead.1),
                 ..EngineSettings::default()
             },
             ..Settings::default()
