@@ -100,7 +100,6 @@ pub const ALL: &[SeededBug] = &[
         "A start does not wait for the locks of what an earlier life was writing to.",
         &["kill", "slow disk"],
     ),
-    rare(14, "zeroed-without-lock", "Zeros are written to space whose lock is not held.", &["kill", "slow disk"]),
     bug(15, "durable-through-ahead", "An append says that the appends in flight before it are durable.", &["kill"]),
     rare(
         15,

@@ -88,7 +88,7 @@ fn large_writes_of_a_new_store_go_where_zeros_were_written() {
         write(&engine, STAYS, 0..64).await;
         let taken = kept - store.statistics().kept_bytes;
         assert!(taken >= 48 * MIB, "all but the first files of the segment: {taken}");
-        assert!(store.space().used - used <= 80 * MIB, "and no more than the writes need");
+        assert!(store.space().used - used <= 96 * MIB, "three writes fit a file of 4 MiB");
         // What was taken is not made up for: no more can come.
         here.sleep(Duration::from_secs(10)).await;
         assert!(store.statistics().kept_bytes <= kept - taken + 16 * MIB);

@@ -11,9 +11,9 @@
 //!
 //! **Map.** [`open`] starts a store: [`guard`] takes the locks, [`plan`] decides who is a member. [`membership`] keeps
 //! the directories in agreement, deciding by [`agreement`]. [`lifecycle`] creates, seals and deletes, with space from
-//! [`pool`], which [`ready`] fills ahead of need; [`access`] appends and reads. [`resync`] brings copies back in the background. [`catalogue`] and
-//! [`directory`] hold what is known of files and directories; [`layout`], [`superblock`], [`header`] and [`names`] are
-//! the formats; [`space`] is arithmetic.
+//! [`pool`], which [`ready`] fills ahead of need; [`access`] appends and reads. [`resync`] brings copies back in the
+//! background. [`catalogue`] and [`directory`] hold what is known of files and directories; [`layout`], [`superblock`],
+//! [`header`] and [`names`] are the formats; [`space`] is arithmetic.
 //!
 //! **Invariants.**
 //! - What an append confirmed is durable in every copy of the file in a member directory.

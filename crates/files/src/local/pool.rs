@@ -35,7 +35,7 @@ const ZEROS_GENTLE: u64 = 128 * KIB;
 const ALLOCATED_SPARES_MIN: u64 = GIB;
 
 /// How long a spare may stay locked by what its last file still had in flight.
-const RECYCLE_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const RECYCLE_WAIT: Duration = Duration::from_millis(100);
 
 /// Space in a directory that has no file yet.
 pub(crate) struct Vacancy {

@@ -20,16 +20,16 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::seeded::is_on;
 use base::{Instant, Set, buffer};
 use policies::ready::{Step, ZeroPace, plan_spare};
 use runtime::sync::Event;
 use runtime::{Class, File, OpenOptions};
 
 use super::Local;
-use super::directory::{Directory, WRITE};
+use super::directory::{Directory, WRITE, lock_within};
 use super::header::HEADER;
 use super::names::{Name, SpareKind};
+use super::pool::RECYCLE_WAIT;
 use super::spares::Unfinished;
 use crate::FileKind;
 
@@ -65,11 +65,6 @@ impl Readiness {
     pub(crate) fn zeroed_bytes(&self) -> u64 {
         self.zeroed_bytes.get()
     }
-}
-
-/// Whether a rule is broken: see [`base::seeded`].
-fn without_lock() -> bool {
-    is_on("zeroed-without-lock")
 }
 
 /// What is to be done in a directory.
@@ -157,6 +152,7 @@ impl Local {
             let now = self.handle.now();
             if directory.failures.get() != failures {
                 // What it held is nobody's any more. If it is a member again, all begins anew.
+                self.put_back(directory, failures, |_| ());
                 return Some(now);
             }
             let again_at = match pace.plan_step(now, self.readiness.activity.get()) {
@@ -220,6 +216,7 @@ impl Local {
             Ok(()) if spare.zeroed < end => Ok(Some(InHand { spare, file })),
             Ok(()) => {
                 drop(file);
+                tracing::trace!(capacity = spare.capacity, "space is ready in {}", directory.path.display());
                 self.put_back(directory, failures, |spares| spares.finish(&spare));
                 Ok(None)
             }
@@ -234,7 +231,8 @@ impl Local {
                 let Some(spare) = directory.spares.borrow_mut().take_in_hand() else { return Ok(None) };
                 let opened = async {
                     let file = self.handle.open(&directory.path_of(spare.name()), ZERO).await?;
-                    match without_lock() || file.try_lock().await? {
+                    // Ours may still be on its way out.
+                    match lock_within(&self.handle, &file, RECYCLE_WAIT).await? {
                         true => Ok(file),
                         false => Err(io::Error::from(io::ErrorKind::WouldBlock)),
                     }
@@ -265,16 +263,12 @@ impl Local {
         directory.spares.borrow_mut().begin(&spare);
         let named = async {
             self.handle.rename(&directory.path_of(vacancy.name), &directory.path_of(spare.name())).await?;
-            directory.sync_names().await?;
-            match without_lock() {
-                true => self.handle.open(&directory.path_of(spare.name()), ZERO).await,
-                false => Ok(vacancy.file.clone()),
-            }
+            directory.sync_names().await
         };
         match named.await {
-            Ok(file) => {
+            Ok(()) => {
                 self.touch_space();
-                Ok(InHand { spare, file })
+                Ok(InHand { spare, file: vacancy.file })
             }
             Err(error) => {
                 drop(self.handle.remove(&directory.path_of(vacancy.name)).await);
