@@ -108,10 +108,10 @@ impl Shared {
     }
 
     /// Takes memory for `bytes` of payload, in order of arrival. Whoever waits sees to it that nobody who does not
-    /// move holds it for ever.
-    pub(crate) async fn take_payload(&self, bytes: u64) -> Permit {
+    /// move holds it for ever. Says whether it had to wait, too.
+    pub(crate) async fn take_payload(&self, bytes: u64) -> (Permit, bool) {
         if let Some(permit) = self.payload.try_take(bytes) {
-            return permit;
+            return (permit, false);
         }
         let mut permit = std::pin::pin!(self.payload.take(bytes));
         loop {
@@ -121,7 +121,7 @@ impl Shared {
                 std::task::Poll::Pending => pause.as_mut().poll(cx).map(|()| None),
             });
             match turn.await {
-                Some(permit) => return permit,
+                Some(permit) => return (permit, true),
                 None => {
                     let ended = self.peers.end_stalled(self.handle.now(), self.options.stall_timeout);
                     self.counters.borrow_mut().stalled += ended;

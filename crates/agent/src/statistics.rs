@@ -1,6 +1,7 @@
 //! What an agent counts, per volume and for itself: plain numbers, copied out on request.
 
-use base::{ErrorKind, Histogram};
+use base::{ErrorKind, Histogram, Instant};
+use policies::slow_requests::{SlowRequests, SlowSettings};
 
 /// One kind of request.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +16,7 @@ pub struct OperationStatistics {
 }
 
 /// What a volume did through this agent, over all its connections so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct VolumeStatistics {
     /// Reads.
     pub read: OperationStatistics,
@@ -38,6 +39,27 @@ pub struct VolumeStatistics {
     pub refused: u64,
     /// Connections that use it now.
     pub connections: usize,
+    /// Which of its reads and writes were slow, and why.
+    pub slow: SlowRequests,
+}
+
+impl Default for VolumeStatistics {
+    fn default() -> Self {
+        let counters = OperationStatistics::default;
+        VolumeStatistics {
+            read: counters(),
+            write: counters(),
+            flush: counters(),
+            discard: counters(),
+            query: counters(),
+            receive_wait_ns: Histogram::new(),
+            order_wait_ns: Histogram::new(),
+            reply_ns: Histogram::new(),
+            refused: 0,
+            connections: 0,
+            slow: SlowRequests::new(SlowSettings::default(), Instant::ZERO),
+        }
+    }
 }
 
 /// What kind of request it was.

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{
-    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Map, ReadPart, Result, SegmentId, SnapshotNumber, VolumeId,
-    WriteSequence, WriteStamp, buffer, io::fragment_checksums,
+    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Map, Passage, ReadPart, Result, SegmentId, SnapshotNumber, Stage,
+    VolumeId, WriteSequence, WriteStamp, buffer, io::fragment_checksums,
 };
 use runtime::sync::{Event, Sender, oneshot};
 use runtime::{Class, Handle};
@@ -128,33 +128,40 @@ impl Volume {
     }
 
     /// Reads a range (within the volume, not empty): parts in address order.
-    pub(crate) async fn read(self: &Rc<Self>, range: Range<u64>) -> Result<Vec<ReadPart>> {
+    /// What it waits for is added to `passage`.
+    pub(crate) async fn read(self: &Rc<Self>, range: Range<u64>, passage: &mut Passage) -> Result<Vec<ReadPart>> {
         if let Some(piece) = self.layout.single(range.start, range.end - range.start) {
-            return self.read_piece(piece).await;
+            return self.read_piece(piece, passage).await;
         }
         let pieces: Vec<Piece> = self.layout.pieces(range.clone()).collect();
         let volume = self.clone();
         let work = move |piece| {
             let volume = volume.clone();
-            async move { volume.read_piece(piece).await }
+            async move {
+                let mut passage = Passage::default();
+                volume.read_piece(piece, &mut passage).await.map(|parts| (parts, passage))
+            }
         };
-        let parts = self.each(pieces.iter().copied(), work).await?;
+        let done = self.each(pieces.iter().copied(), work).await?;
+        let (parts, passages): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+        absorb_slowest(passage, &passages);
         Ok(weave_parts(self.layout, range, pieces.into_iter().zip(parts)))
     }
 
-    /// Writes `data` at `offset`.
-    pub(crate) async fn write(self: &Rc<Self>, offset: u64, data: Bytes) -> Result<()> {
-        let _turn = self.take_turn(offset..offset + data.len() as u64).await;
-        self.write_in_turn(offset, data).await
+    /// Writes `data` at `offset`. What that waits for is added to `passage`.
+    pub(crate) async fn write(self: &Rc<Self>, offset: u64, data: Bytes, passage: &mut Passage) -> Result<()> {
+        let _turn = self.take_turn(offset..offset + data.len() as u64, passage).await;
+        self.write_in_turn(offset, data, passage).await
     }
 
     /// Makes a range read as zeros by writing zeros, so that it is allocated.
     pub(crate) async fn write_zeros(self: &Rc<Self>, range: Range<u64>) -> Result<()> {
-        let _turn = self.take_turn(range.clone()).await;
+        let mut unasked = Passage::default();
+        let _turn = self.take_turn(range.clone(), &mut unasked).await;
         let mut at = range.start;
         while at < range.end {
             let window = (ZEROS_WINDOW - at % ZEROS_WINDOW).min(range.end - at);
-            self.write_in_turn(at, buffer::zeros(window as usize)).await?;
+            self.write_in_turn(at, buffer::zeros(window as usize), &mut unasked).await?;
             at += window;
         }
         Ok(())
@@ -162,7 +169,7 @@ impl Volume {
 
     /// Makes a range read as zeros and frees its space.
     pub(crate) async fn discard(self: &Rc<Self>, range: Range<u64>) -> Result<()> {
-        let _turn = self.take_turn(range.clone()).await;
+        let _turn = self.take_turn(range.clone(), &mut Passage::default()).await;
         if let Some(piece) = self.layout.single(range.start, range.end - range.start) {
             return self.discard_piece(piece).await;
         }
@@ -176,7 +183,7 @@ impl Volume {
 
     /// Everything that was answered is durable; this asks whether the attachment still holds.
     pub(crate) async fn flush(&self) -> Result<()> {
-        self.tries(|| self.service.flush(self.target(0))).await
+        self.tries(&mut Passage::default(), || self.service.flush(self.target(0))).await
     }
 
     /// What a range is made of, from its start on: at least one extent, at most `extents_max`.
@@ -191,33 +198,37 @@ impl Volume {
             let (volume, most) = (volume.clone(), extents_max + EXTENTS_SPARE);
             async move {
                 let send = |target| volume.service.allocation(target, piece.offset, piece.len, most);
-                volume.tries(|| send(volume.target(piece.segment))).await
+                volume.tries(&mut Passage::default(), || send(volume.target(piece.segment))).await
             }
         };
         let extents = self.each(pieces.iter().copied(), work).await?;
         Ok(weave_extents(self.layout, range, pieces.into_iter().zip(extents), extents_max))
     }
 
-    async fn write_in_turn(self: &Rc<Self>, offset: u64, data: Bytes) -> Result<()> {
+    async fn write_in_turn(self: &Rc<Self>, offset: u64, data: Bytes, passage: &mut Passage) -> Result<()> {
         if let Some(piece) = self.layout.single(offset, data.len() as u64) {
-            return self.write_piece(piece, data).await;
+            return self.write_piece(piece, data, passage).await;
         }
         let volume = self.clone();
         let done = self.each(self.layout.stripes_of_range(offset..offset + data.len() as u64), move |stripe| {
             let start = (stripe.volume_offset - offset) as usize;
             let (volume, data) = (volume.clone(), data.slice(start..start + stripe.piece.len as usize));
-            async move { volume.write_piece(stripe.piece, data).await }
+            async move {
+                let mut passage = Passage::default();
+                volume.write_piece(stripe.piece, data, &mut passage).await.map(|()| passage)
+            }
         });
-        done.await.map(drop)
+        absorb_slowest(passage, &done.await?);
+        Ok(())
     }
 
-    async fn read_piece(&self, piece: Piece) -> Result<Vec<ReadPart>> {
-        self.tries(|| self.service.read(self.target(piece.segment), piece.offset, piece.len)).await
+    async fn read_piece(&self, piece: Piece, passage: &mut Passage) -> Result<Vec<ReadPart>> {
+        self.tries(passage, || self.service.read(self.target(piece.segment), piece.offset, piece.len)).await
     }
 
-    async fn write_piece(&self, piece: Piece, data: Bytes) -> Result<()> {
+    async fn write_piece(&self, piece: Piece, data: Bytes, passage: &mut Passage) -> Result<()> {
         let stamp = self.next_stamp();
-        self.tries(|| {
+        self.tries(passage, || {
             let target = self.target(piece.segment);
             let checksums = fragment_checksums(target.segment, piece.offset, &data);
             self.service.write(target, piece.offset, data.clone(), checksums, stamp)
@@ -227,7 +238,9 @@ impl Volume {
 
     async fn discard_piece(&self, piece: Piece) -> Result<()> {
         let stamp = self.next_stamp();
-        self.tries(|| self.service.discard(self.target(piece.segment), piece.offset, piece.len, stamp)).await
+        let mut unasked = Passage::default();
+        self.tries(&mut unasked, || self.service.discard(self.target(piece.segment), piece.offset, piece.len, stamp))
+            .await
     }
 
     fn target(&self, index: u32) -> Target {
@@ -246,7 +259,7 @@ impl Volume {
     }
 
     /// Waits until no earlier write that overlaps `range` lacks its outcome.
-    async fn take_turn(&self, range: Range<u64>) -> Turn<'_> {
+    async fn take_turn(&self, range: Range<u64>, passage: &mut Passage) -> Turn<'_> {
         let (ticket, now) = self.order.borrow_mut().on_arrival(range);
         if !now {
             let (sender, receiver) = oneshot();
@@ -255,24 +268,26 @@ impl Volume {
             receiver.await;
             let waited = self.handle.now().nanos_since(since);
             self.statistics.borrow_mut().order_wait_ns.record(waited);
+            passage.add(Stage::Order, waited);
         }
         Turn { volume: self, ticket }
     }
 
     /// Sends a request, and sends it again while a passing obstacle stands in its way.
-    async fn tries<'a, T>(&self, send: impl Fn() -> LocalBoxFuture<'a, Answer<T>>) -> Result<T> {
+    async fn tries<'a, T>(&self, passage: &mut Passage, send: impl Fn() -> LocalBoxFuture<'a, Answer<T>>) -> Result<T> {
         let mut wait = RETRY_WAIT;
         for _ in 1..TRIES_MAX {
-            match self.try_once(send()).await {
+            match self.try_once(passage, send()).await {
                 Err(error) if error.kind == ErrorKind::Retry => self.handle.sleep(wait).await,
                 outcome => return outcome,
             }
+            passage.add(Stage::Retry, wait.as_nanos() as u64);
             wait *= 2;
         }
-        self.try_once(send()).await
+        self.try_once(passage, send()).await
     }
 
-    async fn try_once<T>(&self, answer: LocalBoxFuture<'_, Answer<T>>) -> Result<T> {
+    async fn try_once<T>(&self, passage: &mut Passage, answer: LocalBoxFuture<'_, Answer<T>>) -> Result<T> {
         if let Some(reason) = &*self.lost.borrow() {
             return Err(Error::fenced(reason.clone()));
         }
@@ -285,6 +300,7 @@ impl Volume {
             return Err(self.lose(format!("an owner of {theirs} answered after one of {ours}")));
         }
         self.epoch.set(reply.epoch);
+        passage.absorb(&reply.passage);
         reply.result.inspect_err(|error| {
             if error.kind == ErrorKind::Fenced {
                 self.lose(error.message.clone());
@@ -315,5 +331,12 @@ impl Volume {
             outcomes.push(task.await);
         }
         outcomes.into_iter().collect()
+    }
+}
+
+/// The piece that took longest says what the request waited for.
+fn absorb_slowest(passage: &mut Passage, pieces: &[Passage]) {
+    if let Some(slowest) = pieces.iter().max_by_key(|piece| piece.total_ns()) {
+        passage.absorb(slowest);
     }
 }

@@ -3,9 +3,10 @@
 //! Nothing here is global: several nodes live in one process of a test. Whoever assembles a node implements
 //! [`Observer`]; the snapshot travels to the HTTP thread, so it is compact (a distribution is 30 numbers) and `Send`.
 
-use base::{Histogram, VolumeId};
+use base::{Histogram, Instant, VolumeId};
 use files::{Statistics, StoreSpace};
 use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus, Waits};
+use policies::slow_requests::SlowRequests;
 use wire::{LocalBoxFuture, api};
 
 /// The binary logarithm of the smallest bound of a [`Distribution`] in nanoseconds: 8.2 us.
@@ -168,6 +169,10 @@ pub struct Explained {
     pub volume: Option<VolumeStatus>,
     /// By kind of request.
     pub latency: Vec<Quantiles>,
+    /// Which of its requests were slow; none where nobody has used it.
+    pub slow: Option<SlowRequests>,
+    /// When this was asked for.
+    pub now: Instant,
 }
 
 /// Takes snapshots. Called on the manager's loop; quick.

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Histogram, Instant, Result, SegmentId, VolumeId};
+use base::{Error, ErrorKind, Histogram, Instant, Passage, Result, SegmentId, Stage, VolumeId};
 use control::Manager;
 use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
 use control::observe::{Distribution, Explained, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters};
@@ -15,6 +15,7 @@ use control::service::{self, Call, Request};
 use files::Redundancy;
 use files::memory::{Memory, MemoryOptions};
 use policies::admission::{self, Admission, AdmissionSettings, Waits};
+use policies::slow_requests::{self, Direction, SlowRequests, SlowSettings};
 use runtime::sim::{NodeOptions, World};
 use serde_json::{Value, json};
 use wire::{LocalBoxFuture, VolumeOwner, VolumeUser, api};
@@ -95,8 +96,23 @@ impl Observer for Others {
             server: admission.status(now),
             volume: admission.volume(volume, now),
             latency: vec![Quantiles::of("read", &Histogram::new()), Quantiles::of("write", &latency)],
+            slow: Some(slow_writes()),
+            now,
         })
     }
+}
+
+/// 32 writes, and one that waited for tokens.
+fn slow_writes() -> SlowRequests {
+    let mut slow = SlowRequests::new(SlowSettings::default(), Instant::ZERO);
+    for stage in [Stage::Append; 32].into_iter().chain([Stage::Tokens]) {
+        let mut passage = Passage::default();
+        passage.tokens = "burst_level";
+        passage.add(stage, if stage == Stage::Tokens { 9_000_000 } else { 1_000 });
+        let request = slow_requests::Request { direction: Direction::Write, offset: 8192, len: 4096, passage };
+        slow.on_request(Instant(10_000_000), &request);
+    }
+    slow
 }
 
 /// Answers calls with the real manager, until the last sender is gone.
@@ -283,10 +299,18 @@ fn waiting_is_explained() {
         }],
         "hot_segments": [],
         "latency": [
-            {"operation": "read", "requests": 0, "p50_ns": 0, "p99_ns": 0},
+            {"operation": "read", "requests": 0, "p50_ns": 0, "p99_ns": 0, "slow_ns": null},
             {"operation": "write", "requests": 3, "p50_ns": found["latency"][1]["p50_ns"],
-             "p99_ns": found["latency"][1]["p99_ns"]},
+             "p99_ns": found["latency"][1]["p99_ns"], "slow_ns": 9_000_000},
         ],
+        "slow_reasons": [{
+            "operation": "write", "reason": "tokens", "requests": 1, "total_ns": 9_000_000, "longest_ns": 9_000_000,
+        }],
+        "slow_requests": [{
+            "operation": "write", "offset": 8192, "bytes": 4096, "ago_ns": 10_000_000, "total_ns": 9_000_000,
+            "reason": "tokens", "beyond_ns": 9_000_000, "detail": "burst_level",
+            "stages": [{"stage": "tokens", "ns": 9_000_000}],
+        }],
         "server": {
             "throttle": "dual-buckets", "bandwidth_bytes_per_second": 409_600, "cap_bytes_per_second": null,
             "main_bytes": found["server"]["main_bytes"], "main_size_bytes": 4096,
@@ -466,6 +490,9 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("Explanation", &explained),
         ("Waiting", &explained["waits"][0]),
         ("Latency", &explained["latency"][0]),
+        ("SlowReason", &explained["slow_reasons"][0]),
+        ("SlowRequest", &explained["slow_requests"][0]),
+        ("StageTime", &explained["slow_requests"][0]["stages"][0]),
         ("Admission", &explained["server"]),
     ] {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();

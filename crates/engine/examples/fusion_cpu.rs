@@ -148,7 +148,7 @@ fn submit(
     let (cache, memory) = (cache.clone(), memory.clone());
     engine.submit(record, move |durable| {
         let mut filling = cache.take().expect("it is there between calls");
-        filling.insert(sectors, durable.expect("nothing fails here"));
+        filling.insert(sectors, durable.expect("nothing fails here").0);
         // As a dump would take it away.
         let full = filling.bytes() >= 512 * KIB;
         cache.set(Some(if full { SegmentCache::new(&memory) } else { filling }));

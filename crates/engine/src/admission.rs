@@ -128,14 +128,14 @@ impl Admission {
     }
 
     /// Waits until `bytes` of payload fit, or the gate has ended. What is admitted must be submitted before the next
-    /// await.
+    /// await. Gives whether it had to wait.
     ///
     /// # Errors
     /// `Full` where no room comes because dumps find no space, `Io` where they fail.
-    pub async fn admit(&self, bytes: u64) -> Result<()> {
+    pub async fn admit(&self, bytes: u64) -> Result<bool> {
         let bytes = bytes + RECORD_OVERHEAD;
         if self.line.available() == 1 && self.fits(bytes) {
-            return Ok(());
+            return Ok(false);
         }
         self.waits.set(self.waits.get() + 1);
         let _first = self.line.take(1).await;
@@ -151,7 +151,7 @@ impl Admission {
             freed.await;
         }
         self.waiting_for.set(0);
-        Ok(())
+        Ok(true)
     }
 
     /// Dumps do not come through, or do again: while they do not, who waits for memory is refused.

@@ -4,6 +4,8 @@
 //! A **run** is a number of entries whose blocks lie one after the other in one data file; it is one read. A block
 //! whose checksum does not match, or whose run could not be read, is looked for by itself in every copy.
 
+use std::cell::Cell;
+
 use base::checksum::block_checksum;
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, FileId, MIB, Result, SegmentId};
@@ -63,11 +65,24 @@ impl DataFiles {
     /// # Errors
     /// `Corrupt`: no copy has the content that the entry promises; `Io`: none could be read.
     pub async fn read_block(&self, segment: SegmentId, entry: &Entry) -> Result<AlignedBuf> {
+        self.read_block_noted(segment, entry, &Cell::default()).await
+    }
+
+    /// [`DataFiles::read_block`], which adds the time that it looked for another copy to `repair_ns`.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn read_block_noted(
+        &self,
+        segment: SegmentId,
+        entry: &Entry,
+        repair_ns: &Cell<u64>,
+    ) -> Result<AlignedBuf> {
         let (file, offset, _) = place(entry);
         let range = FileRange { file, offset, len: BLOCK as usize };
         match self.files.read_unproven(range).await {
             Ok(bytes) if is_intact(segment, entry, &bytes) || is_on("lone-block-not-verified") => Ok(bytes),
-            _ => self.recover(segment, entry).await,
+            _ => self.recover(segment, entry, repair_ns).await,
         }
     }
 
@@ -76,8 +91,21 @@ impl DataFiles {
     /// # Errors
     /// As [`DataFiles::read_block`], for the first block that is lost.
     pub async fn read_run(&self, segment: SegmentId, entries: &[Entry]) -> Result<AlignedBuf> {
+        self.read_run_noted(segment, entries, &Cell::default()).await
+    }
+
+    /// [`DataFiles::read_run`], as [`DataFiles::read_block_noted`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn read_run_noted(
+        &self,
+        segment: SegmentId,
+        entries: &[Entry],
+        repair_ns: &Cell<u64>,
+    ) -> Result<AlignedBuf> {
         if let [entry] = entries {
-            return self.read_block(segment, entry).await;
+            return self.read_block_noted(segment, entry, repair_ns).await;
         }
         let (file, offset, _) = place(&entries[0]);
         let len = entries.len() * BLOCK as usize;
@@ -87,7 +115,7 @@ impl DataFiles {
         };
         for (entry, block) in entries.iter().zip(bytes.chunks_exact_mut(BLOCK as usize)) {
             if !is_read || !(is_intact(segment, entry, block) || is_on("block-not-verified")) {
-                block.copy_from_slice(&self.recover(segment, entry).await?);
+                block.copy_from_slice(&self.recover(segment, entry, repair_ns).await?);
             }
         }
         Ok(bytes)
@@ -101,10 +129,13 @@ impl DataFiles {
         self.files.check(range, what, |number, bytes| is_intact(segment, &entries[number], bytes)).await
     }
 
-    async fn recover(&self, segment: SegmentId, entry: &Entry) -> Result<AlignedBuf> {
+    async fn recover(&self, segment: SegmentId, entry: &Entry, repair_ns: &Cell<u64>) -> Result<AlignedBuf> {
+        let begun = self.files.handle().now();
         let (file, offset, _) = place(entry);
         let range = FileRange { file, offset, len: BLOCK as usize };
         let what = format!("block {} of segment {segment}", entry.block);
-        self.files.recover(range, &what, |bytes| is_intact(segment, entry, bytes)).await
+        let recovered = self.files.recover(range, &what, |bytes| is_intact(segment, entry, bytes)).await;
+        repair_ns.set(repair_ns.get() + self.files.handle().now().nanos_since(begun));
+        recovered
     }
 }

@@ -32,6 +32,7 @@ use crate::journal::{
     JournalOptions, JournalPosition, JournalPressure, JournalRecord, JournalStatistics, OldestUndumped, Operation,
     RECORD_DATA_MAX, RecoveredJournal,
 };
+use crate::way::Way;
 
 /// Processor time that the simulation charges for a record and for each KiB of it (measured: `examples/fusion_cpu`).
 const RECORD_COST: Duration = Duration::from_nanos(300);
@@ -87,10 +88,11 @@ impl FusionWriteEngine {
     /// Queues a record. The order of calls is the journal's order.
     ///
     /// `on_durable` is called once, in that order, when the record and everything before it is durable, with what
-    /// goes into the segment's cache at the record's range: apply it there, then wake who waits. It may submit more.
+    /// goes into the segment's cache at the record's range, and with the points that its append passed: apply it there,
+    /// then wake who waits. It may submit more.
     /// On an error the outcome is unknown (`Io`), or nothing was written because the data did not match its
     /// checksums (`Internal`).
-    pub fn submit(&self, record: JournalRecord, on_durable: impl FnOnce(Result<CacheExtent>) + 'static) {
+    pub fn submit(&self, record: JournalRecord, on_durable: impl FnOnce(Result<(CacheExtent, Way)>) + 'static) {
         let inner = &*self.0;
         check(&record);
         let bytes = record_bytes(&record);

@@ -19,7 +19,10 @@ use std::time::Duration;
 
 use base::buffer::ALIGNMENT;
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Bytes, ErrorKind, Gathered, Instant, LogSequence, Result, SegmentSequence, WriteStamp};
+use base::{
+    AlignedBuf, BLOCK, Bytes, ErrorKind, Gathered, Instant, LogSequence, Passage, Result, SegmentSequence, Stage,
+    WriteStamp,
+};
 use runtime::Class;
 use runtime::sync::{Receiver, Sender, oneshot};
 
@@ -29,6 +32,7 @@ use crate::label::{self, LABEL_BYTES};
 use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
 use crate::transaction::Record;
+use crate::way::Way;
 
 /// How often the data of one write is tried.
 const ATTEMPTS_MAX: u32 = 3;
@@ -52,6 +56,7 @@ impl Core {
     ///
     /// # Errors
     /// `Full` and `Io`: nothing was written.
+    #[allow(clippy::too_many_arguments)] // a record's fields
     pub(crate) async fn submit_large(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
@@ -60,20 +65,21 @@ impl Core {
         checksums: Vec<u32>,
         stamp: WriteStamp,
         arrived: Instant,
-    ) -> Result<Receiver<Result<()>>> {
+        passage: &mut Passage,
+    ) -> Result<Receiver<Result<Way>>> {
         let block = (offset / BLOCK) as u32;
         // The kernel reads the buffer directly: it must lie at a page boundary.
         let data = match (data.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             true => data,
             false => AlignedBuf::copy_of(&data).freeze(),
         };
-        self.index.room().await?;
-        self.log.room().await?;
         let len = data.len() as u64 + LABEL_BYTES;
         let has_space = || segment.larges.room() >= len || self.admission.has_space(len);
-        let mut refusals = 0;
+        let (begun, mut space_ns, mut refusals) = (self.handle.now(), 0, 0);
+        self.index.room().await?;
+        self.log.room().await?;
         while segment.larges.room() < len {
-            self.with_space(has_space).await?;
+            space_ns += self.with_space(has_space).await?;
             self.check_running()?;
             match self.prepare_large(segment, len).await {
                 // Another write took the space, or the room, meanwhile; or the disks have less than they say.
@@ -84,7 +90,10 @@ impl Core {
                 prepared => prepared?,
             }
         }
-        self.counters.queue.borrow_mut().record(self.handle.now().nanos_since(arrived));
+        let ready = self.handle.now();
+        self.counters.queue.borrow_mut().record(ready.nanos_since(arrived));
+        passage.add(Stage::Space, space_ns);
+        passage.add(Stage::Room, ready.nanos_since(begun).saturating_sub(space_ns));
         segment.check_exists()?;
         let (reply, receiver) = oneshot();
         let sequence = segment.take_large_place();
@@ -156,9 +165,10 @@ impl LargeWrite {
         Attempt { record, log, durable: Box::pin(durable), placed }
     }
 
-    async fn finish(self, first: Attempt, reply: Sender<Result<()>>) {
+    async fn finish(self, first: Attempt, reply: Sender<Result<Way>>) {
         let core = self.core.clone();
         let submitted = core.handle.now();
+        let mut launched = submitted;
         let mut attempt = first;
         let mut attempts = 1;
         let (effect, result) = loop {
@@ -179,9 +189,11 @@ impl LargeWrite {
                 break (Effect::Nothing, Err(error));
             }
             attempt = self.begin();
+            launched = core.handle.now();
         };
         let now = core.handle.now();
         core.counters.large.borrow_mut().record(now.nanos_since(submitted));
+        let result = result.map(|()| Way::direct(submitted, launched, now));
         self.segment.settle(self.sequence, Settled { effect, result, reply }, now, &*core);
         core.on_dirty(&self.segment);
     }

@@ -91,12 +91,13 @@ mod testing;
 pub mod transaction;
 pub mod verified;
 mod volume;
+pub mod way;
 mod write;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;
 use policies::ready::plan_sizes;
 use runtime::Handle;
@@ -132,7 +133,23 @@ impl Engine {
         checksums: Vec<u32>,
         stamp: WriteStamp,
     ) -> Result<()> {
-        self.0.write(segment, offset, data, checksums, stamp).await
+        self.write_noted(segment, offset, data, checksums, stamp, &mut Passage::default()).await
+    }
+
+    /// [`Engine::write`], which notes what the write waits for.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn write_noted(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+        passage: &mut Passage,
+    ) -> Result<()> {
+        self.0.write(segment, offset, data, checksums, stamp, passage).await
     }
 
     /// Reads `len` bytes at `offset`.
@@ -140,8 +157,22 @@ impl Engine {
     /// # Errors
     /// `Corrupt`, `Io`: never wrong bytes.
     pub async fn read(&self, segment: SegmentId, offset: u64, len: u64) -> Result<Vec<ReadPart>> {
+        self.read_noted(segment, offset, len, &mut Passage::default()).await
+    }
+
+    /// [`Engine::read`], which notes what the read waits for.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn read_noted(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        len: u64,
+        passage: &mut Passage,
+    ) -> Result<Vec<ReadPart>> {
         self.0.store.on_request();
-        self.0.read(segment, offset, len).await
+        self.0.read(segment, offset, len, passage).await
     }
 
     /// Makes a range read as zeros and frees its space in time. Durable when it returns.

@@ -2,20 +2,32 @@
 
 use std::rc::Rc;
 
-use base::{AllocationExtent, ReadPart, Result, SECTOR, SegmentId};
+use base::{AllocationExtent, Passage, ReadPart, Result, SECTOR, SegmentId, Stage};
 
 use crate::core::Core;
 use crate::write::check_range;
 
 impl Core {
     /// See [`crate::Engine::read`].
-    pub(crate) async fn read(self: &Rc<Self>, id: SegmentId, offset: u64, len: u64) -> Result<Vec<ReadPart>> {
+    pub(crate) async fn read(
+        self: &Rc<Self>,
+        id: SegmentId,
+        offset: u64,
+        len: u64,
+        passage: &mut Passage,
+    ) -> Result<Vec<ReadPart>> {
         let started = self.handle.now();
         check_range(offset, len)?;
         let segment = self.segment(id)?;
         let sectors = offset / SECTOR..(offset + len) / SECTOR;
-        let parts = self.reader.read(id, offset, len, || segment.lookup(sectors)).await;
-        self.counters.read.borrow_mut().record(self.handle.now().nanos_since(started));
+        let parts = self.reader.read(id, offset, len, || segment.lookup(sectors), started, passage).await;
+        let took_ns = self.handle.now().nanos_since(started);
+        self.counters.read.borrow_mut().record(took_ns);
+        // What the caches had was not read.
+        if passage.of(Stage::Index) > 0 {
+            let known_ns = passage.of(Stage::Index) + passage.of(Stage::Repair);
+            passage.add(Stage::Disk, took_ns.saturating_sub(known_ns));
+        }
         parts
     }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_BLOCKS;
-use base::{AllocationExtent, BLOCK, Bytes, ReadPart, Result, SECTOR, SegmentId};
+use base::{AllocationExtent, BLOCK, Bytes, Instant, Passage, ReadPart, Result, SECTOR, SegmentId, Stage};
 
 use crate::cache::CacheHit;
 use crate::data::{DataFiles, RUN_BLOCKS_MAX, follows};
@@ -77,7 +77,8 @@ impl Reader {
     }
 
     /// Reads `len` bytes at byte `offset` of `segment`, both multiples of 512. `cached` says what the caches know of
-    /// those sectors; it is called in the same step in which the index takes its snapshot.
+    /// those sectors; it is called in the same step in which the index takes its snapshot. How long the index took since
+    /// `started` is noted in `passage`, and how long other copies were looked for; what is left is the disk's.
     ///
     /// # Errors
     /// `Corrupt`, `Io`: never wrong bytes.
@@ -87,18 +88,29 @@ impl Reader {
         offset: u64,
         len: u64,
         cached: impl FnOnce() -> Cached,
+        started: Instant,
+        passage: &mut Passage,
     ) -> Result<Vec<ReadPart>> {
         check_range(offset, len);
+        let handle = self.data.files().handle();
+        let repair_ns = Cell::default();
         let _pin = self.data.files().pin();
         let cached = cached();
         if cached.is_empty() && len == BLOCK && offset.is_multiple_of(BLOCK) {
-            let content = self.read_block(segment, (offset / BLOCK) as u32).await?;
-            return Ok(vec![content.map_or(ReadPart::Zeros(BLOCK), ReadPart::Data)]);
+            let entry = self.lookup_block(segment, (offset / BLOCK) as u32).await?;
+            passage.add(Stage::Index, handle.now().nanos_since(started));
+            let content = self.fetch_block(segment, entry, &repair_ns).await;
+            passage.add(Stage::Repair, repair_ns.get());
+            return content.map(|content| vec![content.map_or(ReadPart::Zeros(BLOCK), ReadPart::Data)]);
         }
         let plan = self.plan(segment, offset / SECTOR..(offset + len) / SECTOR, cached).await?;
         self.count_relocated(plan.runs.iter().flat_map(|run| &run.entries));
-        let buffers = self.fetch(segment, &plan.runs).await?;
-        Ok(assemble(plan.pieces, &buffers))
+        if !plan.runs.is_empty() {
+            passage.add(Stage::Index, handle.now().nanos_since(started));
+        }
+        let buffers = self.fetch(segment, &plan.runs, &repair_ns).await;
+        passage.add(Stage::Repair, repair_ns.get());
+        Ok(assemble(plan.pieces, &buffers?))
     }
 
     /// What the index has for one block, past the caches: the buffer that was read, or `None` for zeros.
@@ -107,14 +119,23 @@ impl Reader {
     /// As [`Reader::read`].
     pub async fn read_block(&self, segment: SegmentId, block: u32) -> Result<Option<Bytes>> {
         let _pin = self.data.files().pin();
-        let entry = self.index.lookup_block(segment, block).await?;
-        match entry.filter(|entry| entry.file().is_some()) {
-            Some(entry) => {
-                self.count_relocated([&entry]);
-                Ok(Some(self.data.read_block(segment, &entry).await?.freeze()))
-            }
-            None => Ok(None),
-        }
+        let entry = self.lookup_block(segment, block).await?;
+        self.fetch_block(segment, entry, &Cell::default()).await
+    }
+
+    async fn lookup_block(&self, segment: SegmentId, block: u32) -> Result<Option<Entry>> {
+        Ok(self.index.lookup_block(segment, block).await?.filter(|entry| entry.file().is_some()))
+    }
+
+    async fn fetch_block(
+        &self,
+        segment: SegmentId,
+        entry: Option<Entry>,
+        repair_ns: &Cell<u64>,
+    ) -> Result<Option<Bytes>> {
+        let Some(entry) = entry else { return Ok(None) };
+        self.count_relocated([&entry]);
+        Ok(Some(self.data.read_block_noted(segment, &entry, repair_ns).await?.freeze()))
     }
 
     async fn plan(&self, segment: SegmentId, sectors: Range<u64>, cached: Cached) -> Result<Plan> {
@@ -140,14 +161,15 @@ impl Reader {
     }
 
     /// Reads all runs, some at a time.
-    async fn fetch(&self, segment: SegmentId, runs: &[Run]) -> Result<Vec<Bytes>> {
+    async fn fetch(&self, segment: SegmentId, runs: &[Run], repair_ns: &Cell<u64>) -> Result<Vec<Bytes>> {
         let mut buffers = Vec::with_capacity(runs.len());
         if let [run] = runs {
-            buffers.push(self.data.read_run(segment, &run.entries).await?.freeze());
+            buffers.push(self.data.read_run_noted(segment, &run.entries, repair_ns).await?.freeze());
             return Ok(buffers);
         }
         for some in runs.chunks(READS_IN_FLIGHT) {
-            for buffer in join_all(some.iter().map(|run| self.data.read_run(segment, &run.entries))).await {
+            let reads = some.iter().map(|run| self.data.read_run_noted(segment, &run.entries, repair_ns));
+            for buffer in join_all(reads).await {
                 buffers.push(buffer?.freeze());
             }
         }

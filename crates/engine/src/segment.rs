@@ -26,6 +26,7 @@ use crate::admission::{SegmentSpace, owed_bytes};
 use crate::cache::{CacheExtent, CacheHit, CacheMemory, SegmentCache};
 use crate::data_writer::{DataWriter, Placed, Purpose};
 use crate::index::Entry;
+use crate::way::Way;
 
 /// One segment. Its owner keeps it in an `Rc`; all methods are synchronous.
 pub struct Segment {
@@ -73,8 +74,8 @@ enum Place {
 /// What became of a write: its effect, and what its waiter hears.
 pub(crate) struct Settled {
     pub(crate) effect: Effect,
-    pub(crate) result: Result<()>,
-    pub(crate) reply: Sender<Result<()>>,
+    pub(crate) result: Result<Way>,
+    pub(crate) reply: Sender<Result<Way>>,
 }
 
 /// What a durable write does to memory.
@@ -203,7 +204,7 @@ impl Segment {
                 false => self.apply(effect, now, outside),
             }
             tracing::trace!(target: "levee::stage", segment = %self.id, "applied");
-            reply.send(result);
+            reply.send(result.map(|way| Way { applied: now, ..way }));
         }
     }
 
@@ -436,9 +437,9 @@ mod tests {
         Segment::new(ID, &CacheMemory::new(), Promises::default().segment(), SegmentStart::default())
     }
 
-    fn settle(segment: &Segment, index: &Index, sequence: SegmentSequence, effect: Effect) -> Receiver<Result<()>> {
+    fn settle(segment: &Segment, index: &Index, sequence: SegmentSequence, effect: Effect) -> Receiver<Result<Way>> {
         let (reply, receiver) = oneshot();
-        segment.settle(sequence, Settled { effect, result: Ok(()), reply }, Instant(7), index);
+        segment.settle(sequence, Settled { effect, result: Ok(Way::default()), reply }, Instant(7), index);
         receiver
     }
 

@@ -27,9 +27,9 @@ impl Core {
     ///
     /// # Errors
     /// `Full` once nothing more comes back.
-    pub(crate) async fn with_space(self: &Rc<Self>, mut take: impl FnMut() -> bool) -> Result<()> {
+    pub(crate) async fn with_space(self: &Rc<Self>, mut take: impl FnMut() -> bool) -> Result<u64> {
         if take() {
-            return Ok(());
+            return Ok(0);
         }
         if self.fullness.is_known(&self.progress()) {
             return Err(self.admission.on_full());
@@ -42,7 +42,7 @@ impl Core {
             self.handle.sleep(LOOK_AGAIN).await;
             self.check_writable()?;
             if take() {
-                return Ok(());
+                return Ok(self.handle.now().nanos_since(started));
             }
             let (progress, now) = (self.progress(), self.handle.now());
             if progress != seen || self.fullness.is_ending() {

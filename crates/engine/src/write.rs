@@ -9,7 +9,7 @@ use std::rc::Rc;
 use base::limits::SEGMENT_SIZE;
 use base::seeded::is_on;
 use base::units::{is_aligned, round_down, round_up};
-use base::{BLOCK, Bytes, Error, Instant, Result, SECTOR, SegmentId, WriteStamp};
+use base::{BLOCK, Bytes, Error, Instant, Passage, Result, SECTOR, SegmentId, WriteStamp};
 use runtime::sync::{Receiver, oneshot};
 
 use crate::admission::owed_bytes;
@@ -17,6 +17,7 @@ use crate::core::{Core, Stage};
 use crate::journal::{JournalRecord, Operation, RECORD_DATA_MAX};
 use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
+use crate::way::Way;
 
 /// A part of a write that takes one way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +76,7 @@ impl Core {
         data: Bytes,
         checksums: Vec<u32>,
         stamp: WriteStamp,
+        passage: &mut Passage,
     ) -> Result<()> {
         let arrived = self.handle.now();
         let len = data.len() as u64;
@@ -84,18 +86,21 @@ impl Core {
         }
         let segment = self.segment(id)?;
         self.check_writable()?;
-        self.admission.admit(len).await?;
+        if self.admission.admit(len).await? {
+            passage.add(base::Stage::Memory, self.handle.now().nanos_since(arrived));
+        }
         self.check_writable()?;
         tracing::trace!(target: "levee::stage", segment = %id, offset, len, "admitted");
         if len < self.options.large_write_bytes && len <= RECORD_DATA_MAX {
-            let reply = self.submit_small(&segment, offset, data, checksums, stamp, arrived).await?;
-            return settled(reply).await;
+            let reply = self.submit_small(&segment, offset, data, checksums, stamp, arrived, passage).await?;
+            settled(reply).await?.add_to(passage);
+            return Ok(());
         }
         let large_max = self.factory.options().bytes_min;
         let pieces = plan_write(offset, len, self.options.large_write_bytes, large_max);
         let held = self.admission.hold_large(len);
         let mut replies = Vec::with_capacity(pieces.len());
-        let mut outcome = Ok(());
+        let mut outcome = Ok(Way::default());
         for piece in pieces {
             let at = offset + piece.range.start;
             let part = data.slice(piece.range.start as usize..piece.range.end as usize);
@@ -103,8 +108,8 @@ impl Core {
             let count = (owed_bytes(at, part.len() as u64) / BLOCK) as usize;
             let sums = checksums[first..first + count].to_vec();
             let submitted = match piece.large {
-                true => self.submit_large(&segment, at, part, sums, stamp, arrived).await,
-                false => self.submit_small(&segment, at, part, sums, stamp, arrived).await,
+                true => self.submit_large(&segment, at, part, sums, stamp, arrived, passage).await,
+                false => self.submit_small(&segment, at, part, sums, stamp, arrived, passage).await,
             };
             match submitted {
                 Ok(reply) => replies.push(reply),
@@ -117,11 +122,11 @@ impl Core {
         for reply in replies {
             outcome = match is_on("full-part-acked") {
                 true => settled(reply).await,
-                false => settled(reply).await.and(outcome),
+                false => settled(reply).await.and_then(|way| Ok(later(outcome?, way))),
             };
         }
         drop(held);
-        outcome
+        outcome.map(|way| way.add_to(passage))
     }
 
     /// See [`crate::Engine::discard`].
@@ -149,6 +154,7 @@ impl Core {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)] // a record's fields
     async fn submit_small(
         self: &Rc<Self>,
         segment: &Rc<Segment>,
@@ -157,11 +163,13 @@ impl Core {
         checksums: Vec<u32>,
         stamp: WriteStamp,
         arrived: Instant,
-    ) -> Result<Receiver<Result<()>>> {
+        passage: &mut Passage,
+    ) -> Result<Receiver<Result<Way>>> {
         let len = data.len() as u64;
         let owed = owed_bytes(offset, len);
         let free = || (self.admission.free_space(), self.factory.capacity_for(segment.id()));
-        self.with_space(|| segment.space.owe(owed, segment.dumps.room(), free)).await?;
+        let waited_ns = self.with_space(|| segment.space.owe(owed, segment.dumps.room(), free)).await?;
+        passage.add(base::Stage::Space, waited_ns);
         segment.check_exists()?;
         Ok(self.submit(segment, offset, len, Operation::Write { checksums, data }, stamp, arrived, owed))
     }
@@ -176,7 +184,7 @@ impl Core {
         stamp: WriteStamp,
         arrived: Instant,
         owed: u64,
-    ) -> Receiver<Result<()>> {
+    ) -> Receiver<Result<Way>> {
         let submitted = self.handle.now();
         self.counters.queue.borrow_mut().record(submitted.nanos_since(arrived));
         let sequence = segment.take_place();
@@ -187,17 +195,23 @@ impl Core {
         self.fusion.submit(record, move |durable| {
             // Weak: the core owns what owns this, and a life that was cut off has nobody to tell.
             let Some(core) = core.upgrade() else { return };
-            let now = core.handle.now();
+            let now = match &durable {
+                Ok((_, way)) => way.confirmed,
+                Err(_) => core.handle.now(),
+            };
             core.counters.journal.borrow_mut().record(now.nanos_since(submitted));
             let reply = match is_on("acked-before-applied") && durable.is_ok() {
                 true => {
-                    reply.send(Ok(()));
+                    reply.send(Ok(Way::default()));
                     oneshot().0
                 }
                 false => reply,
             };
             let settled = match durable {
-                Ok(extent) => Settled { effect: Effect::Cache { sectors, extent, owed }, result: Ok(()), reply },
+                Ok((extent, way)) => {
+                    let result = Ok(Way { submitted, ..way });
+                    Settled { effect: Effect::Cache { sectors, extent, owed }, result, reply }
+                }
                 Err(error) => {
                     segment.space.on_failed(owed);
                     Settled { effect: Effect::Nothing, result: Err(error), reply }
@@ -227,11 +241,16 @@ impl Core {
 }
 
 /// Waits for a piece to be applied.
-async fn settled(reply: Receiver<Result<()>>) -> Result<()> {
+async fn settled(reply: Receiver<Result<Way>>) -> Result<Way> {
     match reply.await {
         Some(result) => result,
         None => Err(Error::internal("the engine went away before the write was settled")),
     }
+}
+
+/// The way of the piece that was applied last: the others did not hold the write up.
+fn later(one: Way, other: Way) -> Way {
+    if other.applied >= one.applied { other } else { one }
 }
 
 #[cfg(test)]

@@ -332,7 +332,8 @@ pub enum Volume {
         #[command(flatten)]
         api: Api,
     },
-    /// Say why I/O of a volume waits or waited since the store started, and what can be done about it.
+    /// Say why I/O of a volume waits or waited since the store started, and what can be done about it; and what its
+    /// slowest requests waited for.
     Explain {
         /// Its name.
         name: String,

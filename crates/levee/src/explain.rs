@@ -1,8 +1,11 @@
-//! `levee volume explain`: why a volume waits, in sentences. The reason first, then what can be done about it, then the
-//! numbers.
+//! `levee volume explain`: why a volume waits, in sentences. The reason first, then what can be done about it, then what
+//! its slowest requests waited for, then the numbers.
 
 use base::units::format_size;
-use wire::api::{Admission, Explanation, Latency, Levels, Waiting};
+use wire::api::{Admission, Explanation, Latency, Levels, SlowReason, SlowRequest, Waiting};
+
+/// Slow requests that are told one by one; `--json` has all that are kept.
+const TOLD_MAX: usize = 5;
 
 /// Everything that a person should know.
 pub fn sentences(found: &Explanation) -> String {
@@ -10,6 +13,7 @@ pub fn sentences(found: &Explanation) -> String {
     if parts.is_empty() {
         parts.push(nothing_waited(found));
     }
+    parts.extend(slowest(found));
     parts.push(numbers(found).join("\n"));
     parts.join("\n\n")
 }
@@ -42,7 +46,7 @@ fn nothing_waited(found: &Explanation) -> String {
             format!(" Since the store started, its {count} all started at once.")
         }
     };
-    format!("Nothing of {name} has waited for tokens.{why_not}\n  If it is slow, /metrics tells in which stage.")
+    format!("Nothing of {name} has waited for tokens.{why_not}")
 }
 
 /// One reason, what it came to, and what can be done.
@@ -80,6 +84,74 @@ fn because(found: &Explanation, reason: &str) -> String {
         "client_cap" => format!("the volumes of its owner together have used up the {cap} for each client"),
         "segment_cap" => format!("one of its segments has used up the {cap} for each segment"),
         other => format!("of {other}"),
+    }
+}
+
+/// What the slowest 0.1% waited for, and the last of them.
+fn slowest(found: &Explanation) -> Option<String> {
+    let in_all: u64 = found.slow_reasons.iter().map(|reason| reason.requests).sum();
+    if in_all == 0 {
+        return None;
+    }
+    let above: Vec<String> = found.latency.iter().filter_map(threshold_of).collect();
+    let above = if above.is_empty() { String::new() } else { format!(" ({} at present)", above.join(", ")) };
+    let mut lines = vec![format!("The slowest 0.1% of its requests{above} waited most of all for")];
+    lines.extend(found.slow_reasons.iter().map(|reason| reason_line(reason, in_all)));
+    lines.push("The last of them:".into());
+    lines.extend(found.slow_requests.iter().take(TOLD_MAX).map(request_line));
+    Some(lines.join("\n"))
+}
+
+fn threshold_of(latency: &Latency) -> Option<String> {
+    let slow_ns = latency.slow_ns.filter(|_| latency.requests > 0)?;
+    Some(format!("{}s beyond {}", latency.operation, duration(slow_ns)))
+}
+
+fn reason_line(reason: &SlowReason, in_all: u64) -> String {
+    let SlowReason { operation, requests, longest_ns, .. } = reason;
+    let share = requests * 100 / in_all;
+    let what = stage(&reason.reason, None);
+    format!("  {share:3}%  {operation:5}  {what}: {requests}, the longest {}", duration(*longest_ns))
+}
+
+fn request_line(slow: &SlowRequest) -> String {
+    let SlowRequest { operation, offset, bytes, ago_ns, total_ns, reason, detail, stages, .. } = slow;
+    let took = stages.iter().find(|took| took.stage == *reason).map_or(0, |took| took.ns);
+    let (ago, total, took) = (duration(*ago_ns), duration(*total_ns), duration(took));
+    let (size, what) = (format_size(*bytes), stage(reason, detail.as_deref()));
+    format!("  {ago} ago: {operation} of {size} at {offset}, {total}, of which {took} for {what}")
+}
+
+/// What a request waited for, in words.
+fn stage(name: &str, detail: Option<&str>) -> String {
+    let words = match name {
+        "intake" => "its connection, which had too much in flight",
+        "payload" => "the client to send its payload",
+        "overlap" => "an earlier write that it overlaps",
+        "other_loop" => "the loop of its segment",
+        "tokens" => "tokens",
+        "engine_slot" => "a slot of the engine",
+        "memory" => "memory, because dumps were behind",
+        "space" => "space, because collection was behind",
+        "room" => "room in index or log, or a new data file",
+        "journal_file" => "a journal file, because dumps were behind or a disk was slow to give one",
+        "gather" => "appends of the journal that were in flight",
+        "retry" => "another try, after something failed",
+        "append" => "the disk, with the append",
+        "journal_order" => "an append before its own",
+        "segment_order" => "an earlier write of its segment",
+        "index" => "pages of the index",
+        "disk_read" => "the disk, with the read",
+        "read_repair" => "another copy, because one was wrong",
+        "turn" => "requests that its loop did before",
+        "reply" => "the client to take its reply",
+        "busy_loop" => "its loop, which was busy",
+        other => other,
+    };
+    match (name, detail) {
+        ("tokens", Some(reason)) => format!("{words} ({reason})"),
+        ("busy_loop", Some(task)) => format!("{words} (longest with: {task})"),
+        _ => words.into(),
     }
 }
 
@@ -135,7 +207,7 @@ fn numbers(found: &Explanation) -> Vec<String> {
 }
 
 fn latency_of(latency: &Latency) -> String {
-    let Latency { operation, requests, p50_ns, p99_ns } = latency;
+    let Latency { operation, requests, p50_ns, p99_ns, .. } = latency;
     let count = count(*requests, "request", "requests");
     format!("{operation:7}  half within {}, 99% within {} ({count})", duration(*p50_ns), duration(*p99_ns))
 }
@@ -202,6 +274,8 @@ mod tests {
             waits: Vec::new(),
             hot_segments: Vec::new(),
             latency: Vec::new(),
+            slow_reasons: Vec::new(),
+            slow_requests: Vec::new(),
             server: Admission {
                 throttle: "dual-buckets".into(),
                 bandwidth_bytes_per_second: None,
@@ -254,8 +328,8 @@ mod tests {
         found.hot_segments = vec![0, 3];
         found.levels.base_bytes_per_second = Some(10 << 20);
         found.latency = vec![
-            Latency { operation: "write".into(), requests: 1, p50_ns: 950, p99_ns: 12_345_678 },
-            Latency { operation: "read".into(), requests: 0, p50_ns: 0, p99_ns: 0 },
+            Latency { operation: "write".into(), requests: 1, p50_ns: 950, p99_ns: 12_345_678, slow_ns: None },
+            Latency { operation: "read".into(), requests: 0, p50_ns: 0, p99_ns: 0, slow_ns: None },
         ];
         found.server = Admission {
             bandwidth_bytes_per_second: Some(20 << 20),
@@ -289,6 +363,61 @@ hot      segments 0, 3
 store    throttle dual-buckets at 20 MiB/s, main bucket a debt of 4 KiB of 204.7 KiB, cheque bucket 1 KiB of 40.9 KiB, 3 requests wait, 1 of 2 active segments hot
 disks    95% within 1.2 ms, 99.999% within 4.6 ms as predicted, about 5 MiB/s left";
         assert_eq!(sentences(&found), expected);
+    }
+
+    #[test]
+    fn the_slowest_are_told_with_what_they_waited_for() {
+        let mut found = quiet();
+        let latency = Latency {
+            operation: "write".into(),
+            requests: 9_000,
+            p50_ns: 90_000,
+            p99_ns: 200_000,
+            slow_ns: Some(1_500_000),
+        };
+        found.latency = vec![latency];
+        let reason = |reason: &str, requests| SlowReason {
+            operation: "write".into(),
+            reason: reason.into(),
+            requests,
+            total_ns: 9_000_000,
+            longest_ns: 4_100_000,
+        };
+        found.slow_reasons = vec![reason("append", 7), reason("busy_loop", 2)];
+        let took = |stage: &str, ns| wire::api::StageTime { stage: stage.into(), ns };
+        let last = SlowRequest {
+            operation: "write".into(),
+            offset: 4096,
+            bytes: 4096,
+            ago_ns: 3_000_000_000,
+            total_ns: 4_100_000,
+            reason: "busy_loop".into(),
+            beyond_ns: 4_000_000,
+            detail: Some("merge".into()),
+            stages: vec![took("append", 100_000), took("busy_loop", 4_000_000)],
+        };
+        found.slow_requests = vec![last; 9];
+        let text = sentences(&found);
+        let part = "
+The slowest 0.1% of its requests (writes beyond 1.5 ms at present) waited most of all for
+   77%  write  the disk, with the append: 7, the longest 4.1 ms
+   22%  write  its loop, which was busy: 2, the longest 4.1 ms
+The last of them:
+  3 s ago: write of 4 KiB at 4096, 4.1 ms, of which 4 ms for its loop, which was busy (longest with: merge)
+";
+        assert!(text.contains(part), "{text}");
+        assert_eq!(text.matches(" ago: ").count(), TOLD_MAX);
+    }
+
+    /// Every stage has words of its own, so that nobody reads its name.
+    #[test]
+    fn every_stage_is_told_in_words() {
+        let told: std::collections::BTreeSet<String> =
+            base::Stage::ALL.iter().map(|one| stage(one.name(), None)).collect();
+        assert_eq!(told.len(), base::Stage::ALL.len());
+        assert!(base::Stage::ALL.iter().all(|one| one.name() == "tokens" || !told.contains(one.name())));
+        assert_eq!(stage("tokens", Some("burst_level")), "tokens (burst_level)");
+        assert_eq!(stage("moon_phase", None), "moon_phase", "a newer store knows more");
     }
 
     #[test]

@@ -84,6 +84,14 @@ impl<T: ?Sized + 'static> NearEnd<T> {
     }
 }
 
+/// What came back from the other loop says so.
+fn crossed<T>(answer: Answer<T>) -> Answer<T> {
+    answer.map(|mut reply| {
+        reply.passage.crossed = true;
+        reply
+    })
+}
+
 fn lost(message: &str) -> LinkLost {
     LinkLost { message: message.into() }
 }
@@ -109,9 +117,9 @@ impl BlockService for NearEnd<dyn BlockService> {
     }
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
-        Box::pin(
-            async move { self.ask(move |owner| Box::pin(async move { owner.read(target, offset, len).await })).await? },
-        )
+        Box::pin(async move {
+            crossed(self.ask(move |owner| Box::pin(async move { owner.read(target, offset, len).await })).await?)
+        })
     }
 
     fn write(
@@ -123,8 +131,10 @@ impl BlockService for NearEnd<dyn BlockService> {
         stamp: WriteStamp,
     ) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
-            self.ask(move |owner| Box::pin(async move { owner.write(target, offset, data, checksums, stamp).await }))
-                .await?
+            let write = move |owner: Rc<dyn BlockService>| {
+                Box::pin(async move { owner.write(target, offset, data, checksums, stamp).await }) as _
+            };
+            crossed(self.ask(write).await?)
         })
     }
 

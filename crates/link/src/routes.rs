@@ -6,7 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::{AllocationExtent, Bytes, Error, Generation, Map, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{
+    AllocationExtent, Bytes, Error, Generation, Map, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp,
+};
 use wire::{Answer, Attachment, BlockService, LocalBoxFuture, Reply, SessionId, Target};
 
 /// Which owner has a segment: an index.
@@ -69,7 +71,7 @@ impl Routes {
 
 /// What nobody had to be asked for.
 fn refused<T>(target: Target, error: Error) -> Answer<T> {
-    Ok(Reply { epoch: target.epoch, result: Err(error) })
+    Ok(Reply { epoch: target.epoch, result: Err(error), passage: Passage::default() })
 }
 
 impl BlockService for Routes {

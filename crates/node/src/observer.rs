@@ -3,11 +3,12 @@
 use std::rc::Weak;
 
 use agent::{Agent, OperationStatistics, VolumeStatistics};
-use base::{Histogram, Instant, VolumeId};
+use base::{Histogram, Instant, Stage, VolumeId};
 use control::observe::{
     Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
 };
 use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Waits};
+use policies::slow_requests::Direction;
 use runtime::Handle;
 use wire::{LocalBoxFuture, api};
 
@@ -38,12 +39,14 @@ impl Observer for NodeObserver {
         let (settings, status) = shards.server().admission();
         let statistics = self.agent.volume_statistics();
         let statistics = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
+        let slow = statistics.as_ref().map(|found| found.slow.clone());
         let statistics = statistics.unwrap_or_default();
         let latency = vec![
             Quantiles::of("read", &statistics.read.latency_ns),
             Quantiles::of("write", &statistics.write.latency_ns),
         ];
-        Some(Explained { settings, server: status, volume: shards.server().admission_of(volume), latency })
+        let volume = shards.server().admission_of(volume);
+        Some(Explained { settings, server: status, volume, latency, slow, now: self.handle.now() })
     }
 }
 
@@ -134,6 +137,7 @@ impl NodeObserver {
         snapshot.metrics.extend(admission(&settings, &status));
         let waits = snapshot.traffic.iter().flat_map(|volume| throttled(&volume.name, &volume.waits));
         snapshot.metrics.extend(waits);
+        snapshot.metrics.extend(volumes.iter().flat_map(|(_, name, volume)| slow(name, volume)));
         snapshot.admission = Some((settings, status));
         snapshot
     }
@@ -193,6 +197,23 @@ fn throttled(volume: &str, waits: &Waits) -> Vec<Metric> {
         let total = wait.total_ns as f64 / 1e9;
         let seconds = Metric::plain("throttled_seconds_total", "How long requests waited for tokens, added up.", total);
         [Metric { labels: labels.clone(), ..requests }, Metric { labels, ..seconds }]
+    });
+    metrics.collect()
+}
+
+/// What slow requests of a volume waited for; only reasons that occurred.
+fn slow(volume: &str, statistics: &VolumeStatistics) -> Vec<Metric> {
+    let all = Direction::ALL.into_iter().flat_map(|direction| Stage::ALL.map(|stage| (direction, stage)));
+    let blames = all.map(|(direction, stage)| (direction, stage, statistics.slow.blame(direction, stage)));
+    let metrics = blames.filter(|(.., blame)| blame.requests > 0).map(|(direction, stage, blame)| Metric {
+        name: "slow_requests_total",
+        help: "Requests among the slowest 0.1% of their time, by what they waited for.",
+        labels: vec![
+            ("volume", volume.to_owned()),
+            ("operation", direction.name().to_owned()),
+            ("reason", stage.name().to_owned()),
+        ],
+        value: blame.requests as f64,
     });
     metrics.collect()
 }

@@ -14,3 +14,4 @@ pub mod polling;
 pub mod ready;
 pub mod scrub;
 pub mod sharding;
+pub mod slow_requests;

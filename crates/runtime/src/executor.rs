@@ -12,6 +12,7 @@
 //! - Everything that a live future registered (timer, operation) vanishes with it, except operations that the world
 //!   already has: those stay until their outcome comes, and with them their buffers.
 
+mod busy;
 mod operations;
 mod queue;
 mod timers;
@@ -29,13 +30,14 @@ use base::Instant;
 use policies::loop_schedule::{Discipline, Look, LoopSchedule, LoopSettings, Sleep};
 use slab::Slab;
 
+use self::busy::BusyLog;
 use self::operations::{Aftermath, Operations};
 use self::queue::{ReadyQueues, Runnable, TaskInfo};
 pub(crate) use self::timers::TimerKey;
 use self::timers::Timers;
 use self::watchdog::Watchdog;
 use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Wait};
-use crate::statistics::{SLOW_POLL, Statistics};
+use crate::statistics::{Busy, SLOW_POLL, Statistics};
 use crate::sync::Budget;
 use crate::{Class, Handle};
 
@@ -65,6 +67,9 @@ pub struct Executor {
     watchdog: RefCell<Watchdog>,
     /// When the loop last finished looking at the driver's outcomes.
     reaped_at: Cell<Instant>,
+    busy: RefCell<BusyLog>,
+    /// How long what the last look found may have lain there because the loop was busy for long, in nanoseconds.
+    unseen_ns: Cell<u64>,
     in_turn: Cell<bool>,
     dead: Cell<bool>,
     /// Dead, and the tasks are dropped or being dropped.
@@ -99,6 +104,8 @@ impl Executor {
             statistics: RefCell::default(),
             watchdog: RefCell::default(),
             reaped_at: Cell::new(now),
+            busy: RefCell::new(BusyLog::new(now)),
+            unseen_ns: Cell::default(),
             in_turn: Cell::new(false),
             dead: Cell::new(false),
             dismantled: Cell::new(false),
@@ -137,7 +144,14 @@ impl Executor {
         if !may_block || self.queues.len(Class::Io) > 0 {
             self.flush();
         }
-        let wait = if may_block || self.dead.get() { Wait::No } else { self.plan_wait_asleep(self.driver.now()) };
+        if may_block || self.dead.get() {
+            return TurnEnd { polls, wait: Wait::No };
+        }
+        let now = self.driver.now();
+        let wait = self.plan_wait_asleep(now);
+        if wait != Wait::No {
+            self.busy.borrow_mut().on_idle(now);
+        }
         TurnEnd { polls, wait }
     }
 
@@ -169,6 +183,7 @@ impl Executor {
         let poll = if wait == Wait::No { Duration::ZERO } else { self.schedule.borrow().plan_poll() };
         self.driver.reap(wait, poll, &mut outcomes);
         let received = self.driver.now();
+        self.unseen_ns.set(self.busy.borrow_mut().on_look(now, received, wait != Wait::No));
         if wait == Wait::No {
             self.on_turn_start(now, false);
             self.record_receive_wait(now.nanos_since(self.reaped_at.get()), outcomes.len());
@@ -195,6 +210,7 @@ impl Executor {
         let mut outcomes = std::mem::take(&mut *self.outcomes.borrow_mut());
         self.driver.reap(Wait::No, Duration::ZERO, &mut outcomes);
         let now = self.driver.now();
+        self.unseen_ns.set(self.busy.borrow_mut().on_look(now, now, false));
         self.record_receive_wait(now.nanos_since(self.reaped_at.replace(now)), outcomes.len());
         for (id, outcome) in outcomes.drain(..) {
             self.deliver(id, outcome);
@@ -235,10 +251,12 @@ impl Executor {
             }
             left -= 1;
             polls += 1;
+            let mut begins = start;
             if polls > 1 {
-                let waited_ns = self.driver.now().nanos_since(start);
-                self.statistics.borrow_mut().queue_wait.record(waited_ns);
+                begins = self.driver.now();
+                self.statistics.borrow_mut().queue_wait.record(begins.nanos_since(start));
             }
+            self.busy.borrow_mut().on_poll(begins, runnable.metadata().name);
             runnable.run();
         }
         let mut statistics = self.statistics.borrow_mut();
@@ -286,8 +304,10 @@ impl Executor {
                 let waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
                 self.statistics.borrow_mut().background_wait.record(waited_ns);
             }
+            self.busy.borrow_mut().on_poll(now, name);
             runnable.run();
             let end = self.driver.now();
+            self.busy.borrow_mut().on_rest(end);
             let span = end.since(now);
             now = end;
             polls += 1;
@@ -476,6 +496,14 @@ impl Executor {
             self.statistics.borrow_mut().offloads += 1;
             self.driver.offload(job, cost);
         }
+    }
+
+    pub(crate) fn busy_since(&self, from: Instant, now: Instant) -> Option<Busy> {
+        self.busy.borrow().within(from, now)
+    }
+
+    pub(crate) fn unseen_ns(&self) -> u64 {
+        self.unseen_ns.get()
     }
 
     pub(crate) fn statistics(&self) -> Statistics {

@@ -12,7 +12,7 @@ use base::Instant;
 
 use crate::driver::{Op, OpId, Outcome};
 use crate::executor::{Executor, SpawnedTask, TimerKey};
-use crate::statistics::Statistics;
+use crate::statistics::{Busy, Statistics};
 use crate::sync;
 
 /// Which queue a task lives in (NSDI 2026, §4.3). A task keeps its class for life.
@@ -170,6 +170,18 @@ impl Handle {
         let (started, starting) = sync::foreign();
         self.0.start_loop(name, Box::new(|handle| Box::pin(main(handle))), started);
         starting.await.unwrap_or_else(|_| Err(io::Error::other("the thread of the loop ended early")))
+    }
+
+    /// How long the loop was busy between `from` and `now` without looking at disk and network, in stretches of at least
+    /// [`SLOW_POLL`](crate::statistics::SLOW_POLL): nothing in most cases. It remembers the last 64 stretches.
+    pub fn busy_since(&self, from: Instant, now: Instant) -> Option<Busy> {
+        self.0.busy_since(from, now)
+    }
+
+    /// How long what the loop has just received may have lain there at most, in nanoseconds, because it was busy in such
+    /// a stretch; zero in most cases.
+    pub fn unseen_ns(&self) -> u64 {
+        self.0.unseen_ns()
     }
 
     /// What the loop has done since it started.

@@ -87,6 +87,15 @@ impl Statistics {
     }
 }
 
+/// A loop did not look at disk and network for long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy {
+    /// For how long, in nanoseconds: stretches of at least [`SLOW_POLL`], added up.
+    pub ns: u64,
+    /// The task that ran longest in them.
+    pub task: &'static str,
+}
+
 /// Polls of one task name that took too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlowPolls {

@@ -2,14 +2,20 @@
 
 use std::future::Future;
 
-use base::{AllocationExtent, Bytes, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 
 /// The engine as a server sees it; [`engine::Engine`] is the real one. The contracts are those of its methods.
 pub trait Backend: 'static {
-    /// See [`engine::Engine::read`].
-    fn read(&self, segment: SegmentId, offset: u64, len: u64) -> impl Future<Output = Result<Vec<ReadPart>>>;
+    /// See [`engine::Engine::read_noted`].
+    fn read(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        len: u64,
+        passage: &mut Passage,
+    ) -> impl Future<Output = Result<Vec<ReadPart>>>;
 
-    /// See [`engine::Engine::write`].
+    /// See [`engine::Engine::write_noted`].
     fn write(
         &self,
         segment: SegmentId,
@@ -17,6 +23,7 @@ pub trait Backend: 'static {
         data: Bytes,
         checksums: Vec<u32>,
         stamp: WriteStamp,
+        passage: &mut Passage,
     ) -> impl Future<Output = Result<()>>;
 
     /// See [`engine::Engine::discard`].
@@ -46,8 +53,14 @@ pub trait Backend: 'static {
 }
 
 impl Backend for engine::Engine {
-    fn read(&self, segment: SegmentId, offset: u64, len: u64) -> impl Future<Output = Result<Vec<ReadPart>>> {
-        self.read(segment, offset, len)
+    fn read(
+        &self,
+        segment: SegmentId,
+        offset: u64,
+        len: u64,
+        passage: &mut Passage,
+    ) -> impl Future<Output = Result<Vec<ReadPart>>> {
+        self.read_noted(segment, offset, len, passage)
     }
 
     fn write(
@@ -57,8 +70,9 @@ impl Backend for engine::Engine {
         data: Bytes,
         checksums: Vec<u32>,
         stamp: WriteStamp,
+        passage: &mut Passage,
     ) -> impl Future<Output = Result<()>> {
-        self.write(segment, offset, data, checksums, stamp)
+        self.write_noted(segment, offset, data, checksums, stamp, passage)
     }
 
     fn discard(

@@ -16,7 +16,9 @@ use std::time::Duration;
 use base::levels::Levels;
 use base::{Error, Instant, Result, SegmentId, VolumeId};
 use futures_channel::oneshot::Sender;
-use policies::admission::{Admission, AdmissionSettings, AdmissionStatus, ClientId, Request, Verdict, VolumeStatus};
+use policies::admission::{
+    Admission, AdmissionSettings, AdmissionStatus, ClientId, Reason, Request, Verdict, VolumeStatus,
+};
 use runtime::sync::foreign;
 use runtime::{Class, Handle};
 
@@ -38,7 +40,7 @@ struct Shared {
 }
 
 struct Books {
-    policy: Admission<Sender<()>>,
+    policy: Admission<Sender<Reason>>,
     /// The latest moment that the policy was told. Loops look at the clock before they have the lock.
     latest: Instant,
     /// Whether a task hands out grants.
@@ -47,7 +49,7 @@ struct Books {
 
 impl Books {
     /// The policy, and a time that does not run backwards.
-    fn at(&mut self, now: Instant) -> (&mut Admission<Sender<()>>, Instant) {
+    fn at(&mut self, now: Instant) -> (&mut Admission<Sender<Reason>>, Instant) {
         self.latest = self.latest.max(now);
         (&mut self.policy, self.latest)
     }
@@ -85,23 +87,23 @@ impl Gate {
 
     /// The policy's answer at `now`.
     #[inline]
-    fn ask_at<T>(&self, now: Instant, question: impl FnOnce(&mut Admission<Sender<()>>, Instant) -> T) -> T {
+    fn ask_at<T>(&self, now: Instant, question: impl FnOnce(&mut Admission<Sender<Reason>>, Instant) -> T) -> T {
         let mut books = self.0.buckets.lock();
         let (policy, now) = books.at(now);
         question(policy, now)
     }
 
     /// The policy's answer at this moment.
-    fn ask<T>(&self, question: impl FnOnce(&mut Admission<Sender<()>>, Instant) -> T) -> T {
+    fn ask<T>(&self, question: impl FnOnce(&mut Admission<Sender<Reason>>, Instant) -> T) -> T {
         self.ask_at(self.0.handle.now(), question)
     }
 
-    /// Returns when an I/O may start.
+    /// Returns when an I/O may start. Gives what was missing, if it had to wait.
     ///
     /// # Errors
     /// `Retry` where more wait than may: agents bound what they have in flight, so that it should not happen.
     #[inline]
-    pub async fn pass(&self, now: Instant, segment: SegmentId, bytes: u64) -> Result<()> {
+    pub async fn pass(&self, now: Instant, segment: SegmentId, bytes: u64) -> Result<Option<Reason>> {
         let mut granted = None;
         let ticket = || {
             let (ticket, receiver) = foreign();
@@ -110,13 +112,13 @@ impl Gate {
         };
         let verdict = self.ask_at(now, |policy, now| policy.submit(now, Request { segment, bytes }, ticket));
         match verdict {
-            Ok(Verdict::Start) => Ok(()),
+            Ok(Verdict::Start) => Ok(None),
             Ok(Verdict::Wait) => {
                 self.serve();
                 match granted {
                     // The sender is gone with the loops only.
-                    Some(granted) => granted.await.map_err(|_| Error::internal("the block server went away")),
-                    None => Ok(()),
+                    Some(granted) => granted.await.map(Some).map_err(|_| Error::internal("the block server went away")),
+                    None => Ok(None),
                 }
             }
             Err(overload) => Err(Error::retry(format!("{} requests wait already", overload.waiting_max))),
@@ -188,7 +190,7 @@ impl Gate {
         for _ in 0..most {
             let Some(grant) = self.ask(|policy, now| policy.next_grant(now)) else { break };
             // Whoever waited may have gone.
-            let _ = grant.ticket.send(());
+            let _ = grant.ticket.send(grant.reason);
         }
     }
 

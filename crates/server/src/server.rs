@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
-use base::{AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, ReadPart, Result, VolumeId, WriteStamp};
+use base::{
+    AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, Passage, ReadPart, Result, Stage, VolumeId,
+    WriteStamp,
+};
 use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
 use runtime::Handle;
 use runtime::sync::{Budget, Permit};
@@ -52,8 +55,23 @@ pub struct Server<B: Backend> {
 struct Admitted {
     in_flight: InFlight,
     _slot: Permit,
+    arrived: Instant,
     since: Instant,
+    /// What it waited for so far.
+    passage: Passage,
 }
+
+/// The stages of a server and its engine in which a loop that does not look keeps a request longer than need be.
+const AT_OWNER: [Stage; 8] = [
+    Stage::Slot,
+    Stage::Gather,
+    Stage::Append,
+    Stage::JournalOrder,
+    Stage::Apply,
+    Stage::Index,
+    Stage::Disk,
+    Stage::Turn,
+];
 
 /// Whether a request moves bytes of the volume: only then it needs tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,7 +81,7 @@ enum Work {
 }
 
 /// Which of the statistics a request belongs to.
-type Stage = fn(&mut ServerStatistics) -> &mut StageStatistics;
+type Counted = fn(&mut ServerStatistics) -> &mut StageStatistics;
 
 impl<B: Backend> Server<B> {
     /// A server of the segments in `backend`, which asks `directory` for volumes and their generations.
@@ -169,17 +187,24 @@ impl<B: Backend> Server<B> {
         let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len));
         let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
         tracing::trace!(target: "levee::stage", segment = %target.segment, "session");
-        if work == Work::Data {
-            self.gate.pass(arrived, target.segment, len).await?;
+        let mut passage = Passage::default();
+        if work == Work::Data
+            && let Some(reason) = self.gate.pass(arrived, target.segment, len).await?
+        {
+            passage.add(Stage::Tokens, self.handle.now().nanos_since(arrived));
+            passage.tokens = reason.name();
         }
-        let slot = match self.slots.try_take(1) {
-            Some(slot) => slot,
-            None => self.slots.take(1).await,
+        let (slot, waited) = match self.slots.try_take(1) {
+            Some(slot) => (slot, false),
+            None => (self.slots.take(1).await, true),
         };
         let since = self.handle.now();
+        if waited {
+            passage.fill(Stage::Slot, since.nanos_since(arrived));
+        }
         self.statistics.borrow_mut().queue_ns.record(since.nanos_since(arrived));
         tracing::trace!(target: "levee::stage", segment = %target.segment, "slot");
-        Ok(Admitted { in_flight, _slot: slot, since })
+        Ok(Admitted { in_flight, _slot: slot, arrived, since, passage })
     }
 
     /// As [`Self::admit`], for what changes data.
@@ -205,7 +230,14 @@ impl<B: Backend> Server<B> {
 
     /// Counts an outcome, and makes it a reply. Of those that move data admission learns how long they took, and
     /// background work what is left for it.
-    fn conclude<T>(&self, stage: Stage, admitted: &Admitted, bytes: u64, work: Work, result: Result<T>) -> Answer<T> {
+    fn conclude<T>(
+        &self,
+        counted: Counted,
+        mut admitted: Admitted,
+        bytes: u64,
+        work: Work,
+        result: Result<T>,
+    ) -> Answer<T> {
         let now = self.handle.now();
         if work == Work::Data
             && let Some(spare) = self.gate.on_done(now, admitted.since, bytes)
@@ -214,19 +246,24 @@ impl<B: Backend> Server<B> {
         }
         let latency_ns = now.nanos_since(admitted.since);
         let mut statistics = self.statistics.borrow_mut();
-        stage(&mut statistics).on_outcome(latency_ns, bytes, result.is_ok());
+        counted(&mut statistics).on_outcome(latency_ns, bytes, result.is_ok());
         if let Err(error) = &result {
             statistics.on_error(error.kind);
             if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Internal) {
                 tracing::error!(%error, "a request failed in the engine");
             }
         }
-        reply(result)
+        let passage = &mut admitted.passage;
+        passage.fill(Stage::Turn, now.nanos_since(admitted.arrived));
+        if let Some(busy) = self.handle.busy_since(admitted.arrived, now) {
+            passage.carve_busy(AT_OWNER.into_iter(), busy.ns, busy.task);
+        }
+        Ok(Reply { epoch: FIRST_EPOCH, result, passage: *passage })
     }
 }
 
 fn reply<T>(result: Result<T>) -> Answer<T> {
-    Ok(Reply { epoch: FIRST_EPOCH, result })
+    Ok(Reply { epoch: FIRST_EPOCH, result, passage: Passage::default() })
 }
 
 impl<B: Backend> BlockService for Server<B> {
@@ -243,16 +280,16 @@ impl<B: Backend> BlockService for Server<B> {
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
-            let admitted = match self.admit(target, offset, len, Work::Data).await {
+            let mut admitted = match self.admit(target, offset, len, Work::Data).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
-            let result = self.backend.read(target.segment, offset, len).await;
+            let result = self.backend.read(target.segment, offset, len, &mut admitted.passage).await;
             if let Ok(parts) = &result {
                 let returned: u64 = parts.iter().map(ReadPart::len).sum();
                 assert_eq!(returned, len, "a read returns what was asked for");
             }
-            self.conclude(|s| &mut s.read, &admitted, len, Work::Data, result)
+            self.conclude(|s| &mut s.read, admitted, len, Work::Data, result)
         })
     }
 
@@ -266,15 +303,18 @@ impl<B: Backend> BlockService for Server<B> {
     ) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
             let len = data.len() as u64;
-            let admitted = match self.admit_change(target, offset, len, stamp, Work::Data).await {
+            let mut admitted = match self.admit_change(target, offset, len, stamp, Work::Data).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
             let result = match checksums.len() == base::io::fragments(offset, len).count() {
-                true => self.backend.write(target.segment, offset, data, checksums, stamp).await,
+                true => {
+                    let passage = &mut admitted.passage;
+                    self.backend.write(target.segment, offset, data, checksums, stamp, passage).await
+                }
                 false => Err(Error::invalid("a write has one checksum for each block that it touches")),
             };
-            self.conclude(|s| &mut s.write, &admitted, len, Work::Data, result)
+            self.conclude(|s| &mut s.write, admitted, len, Work::Data, result)
         })
     }
 
@@ -285,7 +325,7 @@ impl<B: Backend> BlockService for Server<B> {
                 Err(error) => return reply(Err(error)),
             };
             let result = self.backend.discard(target.segment, offset, len, stamp).await;
-            self.conclude(|s| &mut s.discard, &admitted, len, Work::Metadata, result)
+            self.conclude(|s| &mut s.discard, admitted, len, Work::Metadata, result)
         })
     }
 

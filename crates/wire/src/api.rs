@@ -140,7 +140,8 @@ pub struct Scrub {
     pub repaired_copies: u64,
 }
 
-/// `GET /v1/volumes/{name}/explain`: why its I/O waits or waited, since the store started.
+/// `GET /v1/volumes/{name}/explain`: why its I/O waits or waited, since the store started, and what the
+/// slowest of it waited for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Explanation {
     /// Its name.
@@ -157,6 +158,10 @@ pub struct Explanation {
     pub hot_segments: Vec<u32>,
     /// How long its reads and writes took.
     pub latency: Vec<Latency>,
+    /// What the slowest 0.1% of them waited for, the most frequent reason first; reasons that did not occur are left out.
+    pub slow_reasons: Vec<SlowReason>,
+    /// The last of them, the latest first.
+    pub slow_requests: Vec<SlowRequest>,
     /// How the block server stands.
     pub server: Admission,
 }
@@ -187,6 +192,57 @@ pub struct Latency {
     pub p50_ns: u64,
     /// 99 of 100 took no longer.
     pub p99_ns: u64,
+    /// The slowest 0.1% of the last ones took longer; null: too few requests.
+    pub slow_ns: Option<u64>,
+}
+
+/// What the slowest 0.1% of a volume's reads or writes waited for, and what that came to since the store started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SlowReason {
+    /// `read` or `write`.
+    pub operation: String,
+    /// The stage that took longest beyond its usual time: `intake`, `payload`, `overlap`, `other_loop`, `tokens`,
+    /// `engine_slot`, `memory`, `space`, `room`, `journal_file`, `gather`, `retry`, `append`, `journal_order`,
+    /// `segment_order`, `index`, `disk_read`, `read_repair`, `turn`, `reply` or `busy_loop`.
+    pub reason: String,
+    /// Slow requests that waited for it most of all.
+    pub requests: u64,
+    /// How long they took, added up.
+    pub total_ns: u64,
+    /// How long the slowest took.
+    pub longest_ns: u64,
+}
+
+/// One of the last slow requests of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SlowRequest {
+    /// `read` or `write`.
+    pub operation: String,
+    /// Where it was in the volume.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// How long ago its reply was sent.
+    pub ago_ns: u64,
+    /// From its arrival, which may have been noticed late, to the end of the send that carried its reply.
+    pub total_ns: u64,
+    /// As in [`SlowReason`].
+    pub reason: String,
+    /// How much longer than usual that took.
+    pub beyond_ns: u64,
+    /// What was missing where the reason is `tokens`, as in [`Waiting`]; the task that ran longest where it is `busy_loop`.
+    pub detail: Option<String>,
+    /// Where its time went: the stages that took any, in order.
+    pub stages: Vec<StageTime>,
+}
+
+/// The part of a request's time that one stage took.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StageTime {
+    /// As the reasons in [`SlowReason`].
+    pub stage: String,
+    /// How long.
+    pub ns: u64,
 }
 
 /// How the admission of a block server stands.

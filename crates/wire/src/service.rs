@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use base::{AllocationExtent, Bytes, Epoch, Generation, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, Epoch, Generation, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 
 /// A boxed future that stays on its loop.
 pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -47,6 +47,8 @@ pub struct Reply<T> {
     /// What came of the request. After an error of kind `Io` the bytes of a write may be old or new; the order of
     /// later writes is not in doubt.
     pub result: Result<T>,
+    /// How long the request was at its owner, and what it waited for there. Of reads and writes; nothing of others.
+    pub passage: Passage,
 }
 
 /// The link broke before the answer came: nobody knows whether the request takes effect, or when.

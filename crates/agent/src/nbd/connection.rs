@@ -11,7 +11,8 @@
 
 use std::rc::Rc;
 
-use base::{Bytes, Error, Instant, MIB, Result};
+use base::{Bytes, Error, Instant, MIB, Passage, Result, Stage};
+use policies::slow_requests::{self, Direction};
 use runtime::Class;
 use runtime::sync::{Budget, Permit};
 
@@ -48,6 +49,12 @@ struct Request {
     command: Command,
     payload: Bytes,
     received_at: Instant,
+    /// How long it may have lain there before that.
+    unseen_ns: u64,
+    /// How long it waited for a slot or for memory.
+    intake_ns: u64,
+    /// How long it waited for the rest of its payload.
+    payload_ns: u64,
     permits: Permits,
 }
 
@@ -110,13 +117,24 @@ async fn receive_requests(connection: &Rc<Connection>, intake: &mut Intake) -> R
             return Ok(End::Clean);
         }
         let received_at = intake.received_at();
-        let slot = take(&connection.peer.slots, 1).await;
+        let unseen_ns = intake.take_unseen_ns();
+        let (slot, waited) = take(&connection.peer.slots, 1).await;
         if connection.peer.draining.get() {
             return Ok(End::Drained);
         }
         match plan {
             Plan::Run(command) => {
-                let request = connection.accept(intake, header, command, received_at, slot).await?;
+                let request = Request {
+                    header,
+                    command,
+                    payload: Bytes::new(),
+                    received_at,
+                    unseen_ns,
+                    intake_ns: 0,
+                    payload_ns: 0,
+                    permits: Permits { _slot: slot, memory: None },
+                };
+                let request = connection.accept(intake, request, waited).await?;
                 let running = connection.clone();
                 connection
                     .shared
@@ -132,50 +150,46 @@ async fn receive_requests(connection: &Rc<Connection>, intake: &mut Intake) -> R
     }
 }
 
-/// Units of a budget, by the quick way if nobody waits.
-async fn take(budget: &Budget, units: u64) -> Permit {
+/// Units of a budget, by the quick way if nobody waits, and whether it was not so quick.
+async fn take(budget: &Budget, units: u64) -> (Permit, bool) {
     match budget.try_take(units) {
-        Some(permit) => permit,
-        None => budget.take(units).await,
+        Some(permit) => (permit, false),
+        None => (budget.take(units).await, true),
     }
 }
 
 impl Connection {
     /// Takes memory and payload of a request that will run.
-    async fn accept(
-        &self,
-        intake: &mut Intake,
-        header: Header,
-        command: Command,
-        received_at: Instant,
-        slot: Permit,
-    ) -> Result<Request, End> {
-        let len = u64::from(header.len);
-        let memory = match command {
-            Command::Read { .. } | Command::Write => {
-                let own = take(&self.memory, len.min(self.memory.total())).await;
-                Some((own, self.shared.take_payload(len).await))
-            }
-            _ => None,
-        };
-        let payload = match command {
-            Command::Write => {
-                self.peer.receives_since.set(Some(self.shared.handle.now()));
-                let payload = intake.payload(header.len as usize).await;
-                self.peer.receives_since.set(None);
-                payload.map_err(End::Stream)?
-            }
-            _ => Bytes::new(),
-        };
-        let permits = Permits { _slot: slot, memory };
-        Ok(Request { header, command, payload, received_at, permits })
+    async fn accept(&self, intake: &mut Intake, mut request: Request, mut waited: bool) -> Result<Request, End> {
+        let len = u64::from(request.header.len);
+        if matches!(request.command, Command::Read { .. } | Command::Write) {
+            let (own, own_waited) = take(&self.memory, len.min(self.memory.total())).await;
+            let (shared, shared_waited) = self.shared.take_payload(len).await;
+            request.permits.memory = Some((own, shared));
+            waited |= own_waited || shared_waited;
+        }
+        if waited {
+            request.intake_ns = self.shared.handle.now().nanos_since(request.received_at);
+        }
+        if request.command == Command::Write {
+            let begins = self.shared.handle.now();
+            self.peer.receives_since.set(Some(begins));
+            let payload = intake.payload(len as usize).await;
+            self.peer.receives_since.set(None);
+            request.payload = payload.map_err(End::Stream)?;
+            // That of the payload is part of the wait for it.
+            intake.take_unseen_ns();
+            // Zero where all of it had come with the header.
+            request.payload_ns = intake.received_at().nanos_since(begins);
+        }
+        Ok(request)
     }
 
     /// Answers a request that does not reach the volume.
     fn answer_at_once(&self, header: &Header, plan: Plan, slot: Permit) {
         let structured = self.export.structured;
         let permits = Permits { _slot: slot, memory: None };
-        self.outbox.put(self.shared.handle.now(), permits, |out| match plan {
+        self.outbox.put(self.shared.handle.now(), permits, None, |out| match plan {
             Plan::Refuse { errno, reason } => out.put_error(structured, header.cookie, errno, reason),
             _ if structured => out.put_done(header.cookie),
             _ => out.put_simple(header.cookie, 0),
@@ -192,12 +206,18 @@ impl Connection {
         let wait = handle.now().nanos_since(request.received_at);
         self.volume.statistics.borrow_mut().receive_wait_ns.record(wait);
         let (header, command) = (request.header, request.command);
+        let mut passage = Passage::default();
+        passage.add(Stage::Intake, request.intake_ns);
+        passage.add(Stage::Payload, request.payload_ns);
+        passage.fill(Stage::Turn, wait);
         let range = header.offset..header.offset + u64::from(header.len);
         let volume = &self.volume;
         let outcome = match command {
-            Command::Read { whole } => volume.read(range).await.map(|parts| Answer::Parts { whole, parts }),
+            Command::Read { whole } => {
+                volume.read(range, &mut passage).await.map(|parts| Answer::Parts { whole, parts })
+            }
             Command::Write => {
-                let outcome = volume.write(range.start, request.payload).await;
+                let outcome = volume.write(range.start, request.payload, &mut passage).await;
                 // From here on the store accounts for the bytes that it keeps.
                 request.permits.memory = None;
                 outcome.map(|()| Answer::Done)
@@ -216,11 +236,12 @@ impl Connection {
         };
         let now = handle.now();
         let latency_ns = now.nanos_since(request.received_at);
+        let noted = note(&header, command, passage, request.unseen_ns, latency_ns);
         let error = outcome.as_ref().err().map(|error| error.kind);
         let bytes = u64::from(header.len);
         volume.statistics.borrow_mut().on_outcome(command.operation(), latency_ns, bytes, error);
         tracing::trace!(target: "levee::stage", connection = self.peer.id, cookie = header.cookie, "reply queued");
-        self.outbox.put(now, request.permits, |out| match outcome {
+        self.outbox.put(now, request.permits, noted, |out| match outcome {
             Ok(answer) => answer.put(out, self.export.structured, &header),
             Err(error) => {
                 let errno = Errno::of(&error);
@@ -228,6 +249,25 @@ impl Connection {
             }
         });
     }
+}
+
+/// What is kept of a read or write until its reply is sent: its stages add up to the time until now, with what it may
+/// have lain there before.
+fn note(
+    header: &Header,
+    command: Command,
+    mut passage: Passage,
+    unseen_ns: u64,
+    latency_ns: u64,
+) -> Option<slow_requests::Request> {
+    let direction = match command {
+        Command::Read { .. } => Direction::Read,
+        Command::Write => Direction::Write,
+        _ => return None,
+    };
+    passage.fill(if passage.crossed { Stage::Crossing } else { Stage::Turn }, latency_ns);
+    passage.add(Stage::Busy, unseen_ns);
+    Some(slow_requests::Request { direction, offset: header.offset, len: u64::from(header.len), passage })
 }
 
 /// What a request that succeeded is answered with.

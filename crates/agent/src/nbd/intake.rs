@@ -30,6 +30,8 @@ pub(crate) struct Intake {
     filled: bool,
     quiet_fills: u32,
     received_at: Instant,
+    /// How long the last bytes may have lain there unseen, in nanoseconds.
+    unseen_ns: u64,
 }
 
 impl Intake {
@@ -44,6 +46,7 @@ impl Intake {
             filled: false,
             quiet_fills: 0,
             received_at: handle.now(),
+            unseen_ns: 0,
         }
     }
 
@@ -61,6 +64,12 @@ impl Intake {
     /// When the last bytes arrived.
     pub(crate) fn received_at(&self) -> Instant {
         self.received_at
+    }
+
+    /// How long they may have lain there at most before, in nanoseconds, because the loop was busy for long; for whoever
+    /// asks first: what came together did not wait twice.
+    pub(crate) fn take_unseen_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.unseen_ns)
     }
 
     /// Receives more behind what is there. The caller has consumed enough that there is room.
@@ -122,6 +131,7 @@ impl Intake {
 
     fn arrived(&mut self, count: usize) -> io::Result<()> {
         self.received_at = self.handle.now();
+        self.unseen_ns = self.handle.unseen_ns();
         match count {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),

@@ -10,7 +10,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use base::Instant;
+use base::{Instant, Stage};
+use policies::slow_requests::Request;
 use runtime::Handle;
 use runtime::sync::{Event, Permit};
 
@@ -43,8 +44,13 @@ struct Queue {
 struct Held {
     end: u64,
     queued_at: Instant,
+    /// The request, if it is one whose time is accounted for.
+    noted: Option<Request>,
     _permits: Permits,
 }
+
+/// The stages of an agent in which a loop that does not look keeps a request longer than need be.
+const AT_AGENT: [Stage; 6] = [Stage::Intake, Stage::Payload, Stage::Order, Stage::Crossing, Stage::Turn, Stage::Reply];
 
 /// What a request holds until its reply is sent.
 pub(super) struct Permits {
@@ -55,14 +61,14 @@ pub(super) struct Permits {
 
 impl Outbox {
     /// Queues a reply that `put` writes.
-    pub(super) fn put(&self, now: Instant, permits: Permits, put: impl FnOnce(&mut Frames)) {
+    pub(super) fn put(&self, now: Instant, permits: Permits, noted: Option<Request>, put: impl FnOnce(&mut Frames)) {
         if self.broken.get() {
             return;
         }
         let mut queue = self.queue.borrow_mut();
         put(&mut queue.frames);
         let end = queue.frames.position();
-        queue.held.push_back(Held { end, queued_at: now, _permits: permits });
+        queue.held.push_back(Held { end, queued_at: now, noted, _permits: permits });
         drop(queue);
         self.ready.notify();
     }
@@ -88,18 +94,43 @@ impl Outbox {
                 return peer.stream.shutdown();
             }
             sent += len;
-            self.release(handle.now(), sent, statistics);
+            self.release(handle, sent, statistics);
         }
     }
 
     /// Gives back what the replies before position `sent` held.
-    fn release(&self, now: Instant, sent: u64, statistics: &Rc<RefCell<VolumeStatistics>>) {
+    fn release(&self, handle: &Handle, sent: u64, statistics: &Rc<RefCell<VolumeStatistics>>) {
+        let now = handle.now();
         let done: Vec<Held> = {
             let held = &mut self.queue.borrow_mut().held;
             let count = held.iter().take_while(|reply| reply.end <= sent).count();
             held.drain(..count).collect()
         };
         let mut statistics = statistics.borrow_mut();
-        done.iter().for_each(|reply| statistics.reply_ns.record(now.nanos_since(reply.queued_at)));
+        for Held { queued_at, mut noted, .. } in done {
+            let waited_ns = now.nanos_since(queued_at);
+            statistics.reply_ns.record(waited_ns);
+            if let Some(request) = &mut noted {
+                request.passage.add(Stage::Reply, waited_ns);
+                account(handle, now, request, &mut statistics);
+            }
+        }
     }
+}
+
+/// A reply was sent: was its request slow, and why?
+fn account(handle: &Handle, now: Instant, request: &mut Request, statistics: &mut VolumeStatistics) {
+    let passage = &mut request.passage;
+    let total_ns = passage.total_ns();
+    if statistics.slow.is_slow(request.direction, total_ns)
+        && let Some(busy) = handle.busy_since(Instant(now.0.saturating_sub(total_ns)), now)
+    {
+        // What the owner found is part of this, if it is on this loop.
+        let more_ns = busy.ns.saturating_sub(passage.of(Stage::Busy));
+        passage.carve_busy(AT_AGENT.into_iter(), more_ns, busy.task);
+        if passage.of(Stage::Busy) > 0 && passage.task.is_empty() {
+            passage.task = busy.task;
+        }
+    }
+    statistics.slow.on_request(now, request);
 }

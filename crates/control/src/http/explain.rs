@@ -2,7 +2,9 @@
 
 use std::cmp::Reverse;
 
+use base::{Instant, Stage};
 use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Throttle, Waits};
+use policies::slow_requests::{Direction, SlowRequest, SlowRequests};
 use wire::api;
 
 use crate::observe::Explained;
@@ -10,12 +12,17 @@ use crate::service::VolumeView;
 
 /// The answer. The levels are those of the table: a volume that nobody has used yet has them, too.
 pub fn explanation(view: VolumeView, explained: Explained) -> api::Explanation {
-    let Explained { settings, server, volume, latency } = explained;
+    let Explained { settings, server, volume, latency, slow, now } = explained;
+    let slow_ns = |operation: &str| {
+        let direction = Direction::ALL.into_iter().find(|direction| direction.name() == operation)?;
+        slow.as_ref()?.threshold_ns(direction)
+    };
     let latency = latency.into_iter().map(|latency| api::Latency {
         operation: latency.operation.into(),
         requests: latency.requests,
         p50_ns: latency.p50_ns,
         p99_ns: latency.p99_ns,
+        slow_ns: slow_ns(latency.operation),
     });
     let started_requests = volume.as_ref().map_or(0, |volume| volume.started);
     let (waits, hot) = volume.map(|volume| (volume.waits, volume.hot_segments)).unwrap_or_default();
@@ -27,7 +34,48 @@ pub fn explanation(view: VolumeView, explained: Explained) -> api::Explanation {
         waits: waits_of(&waits),
         hot_segments: hot.iter().map(|segment| segment.index).collect(),
         latency: latency.collect(),
+        slow_reasons: slow.as_ref().map(slow_reasons).unwrap_or_default(),
+        slow_requests: slow.iter().flat_map(|slow| slow.last().rev()).map(|one| slow_request(one, now)).collect(),
         server: admission(&settings, &server),
+    }
+}
+
+/// What slow requests waited for, the most frequent reason first.
+fn slow_reasons(slow: &SlowRequests) -> Vec<api::SlowReason> {
+    let all = Direction::ALL.into_iter().flat_map(|direction| Stage::ALL.map(|stage| (direction, stage)));
+    let mut reasons: Vec<api::SlowReason> = all
+        .map(|(direction, stage)| (direction, stage, slow.blame(direction, stage)))
+        .filter(|(.., blame)| blame.requests > 0)
+        .map(|(direction, stage, blame)| api::SlowReason {
+            operation: direction.name().into(),
+            reason: stage.name().into(),
+            requests: blame.requests,
+            total_ns: blame.total_ns,
+            longest_ns: blame.max_ns,
+        })
+        .collect();
+    reasons.sort_by_key(|reason| Reverse(reason.requests));
+    reasons
+}
+
+fn slow_request(slow: &SlowRequest, now: Instant) -> api::SlowRequest {
+    let passage = &slow.request.passage;
+    let detail = match slow.reason {
+        Stage::Tokens => passage.tokens,
+        Stage::Busy => passage.task,
+        _ => "",
+    };
+    let took = Stage::ALL.into_iter().filter(|stage| passage.of(*stage) > 0);
+    api::SlowRequest {
+        operation: slow.request.direction.name().into(),
+        offset: slow.request.offset,
+        bytes: slow.request.len,
+        ago_ns: now.nanos_since(slow.at),
+        total_ns: passage.total_ns(),
+        reason: slow.reason.name().into(),
+        beyond_ns: slow.beyond_ns,
+        detail: (!detail.is_empty()).then(|| detail.into()),
+        stages: took.map(|stage| api::StageTime { stage: stage.name().into(), ns: passage.of(stage) }).collect(),
     }
 }
 

@@ -1,5 +1,5 @@
 use base::io::fragment_checksums;
-use base::{Bytes, Epoch, ErrorKind, KIB, MIB, Prng, VolumeId, WriteStamp};
+use base::{Bytes, Epoch, ErrorKind, KIB, MIB, Passage, Prng, Stage, VolumeId, WriteStamp};
 use files::FileKind;
 use files::memory::{AppendFault, Memory, MemoryOptions};
 use runtime::sim::{NodeOptions, World};
@@ -18,6 +18,8 @@ struct Rig {
     store: Store,
     engine: FusionWriteEngine,
     told: Told,
+    /// The ways of those that became durable, in order.
+    ways: Rc<RefCell<Vec<Way>>>,
     submitted: Cell<u64>,
 }
 
@@ -34,13 +36,29 @@ impl Rig {
         let store = disk.open(&handle);
         let memory = CacheMemory::new();
         let engine = FusionWriteEngine::new(&handle, &store, options, &memory, Vec::new());
-        Rig { world, handle, disk, memory, store, engine, told: Rc::default(), submitted: Cell::new(0) }
+        Rig {
+            world,
+            handle,
+            disk,
+            memory,
+            store,
+            engine,
+            told: Rc::default(),
+            ways: Rc::default(),
+            submitted: Cell::new(0),
+        }
     }
 
     fn submit(&self, record: JournalRecord) {
         let number = self.submitted.replace(self.submitted.get() + 1);
-        let told = self.told.clone();
-        self.engine.submit(record, move |outcome| told.borrow_mut().push((number, outcome)));
+        let (told, ways, submitted) = (self.told.clone(), self.ways.clone(), self.handle.now());
+        self.engine.submit(record, move |outcome| {
+            let extent = outcome.map(|(extent, way)| {
+                ways.borrow_mut().push(Way { submitted, applied: way.confirmed, ..way });
+                extent
+            });
+            told.borrow_mut().push((number, extent));
+        });
     }
 
     fn settle(&self) {
@@ -48,6 +66,13 @@ impl Rig {
         self.world.run_until(move || engine.unsettled_bytes() == 0);
         let told = self.told.borrow();
         assert!(told.iter().map(|(number, _)| *number).eq(0..self.submitted.get()), "each is told once, in order");
+    }
+
+    /// What the record of that number waited for most.
+    fn waited_for(&self, number: usize) -> Stage {
+        let mut passage = Passage::default();
+        self.ways.borrow()[number].add_to(&mut passage);
+        Stage::ALL.into_iter().max_by_key(|stage| passage.of(*stage)).unwrap()
     }
 
     fn journals(&self) -> usize {
@@ -159,6 +184,7 @@ fn a_deletion_that_failed_is_asked_for_again_while_writers_wait() {
     };
     rig.handle.spawn(runtime::Class::Io, "relief", relieving).detach();
     rig.settle();
+    assert_eq!([9, 10, 11].map(|number| rig.waited_for(number) == Stage::JournalFile), [false, true, true]);
     rig.world.run_for(Duration::from_secs(3600));
     assert!((4..10).contains(&trims.get()), "{} trims, and none without need", trims.get());
 }
@@ -200,6 +226,7 @@ fn a_failed_append_is_written_again_into_a_new_file() {
         }
         rig.settle();
         assert!(rig.told.borrow().iter().all(|(_, outcome)| outcome.is_ok()), "{fault:?}");
+        assert_eq!([0, 1].map(|number| rig.waited_for(number)), [Stage::Append, Stage::Retry], "{fault:?}");
         assert_eq!(rig.store.info(first).unwrap().sealed, Some(8192), "the first append is confirmed");
         let statistics = rig.engine.statistics();
         assert_eq!((statistics.failed_appends, statistics.files), (1, 2));

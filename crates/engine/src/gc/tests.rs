@@ -247,7 +247,11 @@ impl Life {
     /// Reads a block and checks that what it holds is not older than what was acknowledged before.
     async fn check_block(&self, block: u32) {
         let expected = self.model.borrow().get(&block).copied().flatten();
-        let parts = self.reader.read(SEGMENT, u64::from(block) * BLOCK, BLOCK, Vec::new).await.unwrap();
+        let parts = self
+            .reader
+            .read(SEGMENT, u64::from(block) * BLOCK, BLOCK, Vec::new, Instant::ZERO, &mut base::Passage::default())
+            .await
+            .unwrap();
         let now = self.model.borrow().get(&block).copied().flatten();
         match &parts[..] {
             [ReadPart::Data(bytes)] => {
@@ -353,7 +357,11 @@ fn a_block_that_no_copy_has_keeps_its_file() {
         for block in (0..7).chain(8..128) {
             life.check_block(block).await;
         }
-        let error = life.reader.read(SEGMENT, 7 * BLOCK, BLOCK, Vec::new).await.unwrap_err();
+        let error = life
+            .reader
+            .read(SEGMENT, 7 * BLOCK, BLOCK, Vec::new, Instant::ZERO, &mut base::Passage::default())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt);
         assert!(life.index.files().store().info(file).is_some());
     });

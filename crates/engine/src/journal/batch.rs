@@ -14,9 +14,10 @@ use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Incarnation, LogSequence, Re
 use super::format::{AppendHeader, HEADER_LEN, data_matches, put_record_header, record_header_len, records_checksum};
 use super::{JournalRecord, Operation};
 use crate::cache::{CacheExtent, CacheMemory, WriteIn};
+use crate::way::Way;
 
-/// Whom to tell what became of a record.
-pub(crate) type OnDurable = Box<dyn FnOnce(Result<CacheExtent>)>;
+/// Whom to tell what became of a record, and when its append passed what.
+pub(crate) type OnDurable = Box<dyn FnOnce(Result<(CacheExtent, Way)>)>;
 
 /// A record that was submitted.
 pub(crate) struct Submitted {
@@ -187,7 +188,7 @@ impl Batch {
     }
 
     /// Tells every record, in order, that it is durable.
-    pub(crate) fn deliver(self, memory: &CacheMemory) {
+    pub(crate) fn deliver(self, memory: &CacheMemory, way: Way) {
         let shared = CacheMemory::keeps(self.buffer.len() as u64, self.data_len() as u64).then(|| {
             let mut segments: Vec<SegmentId> = self.intact().map(|record| record.segment).collect();
             segments.sort_unstable();
@@ -213,7 +214,7 @@ impl Batch {
                 (extent, on_durable)
             })
             .collect();
-        durable.into_iter().for_each(|(extent, on_durable)| on_durable(extent));
+        durable.into_iter().for_each(|(extent, on_durable)| on_durable(extent.map(|extent| (extent, way))));
     }
 
     /// Tells every record, in order, that it failed.
@@ -223,7 +224,7 @@ impl Batch {
 }
 
 impl Submitted {
-    pub(crate) fn new(record: JournalRecord, on_durable: impl FnOnce(Result<CacheExtent>) + 'static) -> Self {
+    pub(crate) fn new(record: JournalRecord, on_durable: impl FnOnce(Result<(CacheExtent, Way)>) + 'static) -> Self {
         Submitted { record, on_durable: Box::new(on_durable), damaged: false }
     }
 

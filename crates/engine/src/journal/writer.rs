@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use base::limits::JOURNAL_APPENDS_IN_FLIGHT;
 use base::seeded::is_on;
-use base::{Error, ErrorKind, FileId, LogSequence, Result};
+use base::{Error, ErrorKind, FileId, Instant, LogSequence, Result};
 use files::Store;
 use runtime::sync::Event;
 use runtime::{Class, Handle};
@@ -32,6 +32,7 @@ use super::batch::{Batch, Place};
 use super::ledger::LedgerFile;
 use super::{JOURNAL_FILE_BYTES_MIN, JournalOptions};
 use crate::cache::CacheMemory;
+use crate::way::Way;
 use journal_files::JournalFiles;
 
 /// How often a batch is written before its records fail.
@@ -103,6 +104,8 @@ struct Unconfirmed {
     batch: Batch,
     /// How often it failed.
     failures: u32,
+    /// When it was appended first.
+    tried: Option<Instant>,
 }
 
 struct Flight {
@@ -111,6 +114,8 @@ struct Flight {
     sequence: LogSequence,
     len: u64,
     unconfirmed: Unconfirmed,
+    launched: Instant,
+    landed: Instant,
     outcome: Option<Result<()>>,
 }
 
@@ -172,7 +177,11 @@ impl JournalWriter {
         if free && state.files.current.is_none() {
             drop(state);
             self.ensure_file(true);
-            return self.current_room();
+            let room = self.current_room();
+            if room.is_none() {
+                self.0.state.borrow_mut().files.on_starved(self.0.handle.now());
+            }
+            return room;
         }
         state.files.room().filter(|_| free)
     }
@@ -189,11 +198,13 @@ impl JournalWriter {
 
     /// Appends a batch no longer than [`JournalWriter::append_limit`].
     pub(crate) fn append(&self, batch: Batch) {
-        self.launch(Unconfirmed { batch, failures: 0 });
+        self.launch(Unconfirmed { batch, failures: 0, tried: None });
         self.ensure_file(false);
     }
 
     fn launch(&self, mut unconfirmed: Unconfirmed) {
+        let launched = self.0.handle.now();
+        unconfirmed.tried.get_or_insert(launched);
         let mut state = self.0.state.borrow_mut();
         let State { files, sequence, durable_through, .. } = &mut *state;
         let current = files.current.as_mut().expect("an append has a file");
@@ -218,8 +229,16 @@ impl JournalWriter {
         state.unmarked = !unconfirmed.batch.is_marker();
         let number = state.next_flight;
         state.next_flight += 1;
-        let flight = Flight { number, file: place.file, sequence: place.sequence, len, unconfirmed, outcome: None };
-        state.flights.push_back(flight);
+        state.flights.push_back(Flight {
+            number,
+            file: place.file,
+            sequence: place.sequence,
+            len,
+            unconfirmed,
+            launched,
+            landed: launched,
+            outcome: None,
+        });
         drop(state);
         let this = self.clone();
         let landing = async move {
@@ -233,6 +252,7 @@ impl JournalWriter {
     }
 
     fn on_landed(&self, number: u64, outcome: Result<()>) {
+        let now = self.0.handle.now();
         let mut state = self.0.state.borrow_mut();
         if let Err(error) = &outcome {
             tracing::error!(%error, "an append to the journal failed");
@@ -247,17 +267,18 @@ impl JournalWriter {
         let at = state.flights.iter().position(|flight| flight.number == number);
         let at = at.expect("a flight stays until it landed");
         state.flights[at].outcome = Some(outcome);
+        state.flights[at].landed = now;
         if is_on("acked-out-of-order") {
             state.flights.swap(0, at);
         }
         drop(state);
-        self.settle();
+        self.settle(now);
     }
 
     /// Confirms what has landed, from the front.
-    fn settle(&self) {
-        while let Some(batch) = self.confirm_front() {
-            batch.deliver(&self.0.memory);
+    fn settle(&self, now: Instant) {
+        while let Some((batch, way)) = self.confirm_front(now) {
+            batch.deliver(&self.0.memory, way);
         }
         if let Some(failure) = self.take_failure() {
             let this = self.clone();
@@ -272,13 +293,15 @@ impl JournalWriter {
         self.tell_room();
     }
 
-    fn confirm_front(&self) -> Option<Batch> {
+    fn confirm_front(&self, now: Instant) -> Option<(Batch, Way)> {
         let mut state = self.0.state.borrow_mut();
         if !matches!(state.flights.front()?.outcome, Some(Ok(()))) {
             return None;
         }
-        let Flight { file, sequence, len, unconfirmed, .. } = state.flights.pop_front()?;
-        let batch = unconfirmed.batch;
+        let Flight { file, sequence, len, unconfirmed, launched, landed, .. } = state.flights.pop_front()?;
+        let Unconfirmed { batch, tried, .. } = unconfirmed;
+        let (starved, tried) = (state.files.starved_at, tried.unwrap_or(launched));
+        let way = Way { starved, tried, launched, landed, confirmed: now, ..Way::default() };
         state.durable_through = sequence;
         tracing::trace!(target: "levee::stage", %file, %sequence, "durable");
         let known = state.files.ledger.file(file).expect("a file with flights is in the ledger");
@@ -286,7 +309,7 @@ impl JournalWriter {
         state.statistics.appends += 1;
         state.statistics.records += batch.sequences().count() as u64;
         state.statistics.bytes += len;
-        Some(batch)
+        Some((batch, way))
     }
 
     /// Writes batches again, as far as there is a file and room.
@@ -358,7 +381,7 @@ impl JournalWriter {
         if failure.exhausted || failure.error.kind == ErrorKind::Fenced {
             self.give_up(&failure.error);
         }
-        self.settle();
+        self.settle(self.0.handle.now());
     }
 
     /// Fails everything that waits, in order. The outcome of what was tried is unknown: it may have landed.

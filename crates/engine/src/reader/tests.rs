@@ -76,7 +76,7 @@ impl Disk {
 
     async fn read(&self, sectors: Range<u64>, cached: Cached) -> Result<Vec<u8>> {
         let (offset, len) = (sectors.start * SECTOR, (sectors.end - sectors.start) * SECTOR);
-        let parts = self.reader.read(SEGMENT, offset, len, || cached).await?;
+        let parts = self.reader.read(SEGMENT, offset, len, || cached, Instant::ZERO, &mut Passage::default()).await?;
         assert_eq!(parts.iter().map(ReadPart::len).sum::<u64>(), len);
         let bytes = |part: ReadPart| match part {
             ReadPart::Data(data) => data.to_vec(),
@@ -190,7 +190,11 @@ fn one_whole_block_is_the_buffer_that_was_read() {
     run(1, |handle| async move {
         let mut disk = Disk::new(&handle, 1, 1).await;
         disk.write(&mut Prng::new(1), 5, 1).await;
-        let parts = disk.reader.read(SEGMENT, 5 * BLOCK, BLOCK, Vec::new).await.unwrap();
+        let parts = disk
+            .reader
+            .read(SEGMENT, 5 * BLOCK, BLOCK, Vec::new, Instant::ZERO, &mut Passage::default())
+            .await
+            .unwrap();
         let [ReadPart::Data(data)] = &parts[..] else { panic!("{parts:?}") };
         assert_eq!(data.as_ptr() as usize % 4096, 0);
     });
@@ -212,7 +216,9 @@ fn reads_overlap() {
         let reader = Rc::new(disk.reader);
         let reads = (0..32u64).map(|i| {
             let reader = reader.clone();
-            handle.spawn(Class::Io, "read", async move { reader.read(SEGMENT, i * 2 * BLOCK, BLOCK, Vec::new).await })
+            handle.spawn(Class::Io, "read", async move {
+                reader.read(SEGMENT, i * 2 * BLOCK, BLOCK, Vec::new, Instant::ZERO, &mut Passage::default()).await
+            })
         });
         let (reads, start): (Vec<_>, _) = (reads.collect(), handle.now());
         for read in reads {
@@ -312,7 +318,10 @@ fn readers_keep_files_that_are_deleted() {
                 let expected = disk.expected(i * 8..i * 8 + 64, &Cached::new());
                 readers.push(handle.spawn(Class::Io, "reader", async move {
                     handle2.sleep(Duration::from_nanos(delay)).await;
-                    let parts = reader.read(SEGMENT, i * BLOCK, 8 * BLOCK, Vec::new).await.unwrap();
+                    let parts = reader
+                        .read(SEGMENT, i * BLOCK, 8 * BLOCK, Vec::new, Instant::ZERO, &mut Passage::default())
+                        .await
+                        .unwrap();
                     let bytes: Vec<u8> = parts
                         .iter()
                         .flat_map(|part| match part {

@@ -83,7 +83,7 @@ impl Queue {
 pub struct Shared(pub Rc<Store>);
 
 impl Backend for Shared {
-    async fn read(&self, _segment: SegmentId, offset: u64, len: u64) -> Result<Vec<ReadPart>> {
+    async fn read(&self, _: SegmentId, offset: u64, len: u64, _: &mut base::Passage) -> Result<Vec<ReadPart>> {
         self.0.serve(offset, len, self.0.parameters.read_ns).await;
         Ok(vec![ReadPart::Zeros(len)])
     }
@@ -95,6 +95,7 @@ impl Backend for Shared {
         data: Bytes,
         _checksums: Vec<u32>,
         _stamp: WriteStamp,
+        _: &mut base::Passage,
     ) -> Result<()> {
         self.0.serve(offset, data.len() as u64, self.0.parameters.write_ns).await;
         Ok(())

@@ -45,7 +45,7 @@ impl Slow {
 }
 
 fn reply<T>(value: T) -> Answer<T> {
-    Ok(Reply { epoch: Epoch(7), result: Ok(value) })
+    Ok(Reply { epoch: Epoch(7), result: Ok(value), passage: base::Passage::default() })
 }
 
 impl BlockService for Slow {

@@ -28,7 +28,7 @@ impl Owner {
 }
 
 fn reply<T>(value: T) -> Answer<T> {
-    Ok(Reply { epoch: Epoch(1), result: Ok(value) })
+    Ok(Reply { epoch: Epoch(1), result: Ok(value), passage: base::Passage::default() })
 }
 
 impl BlockService for Owner {

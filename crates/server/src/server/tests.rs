@@ -43,7 +43,7 @@ impl Slow {
 }
 
 impl Backend for Rc<Slow> {
-    async fn read(&self, segment: SegmentId, offset: u64, len: u64) -> Result<Vec<ReadPart>> {
+    async fn read(&self, segment: SegmentId, offset: u64, len: u64, _: &mut Passage) -> Result<Vec<ReadPart>> {
         self.work(format!("read {segment} {offset} {len}"), None).await?;
         Ok(vec![ReadPart::Zeros(len)])
     }
@@ -55,6 +55,7 @@ impl Backend for Rc<Slow> {
         data: Bytes,
         _checksums: Vec<u32>,
         stamp: WriteStamp,
+        _: &mut Passage,
     ) -> Result<()> {
         self.work(format!("write {segment} {offset} {}", data.len()), Some(stamp)).await
     }

@@ -86,7 +86,7 @@ impl Store {
         } else {
             Ok(work())
         };
-        Ok(Reply { epoch: self.epoch.get(), result })
+        Ok(Reply { epoch: self.epoch.get(), result, passage: base::Passage::default() })
     }
 
     /// Notes a change in flight, and asserts that it overlaps none and comes after all before it.

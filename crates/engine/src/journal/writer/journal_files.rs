@@ -55,6 +55,10 @@ pub(super) struct JournalFiles {
     prepare_at: Instant,
     /// Somebody waits for a file, and `files_max` forbids it.
     starved: bool,
+    /// Since when an append has been waiting for a file, if one does.
+    starved_since: Option<Instant>,
+    /// From when to when one did, the last time.
+    pub(super) starved_at: (Instant, Instant),
     /// A deletion failed; whoever relieves the pressure is asked again in a while.
     trim_rests: bool,
     /// How long deletions have been failing.
@@ -87,6 +91,8 @@ impl JournalFiles {
             creating: false,
             prepare_at: Instant::ZERO,
             starved: false,
+            starved_since: None,
+            starved_at: Default::default(),
             trim_rests: false,
             trim_patience: Patience::default(),
             ended: None,
@@ -99,6 +105,11 @@ impl JournalFiles {
     /// The longest append that fits into the current file, if there is one.
     pub(super) fn room(&self) -> Option<u64> {
         self.current.as_ref().map(|current| current.writer.room().min(JOURNAL_APPEND_MAX))
+    }
+
+    /// An append waits for a file.
+    pub(super) fn on_starved(&mut self, now: Instant) {
+        self.starved_since.get_or_insert(now);
     }
 
     pub(super) fn is_creating(&self) -> bool {
@@ -169,6 +180,9 @@ impl JournalWriter {
         let State { files, sequence, statistics, .. } = state;
         files.ordinal += 1;
         files.starved = false;
+        if let Some(since) = files.starved_since.take() {
+            files.starved_at = (since, self.0.handle.now());
+        }
         statistics.files += 1;
         files.ledger.push(LedgerFile::new(writer.id(), self.0.options.file_bytes, 0, *sequence));
         files.current = Some(CurrentFile { writer, ordinal: files.ordinal, base: *sequence });
@@ -210,7 +224,7 @@ impl JournalWriter {
         }
         drop(state);
         self.ensure_file(false);
-        self.settle();
+        self.settle(self.0.handle.now());
     }
 
     /// Seals, in the background, files that take no more appends and whose last flight has landed.
@@ -273,7 +287,7 @@ impl JournalWriter {
                 Ok(true) => {
                     self.0.state.borrow().files.trim_patience.on_success();
                     self.ensure_file(false);
-                    self.settle();
+                    self.settle(self.0.handle.now());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a journal file could not be deleted; it is tried again");

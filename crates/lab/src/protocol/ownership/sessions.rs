@@ -52,11 +52,19 @@ impl Gate {
 struct Gated(Rc<Gate>);
 
 impl Backend for Gated {
-    async fn read(&self, _segment: SegmentId, _offset: u64, len: u64) -> Result<Vec<ReadPart>> {
+    async fn read(&self, _: SegmentId, _: u64, len: u64, _: &mut base::Passage) -> Result<Vec<ReadPart>> {
         Ok(vec![ReadPart::Zeros(len)])
     }
 
-    async fn write(&self, _: SegmentId, _: u64, _: Bytes, _: Vec<u32>, _: WriteStamp) -> Result<()> {
+    async fn write(
+        &self,
+        _: SegmentId,
+        _: u64,
+        _: Bytes,
+        _: Vec<u32>,
+        _: WriteStamp,
+        _: &mut base::Passage,
+    ) -> Result<()> {
         self.0.pass().await;
         Ok(())
     }
