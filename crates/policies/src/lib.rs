@@ -12,3 +12,4 @@ pub mod loop_schedule;
 pub mod merge;
 pub mod scrub;
 pub mod sharding;
+pub mod spreading;

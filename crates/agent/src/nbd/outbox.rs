@@ -8,15 +8,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use base::Instant;
-use runtime::Handle;
 use runtime::sync::{Event, Permit};
+use runtime::{Handle, SharedPermit};
 
 use super::reply::Frames;
 use crate::peers::Peer;
-use crate::statistics::VolumeStatistics;
+use crate::statistics::Counters;
 
 /// Most bytes of one send: the unit in which a peer's progress is judged.
 const SEND_BYTES_MAX: u64 = base::MIB;
@@ -50,7 +49,7 @@ struct Held {
 pub(super) struct Permits {
     pub(super) _slot: Permit,
     /// Bytes of its payload, of the connection's share and of all.
-    pub(super) memory: Option<(Permit, Permit)>,
+    pub(super) memory: Option<(Permit, SharedPermit)>,
 }
 
 impl Outbox {
@@ -68,7 +67,7 @@ impl Outbox {
     }
 
     /// Sends what is put in until the stream fails or the task is dropped.
-    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, statistics: &Rc<RefCell<VolumeStatistics>>) {
+    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, counters: &Counters) {
         let mut sent = 0;
         loop {
             let ready = self.ready.wait();
@@ -88,18 +87,19 @@ impl Outbox {
                 return peer.stream.shutdown();
             }
             sent += len;
-            self.release(handle.now(), sent, statistics);
+            self.release(handle.now(), sent, counters);
         }
     }
 
     /// Gives back what the replies before position `sent` held.
-    fn release(&self, now: Instant, sent: u64, statistics: &Rc<RefCell<VolumeStatistics>>) {
+    fn release(&self, now: Instant, sent: u64, counters: &Counters) {
         let done: Vec<Held> = {
             let held = &mut self.queue.borrow_mut().held;
             let count = held.iter().take_while(|reply| reply.end <= sent).count();
             held.drain(..count).collect()
         };
-        let mut statistics = statistics.borrow_mut();
-        done.iter().for_each(|reply| statistics.reply_ns.record(now.nanos_since(reply.queued_at)));
+        counters.with(|counters| {
+            done.iter().for_each(|reply| counters.reply_ns.record(now.nanos_since(reply.queued_at)));
+        });
     }
 }

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 
 use base::MIB;
-use runtime::Class;
 use runtime::sim::NetworkOptions;
 
 use super::*;
