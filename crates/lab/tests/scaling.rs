@@ -7,7 +7,7 @@ use lab::experiments::scaling::{Charges, Clients};
 /// do than it can, the same store misses both.
 #[test]
 fn clients_on_all_loops_are_what_makes_loops_pay() {
-    let charges = Charges { warm_up_us: 30_000, measured_us: 20_000, ..Charges::from_file().unwrap() };
+    let charges = Charges { warm_up_us: 100_000, measured_us: 150_000, ..Charges::from_file().unwrap() };
     let one = charges.measure(1, Clients::Spread, 1).iops;
     for (loops, least) in [(4, 3.2), (8, 6.0)] {
         let spread = charges.measure(loops, Clients::Spread, 1);

@@ -7,7 +7,7 @@
 //! priority-based task scheduling.
 //! `... turn COUNT` measures tasks and timers alone, without the kernel. `... sleep US COUNT` measures how late timers
 //! are. `... cross DEPTH COUNT` has another loop answer through a mailbox, as links between loops do, and the same on this
-//! loop: the difference is what the two passages cost. `... lock COUNT` takes a lock on two loops at once, and on one.
+//! loop: the difference is what the two passages cost.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, Histogram};
 use policies::loop_schedule::{Discipline, LoopSettings};
-use runtime::{Address, Class, File, Handle, Lock, OpenOptions, Stream, sync, uring};
+use runtime::{Address, Class, File, Handle, OpenOptions, Stream, sync, uring};
 
 const BLOCK: usize = 4096;
 const FILE_SIZE: u64 = 256 << 20;
@@ -36,14 +36,13 @@ fn main() {
         (Some("cross"), Some(depth), Some(count), _) => {
             uring::run(uring::Options::default(), move |handle| cross(handle, depth, count))
         }
-        (Some("lock"), Some(count), _, _) => uring::run(uring::Options::default(), move |handle| lock(handle, count)),
         (Some("sleep"), Some(us), Some(count), _) => {
             uring::run(uring::Options::default(), move |handle| sleep(handle, us, count))
         }
         _ => {
             eprintln!(
                 "usage: ping append FILE DEPTH COUNT | mixed FILE DEPTH COUNT | echo DEPTH COUNT | turn COUNT | sleep US COUNT | \
-                 cross DEPTH COUNT | lock COUNT"
+                 cross DEPTH COUNT"
             );
             std::process::exit(2);
         }
@@ -227,7 +226,7 @@ async fn errands(what: &str, handle: &Handle, near: &async_channel::Sender<Erran
                 for _ in 0..count / depth {
                     let start = inner.now();
                     let (sender, receiver) = sync::foreign();
-                    near.send(Box::new(move || drop(sender.send(())))).await.expect("is taken");
+                    near.send(Box::new(move || sender.send(()).unwrap_or_default())).await.expect("is taken");
                     receiver.await.expect("is done");
                     latency.record(inner.now().nanos_since(start));
                 }
@@ -240,35 +239,6 @@ async fn errands(what: &str, handle: &Handle, near: &async_channel::Sender<Erran
         latency.merge(&asker.await);
     }
     report(what, handle, &before, &latency);
-}
-
-async fn lock(handle: Handle, count: u64) {
-    for loops in [1, 2] {
-        let lock = Lock::new(Vec::<u64>::with_capacity(64));
-        let (done, all_done) = sync::mailbox(2);
-        for _ in 0..loops {
-            let (lock, done) = (lock.clone(), done.clone());
-            let main = move |handle: Handle| async move {
-                let start = clock_ns(libc::CLOCK_THREAD_CPUTIME_ID);
-                for number in 0..count {
-                    lock.with(&handle, |list| {
-                        list.truncate(63);
-                        list.push(number);
-                    });
-                    // What comes between: some work of its own.
-                    (0..200u64).for_each(|step| {
-                        std::hint::black_box(step * number);
-                    });
-                }
-                done.send(clock_ns(libc::CLOCK_THREAD_CPUTIME_ID) - start).await.expect("is heard");
-            };
-            handle.start_loop("taker", main).await.expect("starts");
-        }
-        for _ in 0..loops {
-            let ns = all_done.recv().await.expect("ends") as f64 / count as f64;
-            println!("{loops} loops: {ns:.1} ns of a processor for a lock and the work between");
-        }
-    }
 }
 
 /// The clock, and the processor time of this thread and of the process, at one moment.
