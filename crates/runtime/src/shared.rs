@@ -98,7 +98,7 @@ impl SharedBudget {
     /// Serves the head of the line while its units are free.
     fn grant(&self, handle: &Handle) {
         while let Some(waker) = self.line.with(handle, Line::grant) {
-            waker.map(Waker::wake);
+            waker.into_iter().for_each(Waker::wake);
         }
     }
 }

@@ -266,7 +266,7 @@ impl Budget {
     /// Serves the head of the line while its units are free.
     fn grant(&self) {
         while let Some(waker) = { self.0.borrow_mut().grant() } {
-            waker.map(Waker::wake);
+            waker.into_iter().for_each(Waker::wake);
         }
     }
 }
