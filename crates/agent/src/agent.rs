@@ -1,49 +1,122 @@
 //! The agent as its node sees it: it serves listeners, stops, lets go of volumes, and counts.
+//!
+//! It has a part on each loop that serves connections. The first one's loop accepts them, and gives each to the loop that
+//! has the fewest (`policies::spreading`); from then on it stays there. Other loops join with an [`Invitation`].
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::VolumeId;
-use base::limits::REQUEST_SIZE_MAX;
-use runtime::{Class, Handle, Listener, Stream};
+use base::limits::{CONNECTIONS_MAX, REQUEST_SIZE_MAX};
+use link::{FarEnd, NearEnd, mailbox};
+use policies::spreading::plan_loop;
+use runtime::{Class, Handle, Listener, Stream, Task};
 use wire::{BlockService, LocalBoxFuture, VolumeDirectory, VolumeUser};
 
-use crate::nbd;
-use crate::peers::Peer;
+use crate::home::{Door, Home};
 use crate::registry::Registry;
-use crate::shared::{Options, Shared};
+use crate::shared::{Commons, Options, Shared};
 use crate::statistics::{AgentStatistics, VolumeStatistics};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// What parts ask each other at once: each connection is in one place, and a few things concern all.
+const ERRANDS_MAX: usize = CONNECTIONS_MAX + 64;
 
-/// An agent on one loop. Clones are the same agent.
+/// An agent, on the first of its loops. Clones are the same agent.
 #[derive(Clone)]
-pub struct Agent(Rc<Shared>);
+pub struct Agent(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    commons: Arc<Commons>,
+    home: Rc<Home>,
+    here: Rc<Shared>,
+    /// The loops that have joined, this one included.
+    loops: Cell<usize>,
+    /// The end of the home's mailbox that those who join get; none before the first.
+    door: RefCell<Option<NearEnd<Home>>>,
+    listeners: RefCell<Vec<Task<()>>>,
+}
+
+/// What another loop needs to serve connections of an agent.
+pub struct Invitation {
+    index: usize,
+    commons: Arc<Commons>,
+    home: NearEnd<Home>,
+    errands: FarEnd<Shared>,
+}
+
+impl Invitation {
+    /// Serves connections on the loop of `handle` from here on, until that ends. Volumes are found in `directory` and
+    /// their bytes at `service`, in the sessions that the agent's first loop has opened.
+    pub fn accept(self, handle: &Handle, directory: Rc<dyn VolumeDirectory>, service: Rc<dyn BlockService>) {
+        let Invitation { index, commons, home, errands } = self;
+        let part = Shared::new(handle, index, commons, Door::There(home), directory, service);
+        handle.spawn(Class::Io, "agent", errands.serve(handle.clone(), part, ERRANDS_MAX)).detach();
+    }
+}
 
 impl Agent {
-    /// An agent that finds volumes in `directory` and their bytes at `service`.
+    /// An agent on the loop of `handle` that finds volumes in `directory` and their bytes at `service`, and has room for
+    /// `loops` in all.
     pub fn new(
         handle: &Handle,
         directory: Rc<dyn VolumeDirectory>,
         service: Rc<dyn BlockService>,
         options: Options,
+        loops: usize,
     ) -> Agent {
         let payload_bytes_max = options.payload_bytes_max.max(REQUEST_SIZE_MAX);
-        let options = Options { payload_bytes_max, ..options };
-        Agent(Rc::new(Shared::new(handle, Registry::new(handle, directory, service), options)))
+        let commons = Commons::new(Options { payload_bytes_max, ..options }, loops.max(1));
+        let home = Home::new(handle, Registry::new(handle, directory.clone(), service.clone()));
+        let here = Shared::new(handle, 0, commons.clone(), Door::Here(home.clone()), directory, service);
+        home.set_here(&here);
+        Agent(Rc::new(Inner {
+            handle: handle.clone(),
+            commons,
+            home,
+            here,
+            loops: Cell::new(1),
+            door: RefCell::default(),
+            listeners: RefCell::default(),
+        }))
+    }
+
+    /// Lets one more loop serve connections, once it has accepted: connections that go there wait for that. To be called
+    /// before the agent serves.
+    ///
+    /// # Panics
+    /// There are as many as it has room for.
+    pub fn invite(&self) -> Invitation {
+        let (inner, index) = (&self.0, self.0.loops.get());
+        assert!(index < inner.commons.connections().count(), "an agent knows how many loops it will have");
+        inner.loops.set(index + 1);
+        let mut door = inner.door.borrow_mut();
+        let home = door.get_or_insert_with(|| {
+            let (near, far) = mailbox(ERRANDS_MAX);
+            let serving = far.serve(inner.handle.clone(), inner.home.clone(), ERRANDS_MAX);
+            inner.handle.spawn(Class::Io, "volumes of the agent", serving).detach();
+            near
+        });
+        let (part, errands) = mailbox(ERRANDS_MAX);
+        inner.home.add(part);
+        Invitation { index, commons: inner.commons.clone(), home: home.clone(), errands }
     }
 
     /// Serves NBD on `listener` until the agent stops.
     pub fn serve(&self, listener: Listener) {
-        let shared = self.0.clone();
+        let inner = self.0.clone();
         let accepting = self.0.handle.spawn(Class::Io, "nbd accept", async move {
             loop {
                 match listener.accept().await {
-                    Ok(stream) => on_connection(&shared, stream),
+                    Ok(stream) => inner.on_connection(stream),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
-                        shared.handle.sleep(ACCEPT_RETRY).await;
+                        inner.handle.sleep(ACCEPT_RETRY).await;
                     }
                 }
             }
@@ -53,67 +126,85 @@ impl Agent {
 
     /// Accepts nothing more, lets what is in flight finish, ends all connections and detaches all volumes.
     pub async fn stop(&self) {
-        let shared = &self.0;
-        shared.stopping.set(true);
-        shared.listeners.borrow_mut().clear();
-        shared.drain(None);
-        while shared.peers.len() > 0 {
-            shared.peers.gone.wait().await;
+        let inner = &self.0;
+        inner.commons.stop();
+        inner.listeners.borrow_mut().clear();
+        inner.home.drain(None);
+        inner.here.wait_until_idle().await;
+        for part in inner.home.others() {
+            let idle = |part: Rc<Shared>| -> LocalBoxFuture<'static, ()> {
+                Box::pin(async move { part.wait_until_idle().await })
+            };
+            // A loop that has ended has no connections.
+            drop(part.ask(idle).await);
         }
     }
 
     /// The counters of every volume that was used lately, with its name.
     pub fn volume_statistics(&self) -> Vec<(VolumeId, String, VolumeStatistics)> {
-        self.0.registry.statistics()
+        self.0.home.registry.statistics()
     }
 
     /// The agent's own counters.
     pub fn statistics(&self) -> AgentStatistics {
-        AgentStatistics {
-            connections_open: self.0.peers.len(),
-            payload_bytes: self.0.payload.total() - self.0.payload.available(),
-            payload_bytes_max: self.0.payload.total(),
-            ..*self.0.counters.borrow()
-        }
+        self.0.commons.statistics(&self.0.handle)
+    }
+
+    /// How many connections each loop has.
+    pub fn connections(&self) -> Vec<usize> {
+        self.0.commons.connections().collect()
     }
 }
 
 impl VolumeUser for Agent {
     fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
-            self.0.registry.close(volume);
-            while let Some(changed) = self.0.registry.held(volume) {
+            let home = &self.0.home;
+            home.registry.close(volume);
+            while let Some(changed) = home.registry.held(volume) {
                 let changed = changed.wait();
-                self.0.drain(Some(volume));
+                home.registry.turn_away(volume);
+                home.drain(Some(volume));
                 changed.await;
             }
-            self.0.registry.forget(volume);
+            home.registry.forget(volume);
         })
     }
 
     fn users(&self, volume: VolumeId) -> usize {
-        self.0.registry.users(volume)
+        self.0.home.registry.users(volume)
     }
 }
 
-fn on_connection(shared: &Rc<Shared>, stream: Stream) {
-    let mut counters = shared.counters.borrow_mut();
-    if shared.peers.len() >= shared.options.connections_max {
-        counters.connections_refused += 1;
-        if counters.connections_refused.is_power_of_two() {
-            let (open, refused) = (shared.options.connections_max, counters.connections_refused);
-            tracing::warn!(open, refused, "too many connections: new ones are closed");
+impl Inner {
+    fn on_connection(&self, stream: Stream) {
+        let commons = &self.commons;
+        let open: usize = commons.connections().sum();
+        if open >= commons.options.connections_max {
+            let refused = commons.refused.fetch_add(1, Ordering::Relaxed) + 1;
+            if refused.is_power_of_two() {
+                tracing::warn!(open, refused, "too many connections: new ones are closed");
+            }
+            return;
         }
-        return;
+        let id = commons.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+        let index = plan_loop(commons.connections().take(self.loops.get()));
+        let place = commons.place(index);
+        if index == 0 {
+            return self.here.serve(id, stream, place);
+        }
+        let part = self.home.other(index);
+        let moving = async move {
+            let released = match stream.release().await {
+                Ok(released) => released,
+                Err(error) => return tracing::warn!(connection = id, %error, "a connection did not leave its loop"),
+            };
+            let taking = move |part: Rc<Shared>| -> LocalBoxFuture<'static, ()> {
+                Box::pin(part.take_over(id, released, place))
+            };
+            // Where the loop is gone, the process is about to go.
+            drop(part.ask(taking).await);
+        };
+        self.handle.spawn(Class::Io, "move a connection", moving).detach();
     }
-    counters.connections_accepted += 1;
-    let peer = Rc::new(Peer::new(counters.connections_accepted, stream));
-    drop(counters);
-    shared.peers.insert(peer.clone());
-    let serving_for = shared.clone();
-    let serving = async move {
-        nbd::serve_connection(&serving_for, &peer).await;
-        serving_for.peers.remove(peer.id);
-    };
-    shared.handle.spawn(Class::Io, "nbd connection", serving).detach();
 }

@@ -6,10 +6,17 @@
 //! sends them through a [`wire::BlockService`]. The [`Agent`] holds both together: which volumes are attached, who is
 //! connected, and how much memory all of them may use.
 //!
+//! An agent serves connections on one loop or on several. A connection stays on the loop that got it, with its requests
+//! and their memory; a request leaves it only on its way to the owner of its segment, and back. What loops share is
+//! little: an attachment with the order of its writes (`attachment`), the budget of payload memory, and counters. On the
+//! first loop is the agent's `home`, which attaches and detaches.
+//!
 //! Flow of a write: `frontend -> slot and memory -> order -> layout -> checksum and stamp -> service`, and the outcome
 //! climbs back once, to a reply.
 
 mod agent;
+mod attachment;
+mod home;
 pub mod nbd;
 mod peers;
 mod registry;
@@ -19,6 +26,6 @@ mod volume;
 mod weave;
 pub mod write_order;
 
-pub use agent::Agent;
+pub use agent::{Agent, Invitation};
 pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};

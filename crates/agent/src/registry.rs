@@ -1,16 +1,21 @@
 //! Which volumes this agent holds: attached when the first connection enters, detached when the last one leaves.
+//!
+//! It lives on the agent's first loop; the others ask it when a connection enters or leaves, and use what they get
+//! ([`Entered`]) without it. So a volume has one attachment, however many loops have connections to it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use base::{Error, Map, Result, Set, VolumeId};
+use base::{Error, ErrorKind, Map, Result, Set, VolumeId};
+use futures_channel::oneshot::Receiver;
 use runtime::sync::Event;
 use runtime::{Class, Handle, Task};
 use wire::{BlockService, VolumeDirectory};
 
-use crate::statistics::VolumeStatistics;
-use crate::volume::Volume;
+use crate::attachment::Attachment;
+use crate::statistics::{Counters, VolumeStatistics};
 
 /// Volumes whose statistics are kept though nobody uses them.
 const STATISTICS_KEPT_MAX: usize = 256;
@@ -29,17 +34,36 @@ pub(crate) struct Registry {
     statistics: RefCell<BTreeMap<VolumeId, Named>>,
 }
 
+/// What a connection gets that enters a volume.
+pub(crate) struct Entered {
+    pub(crate) attachment: Arc<Attachment>,
+    /// Where its loop counts.
+    pub(crate) counters: Counters,
+}
+
 /// A volume's counters outlive its attachments, so that they only grow.
+#[derive(Default)]
 struct Named {
     name: String,
-    statistics: Rc<RefCell<VolumeStatistics>>,
+    /// What was counted before the present attachment.
+    past: VolumeStatistics,
+    /// What each loop counts that has had connections since, by its index.
+    present: BTreeMap<usize, Counters>,
+}
+
+impl Named {
+    fn sum(&self) -> VolumeStatistics {
+        let mut all = self.past.clone();
+        self.present.values().for_each(|counters| counters.with(|counters| all.merge(counters)));
+        all
+    }
 }
 
 enum Slot {
     /// Being attached or detached; notified when that is done.
     Busy(Event),
     Held {
-        volume: Rc<Volume>,
+        attachment: Arc<Attachment>,
         users: usize,
         /// Notified when the last user has left.
         left: Event,
@@ -50,7 +74,7 @@ enum Slot {
 
 /// What one look at a slot says.
 enum Look {
-    Entered(Rc<Volume>),
+    Entered(Arc<Attachment>),
     Wait(Event),
     Attach(Event),
 }
@@ -67,40 +91,70 @@ impl Registry {
         }
     }
 
-    /// Uses a volume, attaching it if nobody does yet. The future must not be dropped before it completes.
-    pub(crate) async fn enter(&self, id: VolumeId, on_lost: OnLost) -> Result<Rc<Volume>> {
+    /// Uses a volume from the loop of that index, attaching it if nobody does yet. The future must not be dropped before
+    /// it completes.
+    pub(crate) async fn enter(&self, id: VolumeId, index: usize, on_lost: OnLost) -> Result<Entered> {
         let attached = loop {
             if self.closed.borrow().contains(&id) {
                 return Err(Error::not_found(format!("volume {id} is being deleted")));
             }
             match self.look(id) {
-                Look::Entered(volume) => return Ok(volume),
+                Look::Entered(attachment) => return Ok(Entered { attachment, counters: self.counters_of(id, index) }),
                 Look::Wait(event) => event.wait().await,
                 Look::Attach(event) => break event,
             }
         };
-        let statistics = self.statistics_of(id);
-        let volume = Volume::attach(&self.handle, &*self.directory, self.service.clone(), id, statistics).await;
-        let volume = match volume {
-            Ok(volume) => Rc::new(volume),
+        let (attachment, lost) = match self.attach(id).await {
+            Ok((attachment, lost)) => (Arc::new(attachment), lost),
             Err(error) => {
                 self.slots.borrow_mut().remove(&id);
                 attached.notify();
                 return Err(error);
             }
         };
+        let counters = self.counters_of(id, index);
         if let Some(named) = self.statistics.borrow_mut().get_mut(&id) {
-            named.name.clone_from(&volume.descriptor.name);
+            named.name.clone_from(&attachment.descriptor.name);
         }
-        let lost = volume.on_lost.wait();
         let watch = self.handle.spawn(Class::Io, "lost volume", async move {
-            lost.await;
-            on_lost(id);
+            if lost.await.is_ok() {
+                on_lost(id);
+            }
         });
-        let slot = Slot::Held { volume: volume.clone(), users: 1, left: attached.clone(), _watch: watch };
+        let slot = Slot::Held { attachment: attachment.clone(), users: 1, left: attached.clone(), _watch: watch };
         self.slots.borrow_mut().insert(id, slot);
         attached.notify();
-        Ok(volume)
+        Ok(Entered { attachment, counters })
+    }
+
+    /// A new generation in the directory, then a session at the owner.
+    async fn attach(&self, id: VolumeId) -> Result<(Attachment, Receiver<()>)> {
+        let descriptor = self.directory.attach(id).await?;
+        match self.service.attach(id, descriptor.generation).await {
+            Ok(attached) => Ok(Attachment::new(descriptor, attached.session, attached.epoch)),
+            Err(error) => {
+                if let Err(detach) = self.directory.detach(id, descriptor.generation).await {
+                    tracing::warn!(volume = %id, error = %detach, "an attachment that failed could not be taken back");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a volume back that nothing of is in flight.
+    async fn detach(&self, attachment: &Attachment) {
+        let (volume, generation) = (attachment.descriptor.id, attachment.descriptor.generation);
+        if attachment.lost().is_none()
+            && let Err(error) = self.service.detach(attachment.session).await
+        {
+            tracing::warn!(%volume, %error, "a session could not be ended; the next one will close it");
+        }
+        match self.directory.detach(volume, generation).await {
+            Err(error) if error.kind != ErrorKind::NotFound => {
+                tracing::warn!(%volume, %error, "the volume directory did not record that the volume is detached");
+            }
+            _ => {}
+        }
     }
 
     fn look(&self, id: VolumeId) -> Look {
@@ -112,31 +166,35 @@ impl Registry {
                 Look::Attach(event)
             }
             Some(Slot::Busy(event)) => Look::Wait(event.clone()),
-            Some(Slot::Held { volume, left, .. }) if volume.is_lost() => Look::Wait(left.clone()),
-            Some(Slot::Held { volume, users, .. }) => {
+            Some(Slot::Held { attachment, left, .. }) if attachment.lost().is_some() => Look::Wait(left.clone()),
+            Some(Slot::Held { attachment, users, .. }) => {
                 *users += 1;
-                Look::Entered(volume.clone())
+                Look::Entered(attachment.clone())
             }
         }
     }
 
-    /// Stops using a volume; the last user detaches it. Nothing of this user may be in flight.
+    /// Stops using a volume; the last user, of all loops, detaches it. Nothing of this user may be in flight.
     pub(crate) async fn leave(&self, id: VolumeId) {
         let busy = Event::new();
-        let (volume, left) = {
+        let (attachment, left) = {
             let mut slots = self.slots.borrow_mut();
-            let Some(Slot::Held { volume, users, left, .. }) = slots.get_mut(&id) else {
+            let Some(Slot::Held { attachment, users, left, .. }) = slots.get_mut(&id) else {
                 unreachable!("a user of a volume keeps it held");
             };
             *users -= 1;
             if *users > 0 {
                 return;
             }
-            let last = (volume.clone(), left.clone());
+            let last = (attachment.clone(), left.clone());
             slots.insert(id, Slot::Busy(busy.clone()));
             last
         };
-        volume.detach(&*self.directory).await;
+        self.detach(&attachment).await;
+        if let Some(named) = self.statistics.borrow_mut().get_mut(&id) {
+            named.past = named.sum();
+            named.present.clear();
+        }
         self.slots.borrow_mut().remove(&id);
         busy.notify();
         left.notify();
@@ -163,6 +221,14 @@ impl Registry {
         self.closed.borrow_mut().insert(id);
     }
 
+    /// Sees to it that whoever has entered a volume, and is not known on its loop yet, ends there. To be said before the
+    /// loops are told to end those that they know.
+    pub(crate) fn turn_away(&self, id: VolumeId) {
+        if let Some(Slot::Held { attachment, .. }) = self.slots.borrow().get(&id) {
+            attachment.close();
+        }
+    }
+
     /// Forgets a volume that nobody uses, its counters included.
     pub(crate) fn forget(&self, id: VolumeId) {
         self.closed.borrow_mut().remove(&id);
@@ -173,20 +239,18 @@ impl Registry {
     pub(crate) fn statistics(&self) -> Vec<(VolumeId, String, VolumeStatistics)> {
         let all = self.statistics.borrow();
         let copies = all.iter().map(|(&id, named)| {
-            let mut statistics = named.statistics.borrow().clone();
-            statistics.connections = self.users(id);
+            let statistics = VolumeStatistics { connections: self.users(id), ..named.sum() };
             (id, named.name.clone(), statistics)
         });
         copies.collect()
     }
 
-    fn statistics_of(&self, id: VolumeId) -> Rc<RefCell<VolumeStatistics>> {
+    fn counters_of(&self, id: VolumeId, index: usize) -> Counters {
         let mut all = self.statistics.borrow_mut();
         if all.len() >= STATISTICS_KEPT_MAX && !all.contains_key(&id) {
             let unused = all.keys().copied().find(|other| !self.slots.borrow().contains_key(other));
             unused.map(|other| all.remove(&other));
         }
-        let named = all.entry(id).or_insert_with(|| Named { name: String::new(), statistics: Rc::default() });
-        named.statistics.clone()
+        all.entry(id).or_default().present.entry(index).or_default().clone()
     }
 }

@@ -1,17 +1,22 @@
-//! What the connections of an agent share: its settings, volumes, peers and memory.
+//! What the connections of an agent share: those of one loop ([`Shared`]), and those of all ([`Commons`]).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::limits::CONNECTIONS_MAX;
-use base::{Bytes, MIB, VolumeId};
-use runtime::sync::{Budget, Permit};
-use runtime::{Class, Handle, Task};
+use base::{Bytes, MIB, Result, VolumeId};
+use runtime::sync::Budget;
+use runtime::{Class, Handle, Released, SharedBudget, SharedPermit, Stream};
+use wire::{BlockService, VolumeDirectory};
 
-use crate::nbd::LARGE_BUFFERS_MAX;
-use crate::peers::Peers;
-use crate::registry::Registry;
+use crate::home::Door;
+use crate::nbd::{self, LARGE_BUFFERS_MAX};
+use crate::peers::{Peer, Peers};
 use crate::statistics::AgentStatistics;
+use crate::volume::Volume;
 
 /// How often one that waits for memory looks for peers that stand in the way.
 const STALL_CHECK: Duration = Duration::from_secs(1);
@@ -44,48 +49,184 @@ impl Default for Options {
     }
 }
 
-/// What connections share.
+/// What connections on all loops share.
+pub(crate) struct Commons {
+    pub(crate) options: Options,
+    /// Bytes of payload in memory.
+    pub(crate) payload: SharedBudget,
+    stopping: AtomicBool,
+    /// Connections of each loop, those that are on their way to it included.
+    connections: Box<[AtomicUsize]>,
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) violations: AtomicU64,
+    pub(crate) stalled: AtomicU64,
+}
+
+/// A connection's place on a loop, from its acceptance to its end.
+pub(crate) struct Place {
+    commons: Arc<Commons>,
+    index: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.commons.connections[self.index].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Commons {
+    /// What connections on so many loops share.
+    pub(crate) fn new(options: Options, loops: usize) -> Arc<Commons> {
+        Arc::new(Commons {
+            options,
+            payload: SharedBudget::new(options.payload_bytes_max),
+            stopping: AtomicBool::new(false),
+            connections: (0..loops).map(|_| AtomicUsize::new(0)).collect(),
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            violations: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
+        })
+    }
+
+    /// How many connections each loop has.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = usize> {
+        self.connections.iter().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// A place for a connection on the loop of that index.
+    pub(crate) fn place(self: &Arc<Self>, index: usize) -> Place {
+        self.connections[index].fetch_add(1, Ordering::Relaxed);
+        Place { commons: self.clone(), index }
+    }
+
+    /// Whether the agent is going away.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// The counters, as the loop of `handle` sees them.
+    pub(crate) fn statistics(&self, handle: &Handle) -> AgentStatistics {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        AgentStatistics {
+            connections_accepted: count(&self.accepted),
+            connections_open: self.connections().sum(),
+            connections_refused: count(&self.refused),
+            violations: count(&self.violations),
+            stalled: count(&self.stalled),
+            payload_bytes: self.payload.total() - self.payload.available(handle),
+            payload_bytes_max: self.payload.total(),
+        }
+    }
+}
+
+/// What the connections of one loop share: the agent's part there.
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
-    pub(crate) options: Options,
-    pub(crate) registry: Registry,
+    /// Which of the agent's loops this is.
+    index: usize,
+    pub(crate) commons: Arc<Commons>,
+    door: Door,
+    pub(crate) directory: Rc<dyn VolumeDirectory>,
+    service: Rc<dyn BlockService>,
     pub(crate) peers: Peers,
-    /// Bytes of payload in memory.
-    pub(crate) payload: Budget,
     /// Large receive buffers; a connection without one uses a small one.
     pub(crate) large_buffers: Budget,
-    pub(crate) stopping: Cell<bool>,
     listing: RefCell<Bytes>,
-    pub(crate) listeners: RefCell<Vec<Task<()>>>,
-    pub(crate) counters: RefCell<AgentStatistics>,
 }
 
 impl Shared {
-    /// What the connections of a new agent share.
-    pub(crate) fn new(handle: &Handle, registry: Registry, options: Options) -> Shared {
-        Shared {
+    /// The part on the loop of `handle`, which finds volumes in `directory` and their bytes at `service`.
+    pub(crate) fn new(
+        handle: &Handle,
+        index: usize,
+        commons: Arc<Commons>,
+        door: Door,
+        directory: Rc<dyn VolumeDirectory>,
+        service: Rc<dyn BlockService>,
+    ) -> Rc<Shared> {
+        let loops = commons.connections.len() as u64;
+        Rc::new(Shared {
             handle: handle.clone(),
-            options,
-            registry,
+            index,
+            commons,
+            door,
+            directory,
+            service,
             peers: Peers::default(),
-            payload: Budget::new(options.payload_bytes_max),
-            large_buffers: Budget::new(LARGE_BUFFERS_MAX),
-            stopping: Cell::new(false),
+            large_buffers: Budget::new((LARGE_BUFFERS_MAX / loops).max(1)),
             listing: RefCell::default(),
-            listeners: RefCell::default(),
-            counters: RefCell::default(),
+        })
+    }
+
+    /// The settings.
+    pub(crate) fn options(&self) -> &Options {
+        &self.commons.options
+    }
+
+    /// Serves a connection that was accepted here.
+    pub(crate) fn serve(self: &Rc<Self>, id: u64, stream: Stream, place: Place) {
+        let peer = Rc::new(Peer::new(id, stream));
+        self.peers.insert(peer.clone());
+        let shared = self.clone();
+        let serving = async move {
+            nbd::serve_connection(&shared, &peer).await;
+            // Whoever waits for the last peer to go finds the place free, too.
+            drop(place);
+            shared.peers.remove(peer.id);
+        };
+        self.handle.spawn(Class::Io, "nbd connection", serving).detach();
+    }
+
+    /// Serves a connection that another loop has accepted.
+    pub(crate) async fn take_over(self: Rc<Self>, id: u64, released: Released, place: Place) {
+        match self.handle.adopt(released).await {
+            // Whoever drains all connections may have looked already.
+            Ok(_) if self.commons.is_stopping() => {}
+            Ok(stream) => self.serve(id, stream, place),
+            Err(error) => tracing::warn!(connection = id, %error, "a connection did not reach its loop"),
+        }
+    }
+
+    /// Uses a volume. The caller sees to it that it leaves, with [`Self::leave`].
+    pub(crate) async fn enter(&self, volume: VolumeId) -> Result<Rc<Volume>> {
+        let entered = self.door.enter(volume, self.index).await?;
+        let (service, attachment) = (self.service.clone(), entered.attachment);
+        Ok(Rc::new(Volume::new(&self.handle, self.index, service, attachment, entered.counters)))
+    }
+
+    /// Stops using a volume, of which nothing of this user is in flight.
+    pub(crate) async fn leave(&self, volume: VolumeId) {
+        self.door.leave(volume).await;
+    }
+
+    /// Returns when there are no connections.
+    pub(crate) async fn wait_until_idle(&self) {
+        while self.peers.len() > 0 {
+            self.peers.gone.wait().await;
         }
     }
 
     /// Whether the agent is going away.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.get()
+        self.commons.is_stopping()
+    }
+
+    /// Ends the connections of this loop that stand in the way of others.
+    pub(crate) fn end_stalled(&self) {
+        let ended = self.peers.end_stalled(self.handle.now(), self.options().stall_timeout);
+        self.commons.stalled.fetch_add(ended, Ordering::Relaxed);
     }
 
     /// Drains the connections of a volume, or all. A client that does not take its replies is not waited for for ever.
     pub(crate) fn drain(&self, volume: Option<VolumeId>) {
         for peer in self.peers.of(volume) {
-            let (impatient, pause) = (peer.clone(), self.handle.sleep(self.options.drain_timeout));
+            let (impatient, pause) = (peer.clone(), self.handle.sleep(self.options().drain_timeout));
             let watchdog = self.handle.spawn(Class::Io, "nbd drain limit", async move {
                 pause.await;
                 impatient.stream.shutdown();
@@ -109,11 +250,12 @@ impl Shared {
 
     /// Takes memory for `bytes` of payload, in order of arrival. Whoever waits sees to it that nobody who does not
     /// move holds it for ever. Says whether it had to wait, too.
-    pub(crate) async fn take_payload(&self, bytes: u64) -> (Permit, bool) {
-        if let Some(permit) = self.payload.try_take(bytes) {
+    pub(crate) async fn take_payload(&self, bytes: u64) -> (SharedPermit, bool) {
+        let payload = &self.commons.payload;
+        if let Some(permit) = payload.try_take(&self.handle, bytes) {
             return (permit, false);
         }
-        let mut permit = std::pin::pin!(self.payload.take(bytes));
+        let mut permit = std::pin::pin!(payload.take(&self.handle, bytes));
         loop {
             let mut pause = std::pin::pin!(self.handle.sleep(STALL_CHECK));
             let turn = std::future::poll_fn(|cx| match permit.as_mut().poll(cx) {
@@ -122,10 +264,7 @@ impl Shared {
             });
             match turn.await {
                 Some(permit) => return (permit, true),
-                None => {
-                    let ended = self.peers.end_stalled(self.handle.now(), self.options.stall_timeout);
-                    self.counters.borrow_mut().stalled += ended;
-                }
+                None => self.door.end_stalled().await,
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What an agent counts, per volume and for itself: plain numbers, copied out on request.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use base::{ErrorKind, Histogram, Instant};
 use policies::slow_requests::{SlowRequests, SlowSettings};
 
@@ -77,7 +79,55 @@ pub enum Operation {
     Query,
 }
 
+/// What one loop counts of a volume, for whoever asks on another one. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Counters(Arc<Mutex<VolumeStatistics>>);
+
+impl Counters {
+    /// Counts, or looks. Its own loop has the lock to itself, as long as nobody looks.
+    #[inline]
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut VolumeStatistics) -> R) -> R {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl OperationStatistics {
+    fn merge(&mut self, other: &OperationStatistics) {
+        self.latency_ns.merge(&other.latency_ns);
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+    }
+}
+
 impl VolumeStatistics {
+    /// Adds what another loop counted.
+    pub(crate) fn merge(&mut self, other: &VolumeStatistics) {
+        let VolumeStatistics {
+            read,
+            write,
+            flush,
+            discard,
+            query,
+            receive_wait_ns,
+            order_wait_ns,
+            reply_ns,
+            refused,
+            connections,
+            slow,
+        } = other;
+        self.read.merge(read);
+        self.write.merge(write);
+        self.flush.merge(flush);
+        self.discard.merge(discard);
+        self.query.merge(query);
+        self.receive_wait_ns.merge(receive_wait_ns);
+        self.order_wait_ns.merge(order_wait_ns);
+        self.reply_ns.merge(reply_ns);
+        self.refused += refused;
+        self.connections += connections;
+        self.slow.merge(slow);
+    }
+
     /// The counters of one kind of request.
     pub fn operation_mut(&mut self, operation: Operation) -> &mut OperationStatistics {
         match operation {

@@ -1,28 +1,28 @@
-//! One attached volume: the way from its bytes to the owners of its segments, shared by all connections that use it.
+//! One attached volume on one loop: the way from its bytes to the owners of its segments, for the loop's connections.
 //!
 //! A request is cut along the layout into pieces of segments; pieces run at the same time, and the request is done
-//! when the last one is. Writes and discards pass the [`WriteOrder`] first, and get their stamp when they are sent.
-//! A reply of a lower epoch than the highest that is known, and a link that broke, leave an outcome unknown: the
-//! volume is then *lost*. It sends nothing more (docs/SAFETY.md, rule 30), its connections end, and the next
-//! attachment runs under a new generation, which fences whatever was in flight.
+//! when the last one is. Writes and discards pass the order of the volume's [`Attachment`] first, which all loops share,
+//! and get their stamp when they are sent. A reply of a lower epoch than the highest that is known, and a link that
+//! broke, leave an outcome unknown: the volume is then *lost*. It sends nothing more (docs/SAFETY.md, rule 30), its
+//! connections end, and the next attachment runs under a new generation, which fences whatever was in flight.
 
-use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Map, Passage, ReadPart, Result, SegmentId, SnapshotNumber, Stage,
-    VolumeId, WriteSequence, WriteStamp, buffer, io::fragment_checksums,
+    AllocationExtent, Bytes, Error, ErrorKind, Passage, ReadPart, Result, SegmentId, Stage, buffer,
+    io::fragment_checksums, seeded,
 };
-use runtime::sync::{Event, Sender, oneshot};
 use runtime::{Class, Handle};
-use wire::{Answer, BlockService, Layout, LocalBoxFuture, Piece, SessionId, Target, VolumeDescriptor, VolumeDirectory};
+use wire::{Answer, BlockService, Layout, LocalBoxFuture, Piece, Target, VolumeDescriptor};
 
-use crate::statistics::VolumeStatistics;
+use crate::attachment::Attachment;
+use crate::statistics::Counters;
 use crate::weave::{weave_extents, weave_parts};
-use crate::write_order::{Ticket, WriteOrder};
+use crate::write_order::Ticket;
 
 /// How often a request that met a passing obstacle is tried in all.
 const TRIES_MAX: u32 = 8;
@@ -33,24 +33,15 @@ const ZEROS_WINDOW: u64 = base::MIB;
 /// Extents that one piece is asked for, above what the client wants: neighbours of one kind are merged.
 const EXTENTS_SPARE: usize = 16;
 
-/// A volume that this agent holds.
+/// A volume that this agent holds, as one of its loops uses it.
 pub(crate) struct Volume {
     handle: Handle,
+    /// Which loop this is.
+    index: usize,
     service: Rc<dyn BlockService>,
-    pub(crate) descriptor: VolumeDescriptor,
+    attachment: Arc<Attachment>,
     layout: Layout,
-    session: SessionId,
-    /// The highest epoch that any owner answered under.
-    epoch: Cell<Epoch>,
-    last_sequence: Cell<u64>,
-    order: RefCell<WriteOrder>,
-    /// Writes whose turn has not come.
-    waiting: RefCell<Map<Ticket, Sender<()>>>,
-    /// Why nothing more is sent.
-    lost: RefCell<Option<String>>,
-    /// Notified when the volume is lost.
-    pub(crate) on_lost: Event,
-    pub(crate) statistics: Rc<RefCell<VolumeStatistics>>,
+    pub(crate) counters: Counters,
 }
 
 /// A write's turn. Dropped when its outcome is known.
@@ -61,70 +52,31 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let ready = self.volume.order.borrow_mut().on_done(self.ticket);
-        for ticket in ready {
-            let waiting = self.volume.waiting.borrow_mut().remove(&ticket);
-            if let Some(waiting) = waiting {
-                waiting.send(());
-            }
-        }
+        self.volume.attachment.leave(&self.volume.handle, self.ticket);
     }
 }
 
 impl Volume {
-    /// Attaches `volume`: a new generation in the directory, then a session at the owner.
-    pub(crate) async fn attach(
+    /// The volume of an attachment, on the loop of `handle`, whose way to the owners is `service`.
+    pub(crate) fn new(
         handle: &Handle,
-        directory: &dyn VolumeDirectory,
+        index: usize,
         service: Rc<dyn BlockService>,
-        volume: VolumeId,
-        statistics: Rc<RefCell<VolumeStatistics>>,
-    ) -> Result<Volume> {
-        let descriptor = directory.attach(volume).await?;
-        let attachment = match service.attach(volume, descriptor.generation).await {
-            Ok(attachment) => attachment,
-            Err(error) => {
-                if let Err(detach) = directory.detach(volume, descriptor.generation).await {
-                    tracing::warn!(%volume, error = %detach, "an attachment that failed could not be taken back");
-                }
-                return Err(error);
-            }
-        };
-        Ok(Volume {
-            handle: handle.clone(),
-            service,
-            layout: descriptor.layout(),
-            descriptor,
-            session: attachment.session,
-            epoch: Cell::new(attachment.epoch),
-            last_sequence: Cell::new(0),
-            order: RefCell::default(),
-            waiting: RefCell::default(),
-            lost: RefCell::default(),
-            on_lost: Event::new(),
-            statistics,
-        })
+        attachment: Arc<Attachment>,
+        counters: Counters,
+    ) -> Volume {
+        let layout = attachment.descriptor.layout();
+        Volume { handle: handle.clone(), index, service, attachment, layout, counters }
     }
 
-    /// Gives the volume back. Called when nothing is in flight.
-    pub(crate) async fn detach(&self, directory: &dyn VolumeDirectory) {
-        let (volume, generation) = (self.descriptor.id, self.descriptor.generation);
-        if !self.is_lost()
-            && let Err(error) = self.service.detach(self.session).await
-        {
-            tracing::warn!(%volume, %error, "a session could not be ended; the next one will close it");
-        }
-        match directory.detach(volume, generation).await {
-            Err(error) if error.kind != ErrorKind::NotFound => {
-                tracing::warn!(%volume, %error, "the volume directory did not record that the volume is detached");
-            }
-            _ => {}
-        }
+    /// What the volume is.
+    pub(crate) fn descriptor(&self) -> &VolumeDescriptor {
+        &self.attachment.descriptor
     }
 
-    /// Whether it sends nothing any more.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost.borrow().is_some()
+    /// Whether a connection that has just entered is to end at once.
+    pub(crate) fn turns_away(&self) -> bool {
+        self.attachment.turns_away()
     }
 
     /// Reads a range (within the volume, not empty): parts in address order.
@@ -227,7 +179,7 @@ impl Volume {
     }
 
     async fn write_piece(&self, piece: Piece, data: Bytes, passage: &mut Passage) -> Result<()> {
-        let stamp = self.next_stamp();
+        let stamp = self.attachment.next_stamp(&self.handle);
         self.tries(passage, || {
             let target = self.target(piece.segment);
             let checksums = fragment_checksums(target.segment, piece.offset, &data);
@@ -237,40 +189,40 @@ impl Volume {
     }
 
     async fn discard_piece(&self, piece: Piece) -> Result<()> {
-        let stamp = self.next_stamp();
+        let stamp = self.attachment.next_stamp(&self.handle);
         let mut unasked = Passage::default();
         self.tries(&mut unasked, || self.service.discard(self.target(piece.segment), piece.offset, piece.len, stamp))
             .await
     }
 
     fn target(&self, index: u32) -> Target {
-        let segment = SegmentId { volume: self.descriptor.id, index };
+        let segment = SegmentId { volume: self.descriptor().id, index };
         tracing::trace!(target: "levee::stage", %segment, "routed");
-        Target { session: self.session, segment, epoch: self.epoch.get() }
-    }
-
-    fn next_stamp(&self) -> WriteStamp {
-        self.last_sequence.set(self.last_sequence.get() + 1);
-        WriteStamp {
-            generation: self.descriptor.generation,
-            sequence: WriteSequence(self.last_sequence.get()),
-            snapshot: SnapshotNumber(0),
-        }
+        Target { session: self.attachment.session, segment, epoch: self.attachment.epoch() }
     }
 
     /// Waits until no earlier write that overlaps `range` lacks its outcome.
     async fn take_turn(&self, range: Range<u64>, passage: &mut Passage) -> Turn<'_> {
-        let (ticket, now) = self.order.borrow_mut().on_arrival(range);
-        if !now {
-            let (sender, receiver) = oneshot();
-            self.waiting.borrow_mut().insert(ticket, sender);
+        let (ticket, turn) = self.attachment.arrive(&self.handle, self.in_order(range));
+        if let Some(turn) = turn {
             let since = self.handle.now();
-            receiver.await;
+            // The sender goes with its turn only.
+            let _ = turn.await;
             let waited = self.handle.now().nanos_since(since);
-            self.statistics.borrow_mut().order_wait_ns.record(waited);
+            self.counters.with(|counters| counters.order_wait_ns.record(waited));
             passage.add(Stage::Order, waited);
         }
         Turn { volume: self, ticket }
+    }
+
+    /// The range as the order knows it.
+    fn in_order(&self, range: Range<u64>) -> Range<u64> {
+        if seeded::is_on("write-order-of-each-loop") {
+            // No two loops have a byte in common.
+            let apart = (self.index as u64) << 56;
+            return range.start + apart..range.end + apart;
+        }
+        range
     }
 
     /// Sends a request, and sends it again while a passing obstacle stands in its way.
@@ -288,18 +240,16 @@ impl Volume {
     }
 
     async fn try_once<T>(&self, passage: &mut Passage, answer: LocalBoxFuture<'_, Answer<T>>) -> Result<T> {
-        if let Some(reason) = &*self.lost.borrow() {
-            return Err(Error::fenced(reason.clone()));
+        if let Some(reason) = self.attachment.lost() {
+            return Err(Error::fenced(reason));
         }
         let reply = match answer.await {
             Ok(reply) => reply,
             Err(lost) => return Err(self.lose(lost.message)),
         };
-        if reply.epoch < self.epoch.get() {
-            let (theirs, ours) = (reply.epoch, self.epoch.get());
-            return Err(self.lose(format!("an owner of {theirs} answered after one of {ours}")));
+        if let Err(known) = self.attachment.see_epoch(reply.epoch) {
+            return Err(self.lose(format!("an owner of {} answered after one of {known}", reply.epoch)));
         }
-        self.epoch.set(reply.epoch);
         passage.absorb(&reply.passage);
         reply.result.inspect_err(|error| {
             if error.kind == ErrorKind::Fenced {
@@ -310,12 +260,7 @@ impl Volume {
 
     /// Sends nothing any more. The error is what the request is answered with.
     fn lose(&self, reason: String) -> Error {
-        let mut lost = self.lost.borrow_mut();
-        if lost.is_none() {
-            tracing::warn!(volume = %self.descriptor.name, %reason, "the attachment of a volume was lost");
-            *lost = Some(reason.clone());
-            self.on_lost.notify();
-        }
+        self.attachment.lose(&reason);
         Error::fenced(reason)
     }
 

@@ -183,6 +183,12 @@ pub const ALL: &[SeededBug] = &[
     bug(27, "tombstone-dropped-early", "A merge drops tombstones although older tables are left.", &[]),
     rare(28, "file-removed-under-reader", "A data file is deleted while a read that knows it is under way.", &[]),
     bug(28, "reference-not-counted", "A block that is written where zeros were does not count as live.", &[]),
+    bug(
+        30,
+        "write-order-of-each-loop",
+        "A write does not wait for one that it overlaps, if that came in by another loop.",
+        &[],
+    ),
     rare(
         32,
         "doubtful-volume-served",

@@ -242,7 +242,7 @@ impl Report {
     fn text(&self) -> String {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
-        let Coverage { audits, sectors, throttled, .. } = self.coverage;
+        let Coverage { audits, sectors, throttled, ordered, spread, .. } = self.coverage;
         let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let rows = [
             ("seeds", format!("{}, {:.1} a second", self.seeds, self.seeds_per_second)),
@@ -258,6 +258,10 @@ impl Report {
                 format!("{requests} done, {failed_requests} failed, {broken_requests} lost with their connection"),
             ),
             ("throttled", format!("{throttled} times somebody waited for a level or a bucket")),
+            (
+                "loops",
+                format!("{spread} requests while several had connections; {ordered} looks at the order of writes"),
+            ),
             ("crashes", format!("{crashes}, {crashes_in_flight} of them with I/O in flight")),
             ("starts", format!("{recoveries} recoveries, {restarts} clean restarts, {refused_starts} refused")),
             ("volumes", format!("{attachments} attachments, {deletions} deletions")),

@@ -15,7 +15,7 @@ mod routes;
 use std::rc::Rc;
 
 pub use mailbox::{FarEnd, NearEnd, mailbox};
-pub use routes::{Route, Routes};
+pub use routes::{Route, Routes, Sessions};
 use wire::BlockService;
 
 /// The link on one loop: the owner itself.

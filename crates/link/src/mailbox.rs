@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use base::{AllocationExtent, Bytes, Error, Generation, ReadPart, Result, VolumeId, WriteStamp};
 use runtime::sync::{Budget, foreign};
-use runtime::{Class, Handle};
+use runtime::{Class, Handle, Work};
 use wire::{
     Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory,
 };
@@ -43,6 +43,7 @@ impl<T: ?Sized + 'static> FarEnd<T> {
         let slots = Budget::new(running_max as u64);
         while let Ok(errand) = self.errands.recv().await {
             let slot = slots.take(1).await;
+            handle.spend(Work::Crossing);
             let work = errand(owner.clone());
             handle
                 .spawn(Class::Io, "errand", async move {

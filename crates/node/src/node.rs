@@ -79,7 +79,10 @@ impl Node {
         settle_volumes(&manager, &shards, settings.accept_data_loss).await?;
         let agent_options =
             agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
-        let agent = Agent::new(handle, directory, shards.service(), agent_options);
+        let agent = Agent::new(handle, directory, shards.service(), agent_options, shards.count());
+        if !settings.event_loop.gathers_clients {
+            shards.spread(&agent).await?;
+        }
 
         let socket = resolved.socket.clone();
         let unix = listen(handle, &Address::Unix(socket.clone())).await?;
@@ -128,6 +131,12 @@ impl Node {
         async move { shards.counters().await.files.directories }
     }
 
+    /// What says how many NBD connections each loop has, the first one's first.
+    pub fn connections(&self) -> impl Fn() -> Vec<usize> + use<> {
+        let agent = self.agent.clone();
+        move || agent.connections()
+    }
+
     /// See [`engine::Engine::audit`]; of all shards.
     ///
     /// # Errors
@@ -150,6 +159,13 @@ impl Node {
     pub fn fairness(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
         let shards = Rc::downgrade(&self.shards);
         move || shards.upgrade().map_or(Ok(0), |shards| shards.server().audit_admission())
+    }
+
+    /// What says whether overlapping writes reach the first shard one after the other ([`server::Server::audit_order`]),
+    /// and how many are there, for as long as the node lives.
+    pub fn order(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
+        let shards = Rc::downgrade(&self.shards);
+        move || shards.upgrade().map_or(Ok(0), |shards| shards.server().audit_order())
     }
 
     /// Makes a volume, or finds it with the same size.

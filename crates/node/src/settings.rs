@@ -128,6 +128,9 @@ pub struct LoopSettings {
     pub polling: Polling,
     /// How many loops a new store gets, each on a thread of its own: 1, 2, 4 or 8. A store keeps its number.
     pub count: Option<u8>,
+    /// Whether the first loop serves all clients, as a baseline to measure against. For the laboratory.
+    #[serde(skip)]
+    pub gathers_clients: bool,
 }
 
 /// See [`loop_schedule::Discipline`].

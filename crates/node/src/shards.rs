@@ -1,9 +1,10 @@
 //! The shards of a store: each is what one loop owns, some segments with their files, engine and block server.
 //!
 //! The first shard is on the node's own loop, beside manager and agent; each other one on a loop, and thread, of its
-//! own that the node starts. Nothing is shared between them but the tokens of admission. What the node wants of
+//! own that the node starts. What they share is little: the tokens of admission, and of the agent, which has a part on
+//! each loop ([`Shards::spread`]), the order of a volume's writes and the memory of its requests. What the node wants of
 //! another loop it asks through mailboxes: [`Host`] is the far end for everything that is no I/O, the block server
-//! itself the one for I/O.
+//! itself the one for I/O, with a near end on every other loop.
 //!
 //! A directory `D` that a person gave holds the first shard's files, and `D/shard-1` and so on those of the others. To
 //! the file layer each is a store by itself. They are made from the last to the first: so where the first is, all were
@@ -17,12 +18,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use agent::{Agent, Invitation};
 use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
 use base::{Error, Result, SegmentId, StoreId, VolumeId};
 use engine::Engine;
 use files::local::{self, LocalOptions, OpenReport, superblock};
 use files::{Store, StoreSpace};
-use link::{NearEnd, Routes, mailbox};
+use link::{NearEnd, Routes, Sessions, mailbox};
 use policies::sharding::shard_of;
 use runtime::{Class, Handle};
 use server::{Buckets, Server, ServerStatistics};
@@ -114,6 +116,14 @@ impl Shard {
         }
     }
 
+    /// The way to its block server from other loops.
+    fn open_door(&self) -> NearEnd<dyn BlockService> {
+        let (near, far) = mailbox(QUEUED_MAX);
+        let service: Rc<dyn BlockService> = self.server.clone();
+        self.handle.spawn(Class::Io, "shard", far.serve(self.handle.clone(), service, TAKEN_MAX)).detach();
+        near
+    }
+
     /// Nothing new is taken, what is in flight finishes, what is dirty is dumped.
     async fn stop(&self) -> Result<()> {
         self.server.stop().await;
@@ -126,6 +136,29 @@ struct Host {
     handle: Handle,
     store: RefCell<Option<Store>>,
     shard: OnceCell<Shard>,
+    /// The way to the volumes of the store.
+    directory: OnceCell<NearEnd<dyn VolumeDirectory>>,
+}
+
+/// The block servers as seen from a loop that is not theirs, in the order of the shards, and the sessions that all loops
+/// have with them.
+#[derive(Clone)]
+struct Network {
+    services: Vec<NearEnd<dyn BlockService>>,
+    sessions: Sessions,
+}
+
+impl Network {
+    /// The way to all of them from the loop of the one with that index, which is a call away.
+    fn routes(&self, handle: &Handle, here: usize, server: &Rc<Server<Engine>>) -> Rc<dyn BlockService> {
+        let owner = |(index, far): (usize, &NearEnd<dyn BlockService>)| -> Rc<dyn BlockService> {
+            if index == here { link::call(server.clone()) } else { Rc::new(far.clone()) }
+        };
+        let owners: Vec<_> = self.services.iter().enumerate().map(owner).collect();
+        let count = owners.len() as u8;
+        let route = Rc::new(move |segment: SegmentId| usize::from(shard_of(segment, count)));
+        Routes::new(handle, owners, here, route, self.sessions.clone())
+    }
 }
 
 impl Host {
@@ -143,12 +176,18 @@ impl Host {
     ) -> Result<NearEnd<dyn BlockService>> {
         let store = self.store.borrow_mut().take();
         let store = store.ok_or_else(|| Error::internal("a shard is served once, after it was opened"))?;
-        let shard = Shard::serve(&self.handle, store, Rc::new(directory), options).await?;
-        let (near, far) = mailbox(QUEUED_MAX);
-        let service: Rc<dyn BlockService> = shard.server.clone();
-        self.handle.spawn(Class::Io, "shard", far.serve(self.handle.clone(), service, TAKEN_MAX)).detach();
-        let _ = self.shard.set(shard);
+        let shard = Shard::serve(&self.handle, store, Rc::new(directory.clone()), options).await?;
+        let near = shard.open_door();
+        let _ = (self.shard.set(shard), self.directory.set(directory));
         Ok(near)
+    }
+
+    /// Serves clients from here on.
+    fn join(&self, index: usize, invitation: Invitation, network: &Network) -> Result<()> {
+        let directory = self.directory.get().ok_or_else(|| Error::internal("a shard is not served yet"))?;
+        let routes = network.routes(&self.handle, index, &self.shard()?.server);
+        invitation.accept(&self.handle, Rc::new(directory.clone()), routes);
+        Ok(())
     }
 
     fn shard(&self) -> Result<&Shard> {
@@ -164,7 +203,12 @@ impl Remote {
     async fn open(handle: &Handle, index: u8, options: LocalOptions) -> Result<(Remote, StoreId, OpenReport)> {
         let (near, far) = mailbox::<Host>(ERRANDS_MAX);
         let main = move |handle: Handle| async move {
-            let host = Host { handle: handle.clone(), store: RefCell::default(), shard: OnceCell::new() };
+            let host = Host {
+                handle: handle.clone(),
+                store: RefCell::default(),
+                shard: OnceCell::new(),
+                directory: OnceCell::new(),
+            };
             far.serve(handle, Rc::new(host), ERRANDS_MAX).await;
         };
         let started = handle.start_loop(&format!("levee {}", folder(index)), main).await;
@@ -271,11 +315,15 @@ impl Opened {
             })
             .collect();
         let first = Shard::serve(&handle, first, directory, options).await;
-        let mut services = Vec::with_capacity(starts.len());
+        let mut services = Vec::with_capacity(1 + starts.len());
         for (index, start) in starts.into_iter().enumerate() {
             services.push(start.await.map_err(|error| error.context(folder(index as u8 + 1)))?);
         }
-        Ok(Shards { first: first?, others, services })
+        let first = first?;
+        if !services.is_empty() {
+            services.insert(0, first.open_door());
+        }
+        Ok(Shards { first, others, network: Network { services, sessions: Sessions::default() } })
     }
 }
 
@@ -283,19 +331,34 @@ impl Opened {
 pub(crate) struct Shards {
     first: Shard,
     others: Vec<Remote>,
-    services: Vec<NearEnd<dyn BlockService>>,
+    /// Without services where there is one shard: nobody is far.
+    network: Network,
 }
 
 impl Shards {
-    /// What an agent sends its requests to.
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// What an agent on the first loop sends its requests to.
     pub fn service(&self) -> Rc<dyn BlockService> {
-        if self.services.is_empty() {
-            return link::call(self.first.server.clone());
+        match self.others.is_empty() {
+            true => link::call(self.first.server.clone()),
+            false => self.network.routes(&self.first.handle, 0, &self.first.server),
         }
-        let others = self.services.iter().map(|service| Rc::new(service.clone()) as Rc<dyn BlockService>);
-        let owners: Vec<_> = std::iter::once(link::call(self.first.server.clone())).chain(others).collect();
-        let count = owners.len() as u8;
-        Routes::new(owners, Rc::new(move |segment: SegmentId| usize::from(shard_of(segment, count))))
+    }
+
+    /// Lets every other loop serve clients of `agent`, too.
+    ///
+    /// # Errors
+    /// `Internal`: a shard is stopping.
+    pub async fn spread(&self, agent: &Agent) -> Result<()> {
+        for (remote, index) in self.others.iter().zip(1..) {
+            let (invitation, network) = (agent.invite(), self.network.clone());
+            remote.ask(move |host| Box::pin(async move { host.join(index, invitation, &network) })).await?;
+        }
+        Ok(())
     }
 
     /// The first one's file layer.

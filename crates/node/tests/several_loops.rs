@@ -134,6 +134,42 @@ fn what_was_written_is_there_after_a_crash_and_after_a_clean_stop() {
     }
 }
 
+/// Every loop has clients of each volume; what one wrote the others read; a deletion and a stop reach all of them.
+#[test]
+fn clients_are_on_all_loops() {
+    let machine = Machine::new(5, &["/disk0"]);
+    let settings = machine.settings(Some(4));
+    machine.live(|handle| async move {
+        let node = Node::start(&handle, &settings).await.unwrap();
+        let mut clients = Vec::new();
+        for volume in ["gone", "kept"] {
+            node.ensure_volume(volume, GIB).await.unwrap();
+            for _ in 0..4 {
+                clients.push(write(&handle, &node, volume, 1).await);
+            }
+        }
+        let connections = node.connections();
+        assert_eq!(connections(), [2, 2, 2, 2]);
+        for client in &clients {
+            for sector in 0..8 {
+                client.send(&[&request(0, sector * SECTOR + 4096, 4096)]).await;
+                assert_eq!(client.replies(1, 4096).await, [[1 + sector as u8; 4096]]);
+            }
+        }
+        node.manager().delete("gone", true).await.unwrap();
+        assert_eq!(connections(), [1, 1, 1, 1]);
+        assert_reads(&handle, &node, "kept", 1).await;
+        node.stop().await.unwrap();
+        assert_eq!(connections(), [0; 4]);
+    });
+    let settings = machine.settings(None);
+    machine.live(|handle| async move {
+        let node = Node::start(&handle, &settings).await.unwrap();
+        assert_reads(&handle, &node, "kept", 1).await;
+        node.stop().await.unwrap();
+    });
+}
+
 #[test]
 fn a_deleted_volume_leaves_nothing_in_any_shard() {
     let machine = Machine::new(7, &["/disk0"]);

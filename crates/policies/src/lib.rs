@@ -15,3 +15,4 @@ pub mod ready;
 pub mod scrub;
 pub mod sharding;
 pub mod slow_requests;
+pub mod spreading;

@@ -197,6 +197,25 @@ impl SlowRequests {
         self.kept.iter()
     }
 
+    /// Adds what another loop noted of the same volume, to be looked at: each loop has usual times and a threshold of its
+    /// own, and of two thresholds the higher one is shown.
+    pub fn merge(&mut self, other: &SlowRequests) {
+        for (mine, theirs) in self.recent.iter_mut().zip(&other.recent) {
+            mine.younger.merge(&theirs.younger);
+            mine.elder.merge(&theirs.elder);
+            mine.threshold_ns = mine.threshold_ns.max(theirs.threshold_ns);
+            mine.slow += theirs.slow;
+            for (blame, more) in mine.blames.iter_mut().zip(&theirs.blames) {
+                blame.requests += more.requests;
+                blame.total_ns += more.total_ns;
+                blame.max_ns = blame.max_ns.max(more.max_ns);
+            }
+        }
+        self.kept.extend(&other.kept);
+        self.kept.make_contiguous().sort_by_key(|one| one.at);
+        self.kept.drain(..self.kept.len().saturating_sub(self.settings.kept_max));
+    }
+
     /// See the module's header.
     ///
     /// # Panics
@@ -363,10 +382,29 @@ mod tests {
         let mut now = Instant(4_000);
         for _ in 0..3 {
             now = now + minute;
-            (0..2_048).for_each(|_| drop(slow.on_request(now, &usual(&mut random))));
+            (0..2_048).for_each(|_| {
+                slow.on_request(now, &usual(&mut random));
+            });
         }
         let threshold = slow.threshold_ns(Direction::Write).unwrap();
         assert!(threshold < 150_000, "the disk is quick again: {threshold}");
         assert_eq!(slow.on_request(now, &write(&[(Stage::Append, 1_000_000)])), Some(Stage::Append));
+    }
+
+    #[test]
+    fn what_two_loops_noted_is_one_record() {
+        let (mut random, mut loops) = (Prng::new(3), [record(), record()]);
+        for n in 0..4_000u64 {
+            let noted = &mut loops[(n % 2) as usize];
+            let request = if n % 100 == 7 { write(&[(Stage::Slot, 1_000_000 + n)]) } else { usual(&mut random) };
+            noted.on_request(Instant(n), &request);
+        }
+        let mut both = SlowRequests::new(SlowSettings::default(), Instant::ZERO);
+        loops.iter().for_each(|noted| both.merge(noted));
+        both.check_invariants();
+        let of = |noted: &SlowRequests| noted.blame(Direction::Write, Stage::Slot).requests;
+        assert!(of(&both) > 10 && of(&both) == of(&loops[0]) + of(&loops[1]));
+        let latest = loops.iter().flat_map(|noted| noted.last().map(|slow| slow.at)).max();
+        assert_eq!(both.last().last().map(|slow| slow.at), latest);
     }
 }

@@ -6,7 +6,8 @@
 //! `... mixed FILE DEPTH COUNT` appends while background tasks grind in steps of 20 us without end, with and without
 //! priority-based task scheduling.
 //! `... turn COUNT` measures tasks and timers alone, without the kernel. `... sleep US COUNT` measures how late timers
-//! are.
+//! are. `... cross DEPTH COUNT` has another loop answer through a mailbox, as links between loops do, and the same on this
+//! loop: the difference is what the two passages cost.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, Histogram};
 use policies::loop_schedule::{Discipline, LoopSettings};
-use runtime::{Address, Class, File, Handle, OpenOptions, Stream, uring};
+use runtime::{Address, Class, File, Handle, OpenOptions, Stream, sync, uring};
 
 const BLOCK: usize = 4096;
 const FILE_SIZE: u64 = 256 << 20;
@@ -32,12 +33,16 @@ fn main() {
             uring::run(uring::Options::default(), move |handle| echo(handle, depth, count))
         }
         (Some("turn"), Some(count), _, _) => uring::run(uring::Options::default(), move |handle| turn(handle, count)),
+        (Some("cross"), Some(depth), Some(count), _) => {
+            uring::run(uring::Options::default(), move |handle| cross(handle, depth, count))
+        }
         (Some("sleep"), Some(us), Some(count), _) => {
             uring::run(uring::Options::default(), move |handle| sleep(handle, us, count))
         }
         _ => {
             eprintln!(
-                "usage: ping append FILE DEPTH COUNT | mixed FILE DEPTH COUNT | echo DEPTH COUNT | turn COUNT | sleep US COUNT"
+                "usage: ping append FILE DEPTH COUNT | mixed FILE DEPTH COUNT | echo DEPTH COUNT | turn COUNT | sleep US COUNT | \
+                 cross DEPTH COUNT"
             );
             std::process::exit(2);
         }
@@ -189,6 +194,51 @@ async fn sleep(handle: Handle, us: u64, count: u64) {
         late.record(handle.now().nanos_since(deadline));
     }
     report("lateness", &handle, &before, &late);
+}
+
+/// What is done on the loop that is asked.
+type Errand = Box<dyn FnOnce() + Send>;
+
+/// Takes errands, and does each in a task of its own.
+async fn serve(handle: Handle, errands: async_channel::Receiver<Errand>) {
+    while let Ok(errand) = errands.recv().await {
+        handle.spawn(Class::Io, "errand", async move { errand() }).detach();
+    }
+}
+
+async fn cross(handle: Handle, depth: u64, count: u64) {
+    let (near, far) = sync::mailbox::<Errand>(1024);
+    handle.start_loop("far", move |other| serve(other, far)).await.expect("starts");
+    errands("two loops", &handle, &near, depth, count).await;
+    let (near, far) = sync::mailbox::<Errand>(1024);
+    handle.spawn(Class::Io, "serve", serve(handle.clone(), far)).detach();
+    errands("one loop", &handle, &near, depth, count).await;
+}
+
+/// Has errands done, so many at once.
+async fn errands(what: &str, handle: &Handle, near: &async_channel::Sender<Errand>, depth: u64, count: u64) {
+    let before = Usage::now(handle);
+    let askers: Vec<_> = (0..depth)
+        .map(|_| {
+            let (inner, near) = (handle.clone(), near.clone());
+            handle.spawn(Class::Io, "asker", async move {
+                let mut latency = Histogram::new();
+                for _ in 0..count / depth {
+                    let start = inner.now();
+                    let (sender, receiver) = sync::foreign();
+                    near.send(Box::new(move || sender.send(()).unwrap_or_default())).await.expect("is taken");
+                    receiver.await.expect("is done");
+                    latency.record(inner.now().nanos_since(start));
+                }
+                latency
+            })
+        })
+        .collect();
+    let mut latency = Histogram::new();
+    for asker in askers {
+        latency.merge(&asker.await);
+    }
+    report(what, handle, &before, &latency);
 }
 
 /// The clock, and the processor time of this thread and of the process, at one moment.

@@ -1,5 +1,6 @@
 //! The seam between a loop and its world: operations go down, outcomes come back.
 
+use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -7,6 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use base::{AlignedBuf, Bytes, Gathered, Instant};
@@ -114,7 +116,14 @@ pub enum Op {
     Send { id: ResourceId, data: Vec<Bytes> },
     /// Ends both directions of a stream; operations in flight on it end.
     Shutdown { id: ResourceId },
+    /// Takes a stream, with nothing in flight on it, from this loop: `Payload::Token`.
+    Release { id: ResourceId },
+    /// Takes over a stream that another loop of the process has released: `value` is its [`ResourceId`] here.
+    Adopt { token: Token },
 }
+
+/// A stream between two loops of a process, in the form of its world. Dropped, it is closed.
+pub type Token = Box<dyn Any + Send>;
 
 /// What came of an operation.
 #[derive(Debug)]
@@ -138,6 +147,20 @@ pub enum Payload {
     Space(Space),
     /// The address that a listener is bound to.
     Address(Address),
+    /// A stream that belongs to no loop.
+    Token(Token),
+}
+
+/// Work that the simulation charges for by kind: what it costs is a property of its machines
+/// ([`crate::sim::CpuOptions`]), and nothing unless it says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// A client's request at its connection: parsed, routed, checksummed, answered.
+    Request,
+    /// A request at the owner of its segment: admission, engine, and what it leaves for the background.
+    Service,
+    /// One end of a passage from one loop to another.
+    Crossing,
 }
 
 /// How long a reap may wait.
@@ -183,6 +206,11 @@ pub trait Driver {
     fn unparker(&self) -> Arc<dyn Unpark>;
     /// Spends `span` of this loop's processor in the simulation; free in the real world, where time passes by itself.
     fn charge(&self, span: Duration);
+    /// Spends what this kind of work costs in the simulation; free in the real world.
+    fn spend(&self, _work: Work) {}
+    /// Somebody on this loop holds a lock for a moment that loops share. `held_until_ns` belongs to the lock: there the
+    /// simulation remembers how long its last holder had it.
+    fn on_lock(&self, _held_until_ns: &AtomicU64) {}
     /// Runs a job outside the loop: on the thread pool, or inline in the simulation. The job itself completes a
     /// channel; `cost` is what the simulation charges to another processor before it runs.
     fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: Duration);

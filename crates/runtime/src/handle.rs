@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::Instant;
 
-use crate::driver::{Op, OpId, Outcome};
+use crate::driver::{Op, OpId, Outcome, Work};
 use crate::executor::{Executor, SpawnedTask, TimerKey};
 use crate::statistics::{Busy, Statistics};
 use crate::sync;
@@ -122,6 +122,12 @@ impl Handle {
     /// Spends processor time in the simulation.
     pub fn charge(&self, span: Duration) {
         self.0.driver().charge(span);
+    }
+
+    /// Spends what this kind of work costs in the simulation.
+    #[inline]
+    pub fn spend(&self, work: Work) {
+        self.0.driver().spend(work);
     }
 
     /// Runs `job` on the thread pool (`cost`: what the simulation charges) and completes with its result. The job

@@ -25,12 +25,14 @@ pub mod file;
 mod handle;
 pub mod net;
 pub mod offload;
+pub mod shared;
 pub mod sim;
 pub mod statistics;
 pub mod sync;
 pub mod uring;
 
-pub use driver::{Address, DirectoryEntry, OpenOptions, Space};
+pub use driver::{Address, DirectoryEntry, OpenOptions, Space, Work};
 pub use file::File;
 pub use handle::{Class, Handle, Task};
-pub use net::{Listener, Stream};
+pub use net::{Listener, Released, Stream};
+pub use shared::{Lock, SharedBudget, SharedPermit};

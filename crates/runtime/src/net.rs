@@ -1,5 +1,6 @@
 //! Listeners and streams.
 
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -7,16 +8,26 @@ use std::rc::Rc;
 use base::{AlignedBuf, Bytes};
 
 use crate::Handle;
-use crate::driver::{Address, Op, Payload, ResourceId};
+use crate::driver::{Address, Op, Payload, ResourceId, Token};
 
 struct Inner {
     handle: Handle,
     id: ResourceId,
+    /// Another loop has it, or will.
+    is_released: Cell<bool>,
+}
+
+impl Inner {
+    fn new(handle: &Handle, id: ResourceId) -> Inner {
+        Inner { handle: handle.clone(), id, is_released: Cell::new(false) }
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        drop(self.handle.operate(Op::Close { id: self.id }));
+        if !self.is_released.get() {
+            drop(self.handle.operate(Op::Close { id: self.id }));
+        }
     }
 }
 
@@ -30,6 +41,10 @@ pub struct Listener {
 #[derive(Clone)]
 pub struct Stream(Rc<Inner>);
 
+/// A stream on its way from one loop of a process to another: [`Stream::release`], then [`Handle::adopt`]. Closed when
+/// dropped.
+pub struct Released(Token);
+
 impl Listener {
     /// The address as really bound: a port instead of 0.
     pub fn address(&self) -> &Address {
@@ -42,7 +57,7 @@ impl Listener {
     /// The world's; too many open files is one to wait out.
     pub async fn accept(&self) -> io::Result<Stream> {
         let id = self.inner.handle.operate(Op::Accept { id: self.inner.id }).await.value?;
-        Ok(Stream(Rc::new(Inner { handle: self.inner.handle.clone(), id: ResourceId(id) })))
+        Ok(Stream(Rc::new(Inner::new(&self.inner.handle, ResourceId(id)))))
     }
 }
 
@@ -97,6 +112,21 @@ impl Stream {
         Ok(())
     }
 
+    /// Takes the stream from its loop, so that another one can have it. Nothing may be in flight on it, and no clone of
+    /// it be used any more.
+    ///
+    /// # Errors
+    /// Something is in flight. The stream is closed then.
+    pub async fn release(self) -> io::Result<Released> {
+        let outcome = self.0.handle.operate(Op::Release { id: self.0.id }).await;
+        outcome.value?;
+        self.0.is_released.set(true);
+        match outcome.payload {
+            Payload::Token(token) => Ok(Released(token)),
+            _ => Err(io::Error::other("the driver kept a stream")),
+        }
+    }
+
     /// Ends both directions: operations in flight on any clone end.
     pub fn shutdown(&self) {
         drop(self.0.handle.operate(Op::Shutdown { id: self.0.id }));
@@ -111,7 +141,7 @@ impl Handle {
     pub async fn listen(&self, address: &Address) -> io::Result<Listener> {
         let outcome = self.operate(Op::Listen { address: address.clone() }).await;
         let id = ResourceId(outcome.value?);
-        let inner = Inner { handle: self.clone(), id };
+        let inner = Inner::new(self, id);
         match outcome.payload {
             Payload::Address(address) => Ok(Listener { inner, address }),
             _ => Err(io::Error::other("the driver kept a listener's address")),
@@ -124,6 +154,15 @@ impl Handle {
     /// `ConnectionRefused`, and the world's others.
     pub async fn connect(&self, address: &Address) -> io::Result<Stream> {
         let id = ResourceId(self.operate(Op::Connect { address: address.clone() }).await.value?);
-        Ok(Stream(Rc::new(Inner { handle: self.clone(), id })))
+        Ok(Stream(Rc::new(Inner::new(self, id))))
+    }
+
+    /// Takes over a stream that another loop has released.
+    ///
+    /// # Errors
+    /// It comes from another world.
+    pub async fn adopt(&self, released: Released) -> io::Result<Stream> {
+        let id = ResourceId(self.operate(Op::Adopt { token: released.0 }).await.value?);
+        Ok(Stream(Rc::new(Inner::new(self, id))))
     }
 }

@@ -269,7 +269,10 @@ impl World {
                 self.0.state.borrow_mut().turn_all();
             }
         }
-        self.0.state.borrow_mut().turn_woken(speaking);
+        let mut state = self.0.state.borrow_mut();
+        state.turn_woken(speaking);
+        state.close_stray();
+        drop(state);
         true
     }
 

@@ -146,14 +146,15 @@ impl Drop for EventWait {
 
 /// A budget of units (bytes, slots) that is waited for in arrival order.
 #[derive(Clone)]
-pub struct Budget(Rc<RefCell<BudgetState>>);
+pub struct Budget(Rc<RefCell<Line>>);
 
-struct BudgetState {
+/// The books of a budget, and those in line for it.
+pub(crate) struct Line {
     total: u64,
     free: u64,
     next_waiter: u64,
     /// Those in line. A waiter whose turn has come leaves the line; its units are its own from then on.
-    line: BTreeMap<u64, Waiter>,
+    waiters: BTreeMap<u64, Waiter>,
 }
 
 struct Waiter {
@@ -161,92 +162,113 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
+impl Line {
+    pub(crate) fn new(total: u64) -> Self {
+        Line { total, free: total, next_waiter: 0, waiters: BTreeMap::new() }
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Takes units if they are free now and nobody waits.
+    pub(crate) fn try_take(&mut self, units: u64) -> bool {
+        let is_free = self.waiters.is_empty() && self.free >= units;
+        self.free -= if is_free { units } else { 0 };
+        is_free
+    }
+
+    /// Takes units, or a place in line for them.
+    pub(crate) fn enter(&mut self, units: u64) -> Place {
+        assert!(units <= self.total, "{units} units do not fit a budget of {}", self.total);
+        if self.try_take(units) {
+            return Place::Granted;
+        }
+        let key = self.next_waiter;
+        self.next_waiter += 1;
+        self.waiters.insert(key, Waiter { units, waker: None });
+        Place::InLine(key)
+    }
+
+    /// Whether the place is still in line; it is told by the waker of `cx` then. The old waker is to be dropped unlocked.
+    pub(crate) fn wait(&mut self, key: u64, cx: &mut Context<'_>) -> Option<Option<Waker>> {
+        self.waiters.get_mut(&key).map(|waiter| renew(&mut waiter.waker, cx))
+    }
+
+    /// Gives a place up: false if its units had been granted, and are to be given back.
+    pub(crate) fn leave(&mut self, key: u64) -> bool {
+        self.waiters.remove(&key).is_some()
+    }
+
+    pub(crate) fn give_back(&mut self, units: u64) {
+        self.free += units;
+        assert!(self.free <= self.total, "more units came back than were taken");
+    }
+
+    /// Serves the head of the line if its units are free: whom to wake then, if anybody is to be.
+    pub(crate) fn grant(&mut self) -> Option<Option<Waker>> {
+        let head = self.waiters.first_entry().filter(|head| head.get().units <= self.free)?;
+        let waiter = head.remove();
+        self.free -= waiter.units;
+        Some(waiter.waker)
+    }
+}
+
+/// Where somebody who wants units of a budget stands.
+pub(crate) enum Place {
+    /// In line under this key, as long as the line holds it; granted once it does not.
+    InLine(u64),
+    Granted,
+    Taken,
+}
+
 impl Budget {
     /// A budget of `total` units.
     pub fn new(total: u64) -> Self {
-        Budget(Rc::new(RefCell::new(BudgetState { total, free: total, next_waiter: 0, line: BTreeMap::new() })))
+        Budget(Rc::new(RefCell::new(Line::new(total))))
     }
 
     /// Takes `units` (at most the total), waiting in line from this call on. A dropped waiter leaves the line.
     pub fn take(&self, units: u64) -> impl Future<Output = Permit> + use<> {
-        let mut state = self.0.borrow_mut();
-        assert!(units <= state.total, "{units} units do not fit a budget of {}", state.total);
-        let place = match state.line.is_empty() && state.free >= units {
-            true => {
-                state.free -= units;
-                Place::Granted
-            }
-            false => {
-                let key = state.next_waiter;
-                state.next_waiter += 1;
-                state.line.insert(key, Waiter { units, waker: None });
-                Place::InLine(key)
-            }
-        };
+        let place = self.0.borrow_mut().enter(units);
         BudgetTake { budget: self.clone(), units, place }
     }
 
     /// Takes `units` if they are free now and nobody waits.
     pub fn try_take(&self, units: u64) -> Option<Permit> {
-        let mut state = self.0.borrow_mut();
-        if !state.line.is_empty() || state.free < units {
-            return None;
-        }
-        state.free -= units;
-        Some(Permit { budget: self.clone(), units })
+        self.0.borrow_mut().try_take(units).then(|| Permit { budget: self.clone(), units })
     }
 
     /// Units that are free now.
     pub fn available(&self) -> u64 {
-        self.0.borrow().free
+        self.0.borrow().free()
     }
 
     /// Units in all.
     pub fn total(&self) -> u64 {
-        self.0.borrow().total
+        self.0.borrow().total()
     }
 
     /// How many wait in line.
     pub fn waiting(&self) -> usize {
-        self.0.borrow().line.len()
+        self.0.borrow().waiters.len()
     }
 
     fn give_back(&self, units: u64) {
-        {
-            let mut state = self.0.borrow_mut();
-            state.free += units;
-            assert!(state.free <= state.total, "more units came back than were taken");
-        }
+        self.0.borrow_mut().give_back(units);
         self.grant();
     }
 
     /// Serves the head of the line while its units are free.
     fn grant(&self) {
-        loop {
-            let waiter = {
-                let mut state = self.0.borrow_mut();
-                let free = state.free;
-                match state.line.first_entry() {
-                    Some(head) if head.get().units <= free => {
-                        let waiter = head.remove();
-                        state.free -= waiter.units;
-                        waiter
-                    }
-                    _ => return,
-                }
-            };
-            if let Some(waker) = waiter.waker {
-                waker.wake();
-            }
+        while let Some(waker) = { self.0.borrow_mut().grant() } {
+            waker.into_iter().for_each(Waker::wake);
         }
     }
-}
-
-enum Place {
-    /// In line under this key, as long as the line holds it; granted once it does not.
-    InLine(u64),
-    Granted,
-    Taken,
 }
 
 struct BudgetTake {
@@ -259,14 +281,11 @@ impl Future for BudgetTake {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
-        if let Place::InLine(key) = self.place {
-            let mut state = self.budget.0.borrow_mut();
-            if let Some(waiter) = state.line.get_mut(&key) {
-                let old = renew(&mut waiter.waker, cx);
-                drop(state);
-                drop(old);
-                return Poll::Pending;
-            }
+        if let Place::InLine(key) = self.place
+            && let Some(old) = { self.budget.0.borrow_mut().wait(key, cx) }
+        {
+            drop(old);
+            return Poll::Pending;
         }
         assert!(!matches!(self.place, Place::Taken), "polled after completion");
         self.place = Place::Taken;
@@ -278,11 +297,11 @@ impl Drop for BudgetTake {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.place, Place::Taken) {
             Place::InLine(key) => {
-                let waiter = self.budget.0.borrow_mut().line.remove(&key);
-                match waiter {
+                let was_waiting = self.budget.0.borrow_mut().leave(key);
+                match was_waiting {
                     // The next in line may need less than this one did.
-                    Some(_) => self.budget.grant(),
-                    None => self.budget.give_back(self.units),
+                    true => self.budget.grant(),
+                    false => self.budget.give_back(self.units),
                 }
             }
             Place::Granted => self.budget.give_back(self.units),

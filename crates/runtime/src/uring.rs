@@ -323,6 +323,17 @@ impl State {
                 Err(error) => self.finish(id, Err(error), Payload::None),
             },
             Op::Listen { address } => self.listen(id, &address),
+            Op::Release { id: resource } => match self.resources.release(resource) {
+                Ok(fd) => self.finish(id, Ok(0), Payload::Token(Box::new(fd))),
+                Err(error) => self.finish(id, Err(error), Payload::None),
+            },
+            Op::Adopt { token } => match token.downcast::<OwnedFd>() {
+                Ok(fd) => {
+                    let resource = self.resources.insert(*fd, Kind::Stream);
+                    self.finish(id, Ok(resource.0), Payload::None);
+                }
+                Err(_) => self.finish(id, Err(io::ErrorKind::InvalidInput.into()), Payload::None),
+            },
         }
     }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes};
 use runtime::sim::{DiskOptions, NetworkOptions, NodeOptions, World};
-use runtime::{Address, Class, File, Handle, OpenOptions, Stream};
+use runtime::{Address, Class, File, Handle, OpenOptions, Released, Stream};
 
 const READ: OpenOptions = OpenOptions { write: false, create: false, exclusive: false, direct: false, dsync: false };
 const CREATE: OpenOptions = OpenOptions { write: true, create: true, ..READ };
@@ -55,6 +55,34 @@ async fn read(file: &File, offset: u64, len: usize) -> io::Result<(usize, Vec<u8
 }
 
 /// Another loop answers until nobody can ask it any more; then what it had open is closed.
+/// A stream goes on where another loop takes it over, and ends where nobody does.
+#[test]
+fn a_stream_moves_to_another_loop() {
+    compare(|handle, directory| async move {
+        let mut notes = Notes::default();
+        let (moved, streams) = runtime::sync::mailbox::<Released>(1);
+        let started = handle.start_loop("other", move |other| async move {
+            while let Ok(released) = streams.recv().await {
+                let stream = other.adopt(released).await.unwrap();
+                let first = receive(&stream).await.unwrap();
+                send(&stream, if first == b'a' { b"A" } else { b"?" }).await.unwrap();
+                // Closed with this one's end.
+            }
+        });
+        notes.add("start", started.await);
+        let [client, accepted] = pair(&handle, &Address::Unix(directory.join("socket"))).await;
+        send(&client, b"a").await.unwrap();
+        moved.send(accepted.release().await.unwrap()).await.unwrap();
+        notes.add("from there", receive(&client).await);
+        notes.add("at its end", receive(&client).await);
+        let [client, accepted] = pair(&handle, &Address::Unix(directory.join("another"))).await;
+        let released = accepted.release().await.unwrap();
+        drop(released);
+        notes.add("dropped on its way", receive(&client).await);
+        notes
+    });
+}
+
 #[test]
 fn another_loop() {
     compare(|handle, directory| async move {

@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::levels::Levels;
@@ -20,7 +20,7 @@ use policies::admission::{
     Admission, AdmissionSettings, AdmissionStatus, ClientId, Reason, Request, Verdict, VolumeStatus,
 };
 use runtime::sync::foreign;
-use runtime::{Class, Handle};
+use runtime::{Class, Handle, Lock};
 
 /// Grants that are handed out before other tasks have their turn.
 const GRANTS_PER_POLL: usize = 256;
@@ -32,7 +32,7 @@ const SPARE_EVERY: Duration = Duration::from_millis(100);
 pub struct Buckets(Arc<Shared>);
 
 struct Shared {
-    books: Mutex<Books>,
+    books: Lock<Books>,
     /// Whether it is known what the store below takes.
     is_limited: bool,
     /// How many loops there are.
@@ -60,12 +60,7 @@ impl Buckets {
     pub fn new(settings: AdmissionSettings, now: Instant, loops: usize) -> Buckets {
         let is_limited = settings.limit_bytes_per_sec < u64::MAX;
         let books = Books { policy: Admission::new(settings, now), latest: now, is_serving: false };
-        Buckets(Arc::new(Shared { books: Mutex::new(books), is_limited, loops: loops.max(1) as u64 }))
-    }
-
-    /// A panic elsewhere ends the process; what it left is as good as the policy is.
-    fn lock(&self) -> MutexGuard<'_, Books> {
-        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+        Buckets(Arc::new(Shared { books: Lock::new(books), is_limited, loops: loops.max(1) as u64 }))
     }
 }
 
@@ -85,12 +80,19 @@ impl Gate {
         Gate(Rc::new(Inner { handle: handle.clone(), buckets, spare_due: Cell::default() }))
     }
 
+    /// Looks at the books that all loops share.
+    #[inline]
+    fn look<T>(&self, act: impl FnOnce(&mut Books) -> T) -> T {
+        self.0.buckets.0.books.with(&self.0.handle, act)
+    }
+
     /// The policy's answer at `now`.
     #[inline]
     fn ask_at<T>(&self, now: Instant, question: impl FnOnce(&mut Admission<Sender<Reason>>, Instant) -> T) -> T {
-        let mut books = self.0.buckets.lock();
-        let (policy, now) = books.at(now);
-        question(policy, now)
+        self.look(|books| {
+            let (policy, now) = books.at(now);
+            question(policy, now)
+        })
     }
 
     /// The policy's answer at this moment.
@@ -173,12 +175,11 @@ impl Gate {
     /// Makes sure that somebody hands out grants while anybody waits.
     fn serve(&self) {
         let now = self.0.handle.now();
-        let is_up_to_us = {
-            let mut books = self.0.buckets.lock();
+        let is_up_to_us = self.look(|books| {
             let (policy, now) = books.at(now);
             let is_needed = policy.next_look(now).is_some();
             is_needed && !std::mem::replace(&mut books.is_serving, true)
-        };
+        });
         if is_up_to_us {
             let this = self.clone();
             self.0.handle.spawn(Class::Io, "admission", async move { this.hand_out().await }).detach();
@@ -199,14 +200,13 @@ impl Gate {
         loop {
             self.grant(GRANTS_PER_POLL);
             let now = handle.now();
-            let next = {
-                let mut books = self.0.buckets.lock();
+            let next = self.look(|books| {
                 let (policy, now) = books.at(now);
                 let next = policy.next_look(now);
                 // Under the same lock: whoever begins to wait after this finds that nobody serves.
                 books.is_serving = next.is_some();
                 next
-            };
+            });
             match next {
                 None => break,
                 Some(at) if at > now => handle.sleep_until(at).await,

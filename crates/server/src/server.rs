@@ -18,7 +18,7 @@ use wire::{
 
 use crate::backend::Backend;
 use crate::gate::{Buckets, Gate};
-use crate::session::{FIRST_EPOCH, InFlight, Sessions};
+use crate::session::{Effect, FIRST_EPOCH, InFlight, Sessions};
 use crate::statistics::{ServerStatistics, StageStatistics};
 
 /// Settings of a server.
@@ -136,6 +136,14 @@ impl<B: Backend> Server<B> {
         self.gate.audit()
     }
 
+    /// Whether agents keep overlapping writes apart, and how many changes are in flight. It looks at all of them.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    pub fn audit_order(&self) -> std::result::Result<usize, String> {
+        self.sessions.audit()
+    }
+
     /// What admission knows of a volume, if it has seen requests for it.
     pub fn admission_of(&self, volume: VolumeId) -> Option<VolumeStatus> {
         self.gate.volume(volume)
@@ -182,9 +190,10 @@ impl<B: Backend> Server<B> {
 
     /// Everything before the engine. The session counts the request from its arrival on, so that a newer session
     /// waits for it even while it is in line.
-    async fn admit(&self, target: Target, offset: u64, len: u64, work: Work) -> Result<Admitted> {
+    async fn admit(&self, target: Target, offset: u64, len: u64, work: Work, effect: Effect) -> Result<Admitted> {
         let arrived = self.handle.now();
-        let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len));
+        self.handle.spend(runtime::Work::Service);
+        let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len, effect));
         let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
         tracing::trace!(target: "levee::stage", segment = %target.segment, "session");
         let mut passage = Passage::default();
@@ -216,7 +225,7 @@ impl<B: Backend> Server<B> {
         stamp: WriteStamp,
         work: Work,
     ) -> Result<Admitted> {
-        let admitted = self.admit(target, offset, len, work).await?;
+        let admitted = self.admit(target, offset, len, work, Effect::Change).await?;
         let session = &admitted.in_flight.session;
         if session.read_only {
             return Err(Error::invalid(format!("{} is read-only", target.segment.volume)));
@@ -280,7 +289,7 @@ impl<B: Backend> BlockService for Server<B> {
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
-            let mut admitted = match self.admit(target, offset, len, Work::Data).await {
+            let mut admitted = match self.admit(target, offset, len, Work::Data, Effect::None).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
@@ -331,7 +340,9 @@ impl<B: Backend> BlockService for Server<B> {
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
         // An answered write is durable; what a flush can still tell is that the session is the newest.
-        Box::pin(async move { reply(self.admit(target, 0, base::SECTOR, Work::Metadata).await.map(drop)) })
+        Box::pin(
+            async move { reply(self.admit(target, 0, base::SECTOR, Work::Metadata, Effect::None).await.map(drop)) },
+        )
     }
 
     fn allocation(
@@ -342,7 +353,7 @@ impl<B: Backend> BlockService for Server<B> {
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
         Box::pin(async move {
-            match self.admit(target, offset, len, Work::Metadata).await {
+            match self.admit(target, offset, len, Work::Metadata, Effect::None).await {
                 Ok(_admitted) => reply(self.backend.allocation(target.segment, offset, len, extents_max.max(1)).await),
                 Err(error) => reply(Err(error)),
             }

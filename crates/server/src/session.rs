@@ -1,12 +1,14 @@
 //! Sessions of one server: which are open, what each has in flight, and how one takes over from another.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_SIZE;
 use base::units::is_aligned;
 use base::{Epoch, Error, Generation, Map, Result, SECTOR, VolumeId};
 use runtime::sync::Event;
+use slab::Slab;
 use wire::{SessionId, Target, VolumeDescriptor};
 
 /// The epoch of every segment until segments move between servers.
@@ -20,7 +22,24 @@ pub(crate) struct Session {
     segments: u32,
     pub(crate) read_only: bool,
     state: Cell<State>,
-    in_flight: Cell<usize>,
+    /// Its requests that have no outcome yet.
+    in_flight: RefCell<Slab<Change>>,
+}
+
+/// What a request does to its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    /// It looks.
+    None,
+    /// It changes it.
+    Change,
+}
+
+/// What a request in flight changes: of which segment, and which bytes; no bytes for one that changes nothing.
+#[derive(Clone, Debug)]
+struct Change {
+    segment: u32,
+    range: Range<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,13 +55,17 @@ enum State {
 /// A request that was admitted. Dropped when its outcome is known.
 pub(crate) struct InFlight {
     pub(crate) session: Rc<Session>,
+    key: usize,
     drained: Event,
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let left = self.session.in_flight.get() - 1;
-        self.session.in_flight.set(left);
+        let left = {
+            let mut in_flight = self.session.in_flight.borrow_mut();
+            in_flight.remove(self.key);
+            in_flight.len()
+        };
         if left == 0 && self.session.state.get() == State::Closed {
             self.drained.notify();
         }
@@ -104,7 +127,7 @@ impl Sessions {
             segments: volume.segments,
             read_only: volume.read_only,
             state: Cell::new(State::Waiting),
-            in_flight: Cell::new(0),
+            in_flight: RefCell::default(),
         });
         self.by_id.borrow_mut().insert(session.id, session.clone());
         self.by_volume.borrow_mut().entry(volume.id).or_default().push(session.clone());
@@ -118,12 +141,34 @@ impl Sessions {
     }
 
     /// Admits one request, or says why not.
-    pub(crate) fn admit(&self, target: Target, offset: u64, len: u64) -> Result<InFlight> {
+    pub(crate) fn admit(&self, target: Target, offset: u64, len: u64, effect: Effect) -> Result<InFlight> {
         let session = self.by_id.borrow().get(&target.session).cloned();
         let session = session.ok_or_else(|| Error::fenced(format!("{} has ended", target.session)))?;
         session.check(target, offset, len)?;
-        session.in_flight.set(session.in_flight.get() + 1);
-        Ok(InFlight { session, drained: self.drained.clone() })
+        let end = if effect == Effect::Change { offset + len } else { offset };
+        let change = Change { segment: target.segment.index, range: offset..end };
+        let key = session.in_flight.borrow_mut().insert(change);
+        Ok(InFlight { session, key, drained: self.drained.clone() })
+    }
+
+    /// Whether agents keep the order that they promise (docs/SAFETY.md, rule 30): of the changes of a session that have
+    /// no outcome yet no two overlap. How many there are. It looks at all of them.
+    pub(crate) fn audit(&self) -> std::result::Result<usize, String> {
+        let mut count = 0;
+        for session in self.by_volume.borrow().values().flatten() {
+            let in_flight = session.in_flight.borrow();
+            let mut changes: Vec<&Change> =
+                in_flight.iter().map(|(_, change)| change).filter(|change| !change.range.is_empty()).collect();
+            count += changes.len();
+            changes.sort_unstable_by_key(|change| (change.segment, change.range.start));
+            let overlap =
+                |pair: &&[&Change]| pair[0].segment == pair[1].segment && pair[0].range.end > pair[1].range.start;
+            if let Some(pair) = changes.windows(2).find(overlap) {
+                let volume = session.volume;
+                return Err(format!("two writes of {volume} that overlap are in flight at once: {pair:?}"));
+            }
+        }
+        Ok(count)
     }
 
     /// Closes one session and waits until it is drained.
@@ -180,7 +225,7 @@ impl Sessions {
             {
                 let mut by_volume = self.by_volume.borrow_mut();
                 let Some(sessions) = by_volume.get_mut(&volume) else { return };
-                sessions.retain(|s| s.state.get() != State::Closed || s.in_flight.get() > 0);
+                sessions.retain(|s| s.state.get() != State::Closed || !s.in_flight.borrow().is_empty());
                 let busy = sessions.iter().any(|s| s.state.get() == State::Closed && concerns(s));
                 if sessions.is_empty() {
                     by_volume.remove(&volume);

@@ -10,11 +10,12 @@
 //! receiving: that is the back-pressure.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use base::{Bytes, Error, Instant, MIB, Passage, Result, Stage};
 use policies::slow_requests::{self, Direction};
-use runtime::Class;
 use runtime::sync::{Budget, Permit};
+use runtime::{Class, Work};
 
 use super::end::End;
 use super::intake::Intake;
@@ -62,7 +63,7 @@ struct Request {
 pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>) {
     let handle = &shared.handle;
     let mut intake = Intake::new(handle, peer.stream.clone(), shared.large_buffers.clone());
-    let (impatient, timeout) = (peer.clone(), shared.options.handshake_timeout);
+    let (impatient, timeout) = (peer.clone(), shared.options().handshake_timeout);
     let pause = handle.sleep(timeout);
     let watchdog = handle.spawn(Class::Io, "nbd handshake", async move {
         pause.await;
@@ -81,8 +82,8 @@ pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>) {
 /// The transmission phase. The volume is left when nothing of the connection is in flight.
 async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, negotiated: Negotiated) -> End {
     let Negotiated { volume, export } = negotiated;
-    tracing::debug!(connection = peer.id, volume = %volume.descriptor.name, "a client attached");
-    let share = (shared.options.payload_bytes_max / MEMORY_SHARE).max(MIB);
+    tracing::debug!(connection = peer.id, volume = %volume.descriptor().name, "a client attached");
+    let share = (shared.options().payload_bytes_max / MEMORY_SHARE).max(MIB);
     let connection = Rc::new(Connection {
         shared: shared.clone(),
         peer: peer.clone(),
@@ -93,14 +94,14 @@ async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, nego
     });
     let sending = connection.clone();
     let sender = shared.handle.spawn_ahead("nbd send", async move {
-        sending.outbox.send(&sending.shared.handle, &sending.peer, &sending.volume.statistics).await;
+        sending.outbox.send(&sending.shared.handle, &sending.peer, &sending.volume.counters).await;
     });
     let end = receive_requests(&connection, &mut intake).await.unwrap_or_else(|end| end);
     drop(intake);
     // Every slot back means that every request was answered, or that the stream takes no answers.
     peer.slots.take(peer.slots.total()).await;
     drop(sender);
-    shared.registry.leave(volume.descriptor.id).await;
+    shared.leave(volume.descriptor().id).await;
     end
 }
 
@@ -195,7 +196,7 @@ impl Connection {
             _ => out.put_simple(header.cookie, 0),
         });
         if matches!(plan, Plan::Refuse { .. }) {
-            self.volume.statistics.borrow_mut().refused += 1;
+            self.volume.counters.with(|counters| counters.refused += 1);
         }
     }
 
@@ -204,7 +205,8 @@ impl Connection {
         let handle = &self.shared.handle;
         tracing::trace!(target: "levee::stage", connection = self.peer.id, cookie = request.header.cookie, "received");
         let wait = handle.now().nanos_since(request.received_at);
-        self.volume.statistics.borrow_mut().receive_wait_ns.record(wait);
+        self.volume.counters.with(|counters| counters.receive_wait_ns.record(wait));
+        handle.spend(Work::Request);
         let (header, command) = (request.header, request.command);
         let mut passage = Passage::default();
         passage.add(Stage::Intake, request.intake_ns);
@@ -239,7 +241,7 @@ impl Connection {
         let noted = note(&header, command, passage, request.unseen_ns, latency_ns);
         let error = outcome.as_ref().err().map(|error| error.kind);
         let bytes = u64::from(header.len);
-        volume.statistics.borrow_mut().on_outcome(command.operation(), latency_ns, bytes, error);
+        volume.counters.with(|counters| counters.on_outcome(command.operation(), latency_ns, bytes, error));
         tracing::trace!(target: "levee::stage", connection = self.peer.id, cookie = header.cookie, "reply queued");
         self.outbox.put(now, request.permits, noted, |out| match outcome {
             Ok(answer) => answer.put(out, self.export.structured, &header),
@@ -325,7 +327,7 @@ fn log_end(shared: &Shared, peer: &Peer, end: &End) {
             tracing::warn!(connection, "a client held memory without moving while others waited; it was cut off");
         }
         End::Violation(violation) => {
-            shared.counters.borrow_mut().violations += 1;
+            shared.commons.violations.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(connection, %violation, "a client broke the NBD protocol; its connection was ended");
         }
         End::Refused(error) => tracing::warn!(connection, %error, "a client asked for an export that it cannot have"),

@@ -144,9 +144,10 @@ impl Intake {
         if self.large.is_none() && self.filled {
             self.large = self.large_buffers.try_take(1);
             if self.large.is_some() {
-                self.replace(LARGE);
+                return self.replace(LARGE);
             }
-        } else if self.large.is_some() && self.quiet_fills > QUIET_FILLS_MAX && left.len() < SMALL {
+        }
+        if self.large.is_some() && self.quiet_fills > QUIET_FILLS_MAX && left.len() < SMALL {
             self.large = None;
             self.replace(SMALL);
         } else if left.is_empty() {

@@ -62,7 +62,10 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
             Ok(None) => send(peer, out).await?,
             Ok(Some(negotiated)) => {
                 // From here on the connection is a user of the volume, and the caller sees to it that it leaves.
-                peer.volume.set(Some(negotiated.volume.descriptor.id));
+                peer.volume.set(Some(negotiated.volume.descriptor().id));
+                if negotiated.volume.turns_away() {
+                    shared.drain(peer.volume.get());
+                }
                 // A peer that is gone already is noticed at the first receive.
                 send(peer, out).await.ok();
                 return Ok(negotiated);
@@ -87,7 +90,7 @@ async fn answer(
     option: ClientOption,
     out: &mut Vec<u8>,
 ) -> Result<Option<Negotiated>, End> {
-    let directory = &*shared.registry.directory;
+    let directory = &*shared.directory;
     match option {
         ClientOption::Refused { option, reply, reason } => put_reply(out, option, reply, reason.as_bytes()),
         ClientOption::Abort => {
@@ -114,7 +117,7 @@ async fn answer(
         },
         ClientOption::Info { go: true, export, wanted } => match enter(shared, terms, &export).await {
             Ok(negotiated) => {
-                put_description(out, option::GO, &negotiated.volume.descriptor, negotiated.export, &wanted);
+                put_description(out, option::GO, negotiated.volume.descriptor(), negotiated.export, &wanted);
                 return Ok(Some(negotiated));
             }
             Err(error) => put_error(out, option::GO, &error),
@@ -136,15 +139,9 @@ async fn enter(shared: &Rc<Shared>, terms: &Terms, export: &str) -> Result<Negot
     if shared.is_stopping() {
         return Err(Error::internal("the server is stopping"));
     }
-    let found = find_export(&*shared.registry.directory, export).await?;
-    let draining = Rc::downgrade(shared);
-    let on_lost = move |volume| {
-        if let Some(shared) = draining.upgrade() {
-            shared.drain(Some(volume));
-        }
-    };
-    let volume = shared.registry.enter(found.id, Rc::new(on_lost)).await?;
-    let export = terms.export(&volume.descriptor);
+    let found = find_export(&*shared.directory, export).await?;
+    let volume = shared.enter(found.id).await?;
+    let export = terms.export(volume.descriptor());
     Ok(Negotiated { volume, export })
 }
 

@@ -8,16 +8,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use base::{Instant, Stage};
 use policies::slow_requests::Request;
-use runtime::Handle;
 use runtime::sync::{Event, Permit};
+use runtime::{Handle, SharedPermit};
 
 use super::reply::Frames;
 use crate::peers::Peer;
-use crate::statistics::VolumeStatistics;
+use crate::statistics::{Counters, VolumeStatistics};
 
 /// Most bytes of one send: the unit in which a peer's progress is judged.
 const SEND_BYTES_MAX: u64 = base::MIB;
@@ -56,7 +55,7 @@ const AT_AGENT: [Stage; 6] = [Stage::Intake, Stage::Payload, Stage::Order, Stage
 pub(super) struct Permits {
     pub(super) _slot: Permit,
     /// Bytes of its payload, of the connection's share and of all.
-    pub(super) memory: Option<(Permit, Permit)>,
+    pub(super) memory: Option<(Permit, SharedPermit)>,
 }
 
 impl Outbox {
@@ -74,7 +73,7 @@ impl Outbox {
     }
 
     /// Sends what is put in until the stream fails or the task is dropped.
-    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, statistics: &Rc<RefCell<VolumeStatistics>>) {
+    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, counters: &Counters) {
         let mut sent = 0;
         loop {
             let ready = self.ready.wait();
@@ -94,27 +93,28 @@ impl Outbox {
                 return peer.stream.shutdown();
             }
             sent += len;
-            self.release(handle, sent, statistics);
+            self.release(handle, sent, counters);
         }
     }
 
     /// Gives back what the replies before position `sent` held.
-    fn release(&self, handle: &Handle, sent: u64, statistics: &Rc<RefCell<VolumeStatistics>>) {
+    fn release(&self, handle: &Handle, sent: u64, counters: &Counters) {
         let now = handle.now();
         let done: Vec<Held> = {
             let held = &mut self.queue.borrow_mut().held;
             let count = held.iter().take_while(|reply| reply.end <= sent).count();
             held.drain(..count).collect()
         };
-        let mut statistics = statistics.borrow_mut();
-        for Held { queued_at, mut noted, .. } in done {
-            let waited_ns = now.nanos_since(queued_at);
-            statistics.reply_ns.record(waited_ns);
-            if let Some(request) = &mut noted {
-                request.passage.add(Stage::Reply, waited_ns);
-                account(handle, now, request, &mut statistics);
+        counters.with(|statistics| {
+            for Held { queued_at, mut noted, .. } in done {
+                let waited_ns = now.nanos_since(queued_at);
+                statistics.reply_ns.record(waited_ns);
+                if let Some(request) = &mut noted {
+                    request.passage.add(Stage::Reply, waited_ns);
+                    account(handle, now, request, statistics);
+                }
             }
-        }
+        });
     }
 }
 

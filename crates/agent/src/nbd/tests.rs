@@ -5,6 +5,7 @@ mod fuzz;
 mod handshake;
 mod hostile;
 mod lifecycle;
+mod loops;
 mod pressure;
 mod store;
 mod transmission;
@@ -15,8 +16,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::GIB;
+use link::mailbox;
 use runtime::sim::{NodeOptions, World};
-use runtime::{Address, Handle};
+use runtime::{Address, Class, Handle};
+use wire::{BlockService, VolumeDirectory};
 
 use self::client::Client;
 use self::store::Store;
@@ -37,13 +40,26 @@ impl Fixture {
         Fixture::with(seed, Options::default())
     }
 
+    /// On one loop, two or three, by the seed: clients do not notice.
     fn with(seed: u64, options: Options) -> Fixture {
+        Fixture::on_loops(seed, options, 1 + seed as usize % 3)
+    }
+
+    fn on_loops(seed: u64, options: Options, loops: usize) -> Fixture {
         let world = World::new(seed);
         let nodes = [(); 2].map(|()| world.add_node(NodeOptions::default()));
         let [server, client] = nodes.map(|node| world.start_loop(node));
         let store = Store::new(&server);
         store.add_volume("disk", 8 * GIB);
-        let agent = Agent::new(&server, store.clone(), store.clone(), options);
+        let agent = Agent::new(&server, store.clone(), store.clone(), options, loops);
+        let (directory, asked) = mailbox::<dyn VolumeDirectory>(64);
+        server.spawn(Class::Io, "directory", asked.serve(server.clone(), store.clone(), 64)).detach();
+        let (service, requests) = mailbox::<dyn BlockService>(64);
+        server.spawn(Class::Io, "service", requests.serve(server.clone(), store.clone(), 1024)).detach();
+        for _ in 1..loops {
+            let handle = world.start_loop(nodes[0]);
+            agent.invite().accept(&handle, Rc::new(directory.clone()), Rc::new(service.clone()));
+        }
         let any = Address::Tcp(SocketAddr::new(world.address(nodes[0]), 0));
         let inside = server.clone();
         let listener = world.block_on(&server, async move { inside.listen(&any).await.unwrap() });

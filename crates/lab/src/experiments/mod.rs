@@ -8,7 +8,9 @@
 //! a [`Measured`]; then the experiment compares them with what the paper printed, row by row, each with the band that an
 //! honest reproduction is expected to fall into and a verdict ([`report`]).
 //!
-//! Every parameter stands in one file, `parameters/nsdi26.toml`, which was written before the first result
+//! [`scaling`] is apart: it is about the loops of a whole store, with parameters of its own.
+//!
+//! Every other parameter stands in one file, `parameters/nsdi26.toml`, which was written before the first result
 //! ([`parameters`]); a run may set others, and prints which.
 
 pub mod balance;
@@ -18,6 +20,7 @@ pub mod nsdi26;
 pub mod parameters;
 pub mod proxy;
 pub mod report;
+pub mod scaling;
 pub mod store;
 pub mod world;
 

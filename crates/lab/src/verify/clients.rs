@@ -54,6 +54,10 @@ pub struct Running {
     pub manager: Manager,
     /// Whether admission keeps its promises, and how many requests wait.
     pub fairness: Rc<dyn Fn() -> Result<usize, String>>,
+    /// Whether overlapping writes come one after the other, and how many are in flight.
+    pub order: Rc<dyn Fn() -> Result<usize, String>>,
+    /// How many connections each loop has.
+    pub connections: Rc<dyn Fn() -> Vec<usize>>,
 }
 
 /// What the workers and the run share.
@@ -196,11 +200,17 @@ impl Client {
         if is_done && in_doubt && shared.slots[volume].life == at.life {
             shared.slots[volume].in_doubt = false;
         }
-        match shared.store.as_ref().map(|store| (store.fairness)()) {
-            Some(Err(what)) => shared.fail(format!("admission: {what}")),
-            Some(Ok(waiting)) => shared.coverage.throttled += u64::from(waiting > 0),
-            None => {}
+        let Some(store) = shared.store.clone() else { return };
+        match (store.fairness)() {
+            Err(what) => shared.fail(format!("admission: {what}")),
+            Ok(waiting) => shared.coverage.throttled += u64::from(waiting > 0),
         }
+        match (store.order)() {
+            Err(what) => shared.fail(format!("the order of writes: {what}")),
+            Ok(writes) => shared.coverage.ordered += u64::from(writes > 1),
+        }
+        let busy_loops = (store.connections)().iter().filter(|count| **count > 0).count();
+        shared.coverage.spread += u64::from(busy_loops > 1);
     }
 
     /// Says whether it was answered with data, as the others do.

@@ -19,6 +19,10 @@ pub struct Coverage {
     pub broken_requests: u64,
     /// Requests that were answered while others had to wait for their turn.
     pub throttled: u64,
+    /// Requests that were answered while more than one write was in flight at a session.
+    pub ordered: u64,
+    /// Requests that were answered while several loops had connections.
+    pub spread: u64,
     /// Attachments.
     pub attachments: u64,
     /// Volumes that were deleted.
@@ -55,6 +59,8 @@ impl Coverage {
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;
         self.throttled += other.throttled;
+        self.ordered += other.ordered;
+        self.spread += other.spread;
         self.attachments += other.attachments;
         self.deletions += other.deletions;
         self.recoveries += other.recoveries;

@@ -73,15 +73,18 @@ impl BlockService for Owner {
     }
 }
 
-/// Two owners, of the even and of the odd segments; the second one has had a session more.
-fn two() -> (Rc<Routes>, [Rc<Owner>; 2], Log) {
-    let log = Log::default();
+/// Two owners, of the even and of the odd segments; the second one has had a session more. The routes of two loops.
+fn two(handle: &Handle, log: &Log) -> ([Rc<Routes>; 2], [Rc<Owner>; 2]) {
     let owner = |name, sessions| {
         Rc::new(Owner { name, sessions: Cell::new(sessions), fails: Cell::new(false), log: log.clone() })
     };
     let owners = [owner("even", 0), owner("odd", 1)];
-    let services = owners.iter().map(|owner| owner.clone() as Rc<dyn BlockService>).collect();
-    (Routes::new(services, Rc::new(|segment| segment.index as usize % 2)), owners, log)
+    let sessions = Sessions::default();
+    let routes = [0, 1].map(|here| {
+        let services = owners.iter().map(|owner| owner.clone() as Rc<dyn BlockService>).collect();
+        Routes::new(handle, services, here, Rc::new(|segment| segment.index as usize % 2), sessions.clone())
+    });
+    (routes, owners)
 }
 
 fn target(session: SessionId, index: u32) -> Target {
@@ -90,8 +93,10 @@ fn target(session: SessionId, index: u32) -> Target {
 
 #[test]
 fn each_request_goes_to_the_owner_of_its_segment_in_its_own_session() {
-    let (routes, _, log) = two();
-    sim::run(1, |_| async move {
+    let log = Log::default();
+    let inside = log.clone();
+    sim::run(1, |handle| async move {
+        let ([routes, _], _) = two(&handle, &inside);
         let session = routes.attach(VolumeId(1), Generation(1)).await.unwrap().session;
         let stamp = WriteStamp::default();
         routes.read(target(session, 3), 0, 512).await.unwrap().result.unwrap();
@@ -121,11 +126,44 @@ fn each_request_goes_to_the_owner_of_its_segment_in_its_own_session() {
 
 #[test]
 fn an_owner_that_refuses_leaves_no_session_with_the_others() {
-    let (routes, owners, log) = two();
-    owners[1].fails.set(true);
-    sim::run(1, |_| async move {
+    let log = Log::default();
+    let inside = log.clone();
+    sim::run(1, |handle| async move {
+        let ([routes, _], owners) = two(&handle, &inside);
+        owners[1].fails.set(true);
         assert!(routes.attach(VolumeId(1), Generation(1)).await.is_err());
-        assert!(routes.sessions.borrow().is_empty());
+        assert!(routes.sessions.lock().is_empty());
     });
     assert_eq!(*log.borrow(), ["even attach v1", "odd attach v1", "even detach session 1"]);
+}
+
+/// What one loop's routes opened, those of another one use, until it has ended for all of them.
+#[test]
+fn loops_share_their_sessions() {
+    let log = Log::default();
+    let inside = log.clone();
+    sim::run(1, |handle| async move {
+        let ([first, second], _) = two(&handle, &inside);
+        let open = |volume| first.attach(VolumeId(volume), Generation(1));
+        let (one, other) = (open(1).await.unwrap().session, open(2).await.unwrap().session);
+        inside.borrow_mut().clear();
+        for session in [one, other] {
+            second.read(target(session, 3), 0, 512).await.unwrap().result.unwrap();
+        }
+        assert_eq!(second.known.borrow().len(), 2);
+        first.detach(one).await.unwrap();
+        let late = second.read(target(one, 3), 0, 512).await.unwrap().result;
+        assert_eq!(late.unwrap_err().kind, ErrorKind::Fenced);
+        second.read(target(other, 3), 0, 512).await.unwrap().result.unwrap();
+        // What has ended is not remembered for ever.
+        assert_eq!(second.known.borrow().len(), 1);
+    });
+    let expected = [
+        "odd read v1/3 in session 2",
+        "odd read v1/3 in session 3",
+        "even detach session 1",
+        "odd detach session 2",
+        "odd read v1/3 in session 3",
+    ];
+    assert_eq!(*log.borrow(), expected);
 }

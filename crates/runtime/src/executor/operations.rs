@@ -46,7 +46,7 @@ impl Traits {
     fn of(op: &Op) -> Traits {
         match op {
             Op::Accept { .. } | Op::Connect { .. } => Traits { opens: true, cancelled: true },
-            Op::Open { .. } | Op::Listen { .. } => Traits { opens: true, cancelled: false },
+            Op::Open { .. } | Op::Listen { .. } | Op::Adopt { .. } => Traits { opens: true, cancelled: false },
             Op::Receive { .. } => Traits { opens: false, cancelled: true },
             _ => Traits { opens: false, cancelled: false },
         }

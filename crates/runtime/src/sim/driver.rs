@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Instant;
@@ -12,7 +12,7 @@ use policies::loop_schedule::LoopSettings;
 use super::World;
 use super::state::{Event, LoopId, State};
 use crate::Class;
-use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Unpark, Wait};
+use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Unpark, Wait, Work};
 
 /// The driver of one loop. Once its process is dead it does nothing more.
 pub(super) struct SimDriver {
@@ -83,6 +83,14 @@ impl Driver for SimDriver {
 
     fn charge(&self, span: Duration) {
         self.state.borrow_mut().loop_charge(self.id, span.as_nanos() as u64);
+    }
+
+    fn spend(&self, work: Work) {
+        self.state.borrow_mut().loop_spend(self.id, work);
+    }
+
+    fn on_lock(&self, held_until_ns: &AtomicU64) {
+        self.state.borrow_mut().loop_lock(self.id, held_until_ns);
     }
 
     fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: Duration) {

@@ -6,7 +6,7 @@
 //! it limits: another loop of the same process may see a mailbox message a little before its sender's local time.)
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Instant;
 
@@ -15,7 +15,7 @@ use super::driver::Unparker;
 use super::errno::{ECANCELED, fail};
 use super::node::NodeId;
 use super::state::{Event, LoopId, State};
-use crate::driver::{Op, OpId, Outcome, Payload, Wait};
+use crate::driver::{Op, OpId, Outcome, Payload, Wait, Work};
 
 /// A loop, as the world keeps it.
 pub(super) struct Loop {
@@ -31,6 +31,8 @@ pub(super) struct Loop {
     pub(super) queued: Vec<(OpId, Op)>,
     /// Outcomes that it has not reaped.
     pub(super) outcomes: Vec<(OpId, Outcome)>,
+    /// What they cost besides.
+    pub(super) unpaid_ns: u64,
 }
 
 impl Loop {
@@ -54,6 +56,7 @@ impl State {
             turn_at_ns: None,
             queued: Vec::new(),
             outcomes: Vec::new(),
+            unpaid_ns: 0,
         });
         LoopId(self.loops.len() - 1)
     }
@@ -86,7 +89,7 @@ impl State {
         }
         state.turn_at_ns = None;
         state.in_turn = true;
-        state.local_ns = state.local_ns.max(self.now_ns);
+        state.local_ns = state.local_ns.max(self.now_ns) + self.nodes[state.node.0].cpu.turn_ns;
         true
     }
 
@@ -154,6 +157,25 @@ impl State {
         }
     }
 
+    pub(super) fn loop_spend(&mut self, id: LoopId, work: Work) {
+        let cost_ns = self.nodes[self.loops[id.0].node.0].cpu.cost_ns(work);
+        self.loop_charge(id, cost_ns);
+    }
+
+    /// Charges for a lock, and for the rest of the time that another loop has it. Only what the last holder did is
+    /// known, and one that is ahead in its own time is nobody to wait for: turns are not in the order of their times.
+    pub(super) fn loop_lock(&mut self, id: LoopId, held_until_ns: &AtomicU64) {
+        let state = &mut self.loops[id.0];
+        let lock_ns = self.nodes[state.node.0].cpu.lock_ns;
+        if lock_ns == 0 || !state.in_turn {
+            return;
+        }
+        let until_ns = held_until_ns.load(Ordering::Relaxed);
+        let is_held = (until_ns.saturating_sub(lock_ns)..until_ns).contains(&state.local_ns);
+        state.local_ns = if is_held { until_ns } else { state.local_ns } + lock_ns;
+        held_until_ns.store(state.local_ns, Ordering::Relaxed);
+    }
+
     pub(super) fn loop_submit(&mut self, id: LoopId, operation: OpId, op: Op) {
         let state = &mut self.loops[id.0];
         if state.alive {
@@ -180,7 +202,8 @@ impl State {
         let mut queued = std::mem::take(&mut self.loops[id.0].queued);
         for (operation, op) in queued.drain(..) {
             let state = &mut self.loops[id.0];
-            state.local_ns = state.local_ns.max(self.now_ns) + self.nodes[state.node.0].cpu.submit_ns;
+            let cost_ns = self.nodes[state.node.0].cpu.submission_ns(&op);
+            state.local_ns = state.local_ns.max(self.now_ns) + cost_ns;
             let at_ns = state.local_ns;
             self.submit(at_ns, (id, operation), op);
         }
@@ -191,7 +214,8 @@ impl State {
     pub(super) fn loop_reap(&mut self, id: LoopId, outcomes: &mut Vec<(OpId, Outcome)>) {
         let state = &mut self.loops[id.0];
         if state.in_turn {
-            state.local_ns += self.nodes[state.node.0].cpu.outcome_ns * state.outcomes.len() as u64;
+            let cpu = &self.nodes[state.node.0].cpu;
+            state.local_ns += cpu.outcome_ns * state.outcomes.len() as u64 + std::mem::take(&mut state.unpaid_ns);
         }
         outcomes.append(&mut state.outcomes);
     }

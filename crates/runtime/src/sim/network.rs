@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Map, Prng, Set};
 
@@ -55,8 +56,39 @@ pub(super) struct Network {
     /// Where an operation waits that can be cancelled.
     waiting: Map<Caller, u64>,
     next_port: u16,
+    /// Streams that were dropped on their way from one loop to another.
+    pub(super) strays: Strays,
     /// The files of Unix sockets. One goes with its listener, and stays behind when that is killed.
     socket_files: Set<(NodeId, PathBuf)>,
+}
+
+/// Streams that nobody has any more, whoever dropped them.
+#[derive(Clone, Default)]
+pub(super) struct Strays(Arc<Mutex<Vec<u64>>>);
+
+impl Strays {
+    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
+/// A stream between two loops: the loop that had it owns it until another one adopts it, and dies with it.
+struct OnTheWay {
+    id: u64,
+    strays: Strays,
+    is_adopted: bool,
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        if !self.is_adopted {
+            self.strays.lock().push(self.id);
+        }
+    }
 }
 
 struct Listener {
@@ -121,7 +153,7 @@ impl Network {
                     streams.receive(now_ns, id.0, caller, buffer, range, wires)
                 });
             }
-            Op::Send { id, .. } | Op::Shutdown { id } if !self.streams.knows(id.0) => {
+            Op::Send { id, .. } | Op::Shutdown { id } | Op::Release { id } if !self.streams.knows(id.0) => {
                 step.effects.outcome(caller, fail(EBADF), Payload::None);
             }
             Op::Send { id, data } => {
@@ -132,6 +164,18 @@ impl Network {
                 self.on_streams(step, |streams, now_ns, wires| streams.shutdown(now_ns, id.0, wires));
                 step.effects.outcome(caller, Ok(0), Payload::None);
             }
+            Op::Release { id } => {
+                let token = OnTheWay { id: id.0, strays: self.strays.clone(), is_adopted: false };
+                step.effects.outcome(caller, Ok(0), Payload::Token(Box::new(token)));
+            }
+            Op::Adopt { token } => match token.downcast::<OnTheWay>() {
+                Ok(mut stream) if self.streams.knows(stream.id) => {
+                    stream.is_adopted = true;
+                    self.streams.on_accept(stream.id, caller.0);
+                    step.effects.outcome(caller, Ok(stream.id), Payload::None);
+                }
+                _ => step.effects.outcome(caller, fail(EBADF), Payload::None),
+            },
             Op::Close { id } => {
                 self.close(step, id.0, false);
                 step.effects.outcome(caller, Ok(0), Payload::None);
@@ -368,6 +412,12 @@ impl Network {
                 listener.backlog.into_iter().for_each(|stream| self.close(step, stream, true));
             }
         }
+    }
+
+    /// See [`Strays`].
+    pub(super) fn close_strays(&mut self, step: &mut Step<'_>) {
+        let strays = std::mem::take(&mut *self.strays.lock());
+        strays.into_iter().for_each(|id| self.close(step, id, false));
     }
 
     fn on_streams(&mut self, step: &mut Step<'_>, act: impl FnOnce(&mut Streams, u64, &mut Wires<'_>)) {

@@ -17,7 +17,7 @@ use super::network::{Effects, NetEvent, Network, Step};
 use super::node::{CpuOptions, NodeId};
 use super::storage::{FileOp, Mounts, Storage};
 use super::stream::Caller;
-use crate::driver::{Op, Outcome};
+use crate::driver::{Op, Outcome, Payload};
 
 /// The number of a loop in its world; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -136,7 +136,9 @@ impl State {
             | Op::Connect { .. }
             | Op::Receive { .. }
             | Op::Send { .. }
-            | Op::Shutdown { .. } => true,
+            | Op::Shutdown { .. }
+            | Op::Release { .. }
+            | Op::Adopt { .. } => true,
             _ => false,
         }
     }
@@ -169,9 +171,22 @@ impl State {
             self.queue.push(at_ns, Event::Net(event));
         }
         for (caller, outcome) in effects.outcomes.drain(..) {
+            if let (Ok(count), Payload::Buffer(_)) = (&outcome.value, &outcome.payload) {
+                let to = &mut self.loops[caller.0.0];
+                to.unpaid_ns += self.nodes[to.node.0].cpu.bytes_ns(*count as usize);
+            }
             self.deliver(caller, outcome);
         }
         self.effects = effects;
+    }
+
+    /// Closes the streams that were dropped on their way from one loop to another.
+    pub(super) fn close_stray(&mut self) {
+        if self.network.strays.is_empty() {
+            return;
+        }
+        let now_ns = self.now_ns;
+        self.on_network(now_ns, Network::close_strays);
     }
 
     /// Gives an outcome to its loop, if that lives.

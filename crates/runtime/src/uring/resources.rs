@@ -98,6 +98,19 @@ impl Resources {
         self.take_if_idle(key)
     }
 
+    /// Takes an open stream out, with its descriptor.
+    ///
+    /// # Errors
+    /// EBADF if it was closed or is no stream, EBUSY if a request on it is in flight.
+    pub fn release(&mut self, id: ResourceId) -> io::Result<OwnedFd> {
+        let (key, resource) = self.find(id)?;
+        match resource.kind {
+            Kind::Stream if resource.in_flight == 0 => Ok(self.slots.remove(key.0).fd),
+            Kind::Stream => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            _ => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+    }
+
     fn take_if_idle(&mut self, key: ResourceKey) -> Option<Closable> {
         let id = self.slots[key.0].closing.filter(|_| self.slots[key.0].in_flight == 0)?;
         let resource = self.slots.remove(key.0);

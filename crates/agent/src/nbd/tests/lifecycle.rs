@@ -1,7 +1,6 @@
 //! Attaching, letting go, and what happens when the owner of a volume goes away.
 
 use base::{Epoch, MIB, VolumeId};
-use runtime::Class;
 use wire::VolumeUser;
 
 use super::*;

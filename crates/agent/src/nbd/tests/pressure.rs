@@ -3,7 +3,6 @@
 use std::cell::Cell;
 
 use base::MIB;
-use runtime::Class;
 use runtime::sim::NetworkOptions;
 
 use super::*;
@@ -66,6 +65,34 @@ fn memory_stays_within_its_bound_and_everybody_is_served() {
     assert!(highest.get() > TIGHT / 2, "the test reaches what it checks: {}", highest.get());
     assert!(fixture.store.reading_max.get() <= TIGHT, "what the owner is asked for is within the bound, too");
     assert_eq!(fixture.agent.statistics().stalled, 0);
+}
+
+/// More connections want a large buffer than there are: the others go on with their small ones.
+#[test]
+fn connections_without_a_large_buffer_are_served_too() {
+    let fixture = Fixture::on_loops(9, Options::default(), 1);
+    fixture.world.set_network(NetworkOptions { split_one_in: 0, ..NetworkOptions::default() });
+    let clients = crate::nbd::LARGE_BUFFERS_MAX + 16;
+    fixture.run(|handle, address| async move {
+        let clients: Vec<_> = (0..clients)
+            .map(|number| {
+                let (inside, address) = (handle.clone(), address.clone());
+                handle.spawn(Class::Io, "client", async move {
+                    let mut client = Client::attach(&inside, &address, "disk").await.unwrap();
+                    for request in 0..24 {
+                        let offset = (number * 24 + request) * 4096;
+                        client.request(command::WRITE, 0, offset, 4096, &[number as u8; 4096]).await.unwrap();
+                    }
+                    for _ in 0..24 {
+                        assert_eq!(client.response().await.unwrap().errno, 0);
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await;
+        }
+    });
 }
 
 #[test]

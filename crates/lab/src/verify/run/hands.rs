@@ -52,9 +52,13 @@ impl Hands {
                     let manager = node.manager().clone();
                     hands.share.borrow_mut().history.on_recovered();
                     hands.share.borrow_mut().coverage.recoveries += 1;
-                    let fairness = Rc::new(node.fairness());
-                    hands.share.borrow_mut().store =
-                        Some(Running { handle: inside.clone(), manager: manager.clone(), fairness });
+                    hands.share.borrow_mut().store = Some(Running {
+                        handle: inside.clone(),
+                        manager: manager.clone(),
+                        fairness: Rc::new(node.fairness()),
+                        order: Rc::new(node.order()),
+                        connections: Rc::new(node.connections()),
+                    });
                     let volumes = hands.share.borrow().slots.len();
                     // A deletion that failed counts, or it does not.
                     for slot in &mut hands.share.borrow_mut().slots {
