@@ -13,12 +13,14 @@ use base::VolumeId;
 use base::limits::{CONNECTIONS_MAX, REQUEST_SIZE_MAX};
 use link::{FarEnd, NearEnd, mailbox};
 use policies::spreading::plan_loop;
-use runtime::{Class, Handle, Listener, Stream, Task};
+use runtime::{Class, Handle, Listener, Released, Stream, Task};
 use wire::{BlockService, LocalBoxFuture, VolumeDirectory, VolumeUser};
 
-use crate::home::{Door, Home};
+use crate::home::Home;
+use crate::nbd;
+use crate::peers::Peer;
 use crate::registry::Registry;
-use crate::shared::{Commons, Options, Shared};
+use crate::shared::{Commons, Options, Place, Shared};
 use crate::statistics::{AgentStatistics, VolumeStatistics};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
@@ -55,7 +57,7 @@ impl Invitation {
     /// their bytes at `service`, in the sessions that the agent's first loop has opened.
     pub fn accept(self, handle: &Handle, directory: Rc<dyn VolumeDirectory>, service: Rc<dyn BlockService>) {
         let Invitation { index, commons, home, errands } = self;
-        let part = Shared::new(handle, index, commons, Door::There(home), directory, service);
+        let part = Shared::new(handle, index, commons, Box::new(home), directory, service);
         handle.spawn(Class::Io, "agent", errands.serve(handle.clone(), part, ERRANDS_MAX)).detach();
     }
 }
@@ -73,7 +75,7 @@ impl Agent {
         let payload_bytes_max = options.payload_bytes_max.max(REQUEST_SIZE_MAX);
         let commons = Commons::new(Options { payload_bytes_max, ..options }, loops.max(1));
         let home = Home::new(handle, Registry::new(handle, directory.clone(), service.clone()));
-        let here = Shared::new(handle, 0, commons.clone(), Door::Here(home.clone()), directory, service);
+        let here = Shared::new(handle, 0, commons.clone(), Box::new(home.clone()), directory, service);
         home.set_here(&here);
         Agent(Rc::new(Inner {
             handle: handle.clone(),
@@ -191,7 +193,7 @@ impl Inner {
         let index = plan_loop(commons.connections().take(self.loops.get()));
         let place = commons.place(index);
         if index == 0 {
-            return self.here.serve(id, stream, place);
+            return serve(&self.here, id, stream, place);
         }
         let part = self.home.other(index);
         let moving = async move {
@@ -200,11 +202,35 @@ impl Inner {
                 Err(error) => return tracing::warn!(connection = id, %error, "a connection did not leave its loop"),
             };
             let taking = move |part: Rc<Shared>| -> LocalBoxFuture<'static, ()> {
-                Box::pin(part.take_over(id, released, place))
+                Box::pin(take_over(part, id, released, place))
             };
             // Where the loop is gone, the process is about to go.
             drop(part.ask(taking).await);
         };
         self.handle.spawn(Class::Io, "move a connection", moving).detach();
+    }
+}
+
+/// Serves a connection that was accepted on this loop.
+fn serve(shared: &Rc<Shared>, id: u64, stream: Stream, place: Place) {
+    let peer = Rc::new(Peer::new(id, stream));
+    shared.peers.insert(peer.clone());
+    let serving_for = shared.clone();
+    let serving = async move {
+        nbd::serve_connection(&serving_for, &peer).await;
+        // Whoever waits for the last peer to go finds the place free, too.
+        drop(place);
+        serving_for.peers.remove(peer.id);
+    };
+    shared.handle.spawn(Class::Io, "nbd connection", serving).detach();
+}
+
+/// Serves a connection that another loop has accepted.
+async fn take_over(shared: Rc<Shared>, id: u64, released: Released, place: Place) {
+    match shared.handle.adopt(released).await {
+        // Whoever drains all connections may have looked already.
+        Ok(_) if shared.commons.is_stopping() => {}
+        Ok(stream) => serve(&shared, id, stream, place),
+        Err(error) => tracing::warn!(connection = id, %error, "a connection did not reach its loop"),
     }
 }

@@ -7,13 +7,13 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use base::{Result, VolumeId};
+use base::{Error, Result, VolumeId};
 use link::NearEnd;
 use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
 
 use crate::registry::{Entered, Registry};
-use crate::shared::Shared;
+use crate::shared::{Door, Shared};
 
 /// See the module.
 pub(crate) struct Home {
@@ -85,42 +85,37 @@ impl Home {
     }
 }
 
-/// A part's way to the home of its agent.
-pub(crate) enum Door {
-    /// On the same loop.
-    Here(Rc<Home>),
-    /// On another one.
-    There(NearEnd<Home>),
+impl Door for Rc<Home> {
+    fn enter(&self, volume: VolumeId, index: usize) -> LocalBoxFuture<'_, Result<Entered>> {
+        Box::pin(Home::enter(self, volume, index))
+    }
+
+    fn leave(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.registry.leave(volume))
+    }
+
+    fn end_stalled(&self) -> LocalBoxFuture<'_, ()> {
+        Home::end_stalled(self);
+        Box::pin(std::future::ready(()))
+    }
 }
 
-impl Door {
-    /// See [`Home::enter`]. The future must not be dropped before it completes.
-    pub(crate) async fn enter(&self, volume: VolumeId, index: usize) -> Result<Entered> {
-        match self {
-            Door::Here(home) => home.enter(volume, index).await,
-            Door::There(home) => {
-                let entered = home.ask(move |home| Box::pin(async move { home.enter(volume, index).await })).await;
-                entered.map_err(|lost| base::Error::internal(lost.message))?
-            }
-        }
+impl Door for NearEnd<Home> {
+    fn enter(&self, volume: VolumeId, index: usize) -> LocalBoxFuture<'_, Result<Entered>> {
+        Box::pin(async move {
+            let entered = self.ask(move |home| Box::pin(async move { Home::enter(&home, volume, index).await })).await;
+            entered.map_err(|lost| Error::internal(lost.message))?
+        })
     }
 
-    /// See [`Registry::leave`].
-    pub(crate) async fn leave(&self, volume: VolumeId) {
-        match self {
-            Door::Here(home) => home.registry.leave(volume).await,
-            // Where there is no home any more, there is nothing to leave.
-            Door::There(home) => {
-                drop(home.ask(move |home| Box::pin(async move { home.registry.leave(volume).await })).await);
-            }
-        }
+    fn leave(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {
+        // Where there is no home any more, there is nothing to leave.
+        Box::pin(async move {
+            drop(self.ask(move |home| Box::pin(async move { home.registry.leave(volume).await })).await);
+        })
     }
 
-    /// See [`Home::end_stalled`].
-    pub(crate) async fn end_stalled(&self) {
-        match self {
-            Door::Here(home) => home.end_stalled(),
-            Door::There(home) => drop(home.ask(|home| Box::pin(async move { home.end_stalled() })).await),
-        }
+    fn end_stalled(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move { drop(self.ask(|home| Box::pin(async move { Home::end_stalled(&home) })).await) })
     }
 }

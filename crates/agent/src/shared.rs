@@ -9,12 +9,12 @@ use std::time::Duration;
 use base::limits::CONNECTIONS_MAX;
 use base::{Bytes, MIB, Result, VolumeId};
 use runtime::sync::Budget;
-use runtime::{Class, Handle, Released, SharedBudget, SharedPermit, Stream};
-use wire::{BlockService, VolumeDirectory};
+use runtime::{Class, Handle, SharedBudget, SharedPermit};
+use wire::{BlockService, LocalBoxFuture, VolumeDirectory};
 
-use crate::home::Door;
-use crate::nbd::{self, LARGE_BUFFERS_MAX};
-use crate::peers::{Peer, Peers};
+use crate::nbd::LARGE_BUFFERS_MAX;
+use crate::peers::Peers;
+use crate::registry::Entered;
 use crate::statistics::AgentStatistics;
 use crate::volume::Volume;
 
@@ -125,13 +125,23 @@ impl Commons {
     }
 }
 
+/// A part's way to the home of its agent, on the same loop or on another one.
+pub(crate) trait Door {
+    /// Uses a volume from the loop of that index. The future must not be dropped before it completes.
+    fn enter(&self, volume: VolumeId, index: usize) -> LocalBoxFuture<'_, Result<Entered>>;
+    /// Stops using a volume.
+    fn leave(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;
+    /// Ends the connections that stand in the way of others, on every loop.
+    fn end_stalled(&self) -> LocalBoxFuture<'_, ()>;
+}
+
 /// What the connections of one loop share: the agent's part there.
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
     /// Which of the agent's loops this is.
     index: usize,
     pub(crate) commons: Arc<Commons>,
-    door: Door,
+    door: Box<dyn Door>,
     pub(crate) directory: Rc<dyn VolumeDirectory>,
     service: Rc<dyn BlockService>,
     pub(crate) peers: Peers,
@@ -146,7 +156,7 @@ impl Shared {
         handle: &Handle,
         index: usize,
         commons: Arc<Commons>,
-        door: Door,
+        door: Box<dyn Door>,
         directory: Rc<dyn VolumeDirectory>,
         service: Rc<dyn BlockService>,
     ) -> Rc<Shared> {
@@ -167,30 +177,6 @@ impl Shared {
     /// The settings.
     pub(crate) fn options(&self) -> &Options {
         &self.commons.options
-    }
-
-    /// Serves a connection that was accepted here.
-    pub(crate) fn serve(self: &Rc<Self>, id: u64, stream: Stream, place: Place) {
-        let peer = Rc::new(Peer::new(id, stream));
-        self.peers.insert(peer.clone());
-        let shared = self.clone();
-        let serving = async move {
-            nbd::serve_connection(&shared, &peer).await;
-            // Whoever waits for the last peer to go finds the place free, too.
-            drop(place);
-            shared.peers.remove(peer.id);
-        };
-        self.handle.spawn(Class::Io, "nbd connection", serving).detach();
-    }
-
-    /// Serves a connection that another loop has accepted.
-    pub(crate) async fn take_over(self: Rc<Self>, id: u64, released: Released, place: Place) {
-        match self.handle.adopt(released).await {
-            // Whoever drains all connections may have looked already.
-            Ok(_) if self.commons.is_stopping() => {}
-            Ok(stream) => self.serve(id, stream, place),
-            Err(error) => tracing::warn!(connection = id, %error, "a connection did not reach its loop"),
-        }
     }
 
     /// Uses a volume. The caller sees to it that it leaves, with [`Self::leave`].
