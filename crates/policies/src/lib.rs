@@ -10,5 +10,6 @@ pub mod fusion;
 pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
+pub mod read_ahead;
 pub mod scrub;
 pub mod sharding;
