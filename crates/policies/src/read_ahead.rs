@@ -12,19 +12,21 @@
 //! than a little is *passed*: reads of several that were in flight may overtake each other by that much.
 //!
 //! **Flow.** [`ReadAhead::on_read`] hears of each read and says whether it belongs to a stream, and what to read ahead
-//! for it: when half of the window has been used up, the other half. The window starts small and doubles while what was
-//! read ahead is used; [`ReadAhead::on_unused`] halves it, and below the smallest one the stream is followed, but
-//! nothing is read ahead for it until it has gone on for long. Random reads leave candidates only, of which the oldest
-//! goes first: they never displace a stream, and nothing is read ahead for them.
+//! for it: when half of the window has been used up, the other half. The window starts small and doubles while
+//! [`ReadAhead::on_used`] says that what was read ahead is used; [`ReadAhead::on_unused`] halves it, and below the
+//! smallest one the stream is followed, but nothing is read ahead for it until it has gone on for long. Random reads leave candidates only, each in the place that
+//! its address says, over whatever was there: that is all that they cost, they never displace a stream, and nothing is
+//! read ahead for them.
 //!
 //! **Invariants.** The windows of all streams together are at most [`ReadAheadSettings::bytes_max`]: where there are
 //! many streams each gets less, and none at all below the smallest window. A stream that was idle is forgotten, so that
 //! the caller can give back its memory.
 
+use std::hash::{BuildHasher, Hash};
 use std::ops::Range;
 use std::time::Duration;
 
-use base::{Instant, KIB, MIB};
+use base::{Hashing, Instant, KIB, MIB};
 
 /// How streams are recognised, and how much is read ahead. Baseline: [`ReadAheadSettings::OFF`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +35,7 @@ pub struct ReadAheadSettings {
     pub bytes_max: u64,
     /// Streams that are followed; beyond that the one that was read longest ago is given up.
     pub streams_max: usize,
-    /// Ends of reads that are remembered until something continues them.
+    /// Ends of reads that are remembered until something continues them, a power of two: some are lost before.
     pub candidates_max: usize,
     /// Reads that continue each other for so many bytes are a stream. At least two of them.
     pub recognized_bytes: u64,
@@ -50,7 +52,7 @@ impl ReadAheadSettings {
     pub const OFF: ReadAheadSettings = ReadAheadSettings {
         bytes_max: 0,
         streams_max: 64,
-        candidates_max: 64,
+        candidates_max: 512,
         recognized_bytes: 64 * KIB,
         window_min: 128 * KIB,
         window_max: MIB,
@@ -89,9 +91,8 @@ pub struct Follow {
 #[derive(Clone, Debug)]
 pub struct ReadAhead<K> {
     settings: ReadAheadSettings,
-    candidates: Vec<Candidate<K>>,
-    /// The candidate that is replaced next.
-    oldest: usize,
+    /// Each in the place that its space and position say.
+    candidates: Vec<Option<Candidate<K>>>,
     streams: Vec<Stream<K>>,
     last_id: u64,
 }
@@ -114,19 +115,21 @@ struct Stream<K> {
     front: u64,
     /// Zero: at rest.
     window: u64,
-    /// Whether a read has met what was read ahead since the front was moved last.
-    has_hit: bool,
+    /// Whether anything that was read ahead was used since the front was moved last.
+    is_used: bool,
     /// Where a stream at rest is tried again.
     retry_at: u64,
     read_at: Instant,
 }
 
-impl<K: Copy + PartialEq> ReadAhead<K> {
+impl<K: Copy + PartialEq + Hash> ReadAhead<K> {
     /// No streams.
     pub fn new(settings: ReadAheadSettings) -> Self {
         assert!(settings.window_min > 0 && settings.window_min <= settings.window_max, "a window has a size");
-        assert!(settings.streams_max > 0 && settings.candidates_max > 0, "there is room for a stream");
-        ReadAhead { settings, candidates: Vec::new(), oldest: 0, streams: Vec::new(), last_id: 0 }
+        assert!(settings.streams_max > 0, "there is room for a stream");
+        assert!(settings.candidates_max.is_power_of_two(), "a place is some bits of a hash");
+        let candidates = (0..settings.candidates_max).map(|_| None).collect();
+        ReadAhead { settings, candidates, streams: Vec::new(), last_id: 0 }
     }
 
     /// Streams that are followed.
@@ -152,14 +155,21 @@ impl<K: Copy + PartialEq> ReadAhead<K> {
             position: recognized,
             front: recognized,
             window: self.settings.window_min,
-            has_hit: false,
+            is_used: false,
             retry_at: 0,
             read_at: now,
         });
         Some(self.follow(self.streams.len() - 1, now, range, given_up))
     }
 
-    /// What was read ahead for `stream` was passed by, and nothing of it was used.
+    /// What was read ahead for `stream` was the answer to a read.
+    pub fn on_used(&mut self, stream: StreamId) {
+        if let Some(stream) = self.streams.iter_mut().find(|other| other.id == stream) {
+            stream.is_used = true;
+        }
+    }
+
+    /// A part of what was read ahead for `stream` was passed by, and nothing of it was used.
     pub fn on_unused(&mut self, stream: StreamId) {
         let ReadAheadSettings { window_min, window_max, .. } = self.settings;
         if let Some(stream) = self.streams.iter_mut().find(|other| other.id == stream) {
@@ -188,7 +198,7 @@ impl<K: Copy + PartialEq> ReadAhead<K> {
     /// If an invariant is broken.
     pub fn check_invariants(&self) {
         let ReadAheadSettings { streams_max, candidates_max, window_min, window_max, .. } = self.settings;
-        assert!(self.streams.len() <= streams_max && self.candidates.len() <= candidates_max);
+        assert!(self.streams.len() <= streams_max && self.candidates.len() == candidates_max);
         for (index, stream) in self.streams.iter().enumerate() {
             assert!(self.streams[..index].iter().all(|other| other.id != stream.id));
             assert!(stream.window == 0 || (window_min..=window_max).contains(&stream.window));
@@ -202,7 +212,6 @@ impl<K: Copy + PartialEq> ReadAhead<K> {
         let ReadAheadSettings { window_min, window_max, .. } = self.settings;
         let stream = &mut self.streams[index];
         stream.read_at = now;
-        stream.has_hit |= range.start < stream.front;
         stream.position = stream.position.max(range.end);
         stream.front = stream.front.max(stream.position);
         if stream.window == 0 && stream.position >= stream.retry_at {
@@ -211,9 +220,9 @@ impl<K: Copy + PartialEq> ReadAhead<K> {
         let window = stream.window.min(share);
         let mut ahead = None;
         if window >= window_min && (stream.front - stream.position) * 2 <= window {
-            let doubled = if stream.has_hit { 2 * stream.window } else { stream.window };
+            let doubled = if stream.is_used { 2 * stream.window } else { stream.window };
             stream.window = doubled.min(window_max);
-            stream.has_hit = false;
+            stream.is_used = false;
             let front = stream.position + stream.window.min(share);
             ahead = (front > stream.front).then_some(stream.front..front);
             stream.front = stream.front.max(front);
@@ -223,28 +232,24 @@ impl<K: Copy + PartialEq> ReadAhead<K> {
 
     /// A read that belongs to no stream. Gives the position of the stream that it makes, before the read.
     fn on_candidate(&mut self, space: K, range: &Range<u64>) -> Option<u64> {
-        let found = |candidate: &Candidate<K>| candidate.position == range.start && candidate.space == space;
-        let len = range.end - range.start;
-        let Some(index) = self.candidates.iter().position(found) else {
-            let candidate = Candidate { space, position: range.end, bytes: len, reads: 1 };
-            match self.candidates.len() < self.settings.candidates_max {
-                true => self.candidates.push(candidate),
-                false => {
-                    self.candidates[self.oldest] = candidate;
-                    self.oldest = (self.oldest + 1) % self.candidates.len();
-                }
-            }
-            return None;
-        };
-        let candidate = &mut self.candidates[index];
-        (candidate.position, candidate.bytes, candidate.reads) =
-            (range.end, candidate.bytes + len, candidate.reads + 1);
-        if candidate.bytes < self.settings.recognized_bytes {
-            return None;
+        let place = self.place_of(space, range.start);
+        let is_continued = |candidate: &Candidate<K>| candidate.position == range.start && candidate.space == space;
+        let (mut bytes, mut reads) = (range.end - range.start, 1);
+        if let Some(before) = self.candidates[place].take_if(|candidate| is_continued(candidate)) {
+            (bytes, reads) = (before.bytes + bytes, before.reads + 1);
         }
-        self.candidates.swap_remove(index);
-        self.oldest = 0;
-        Some(range.start)
+        if reads > 1 && bytes >= self.settings.recognized_bytes {
+            return Some(range.start);
+        }
+        let place = self.place_of(space, range.end);
+        self.candidates[place] = Some(Candidate { space, position: range.end, bytes, reads });
+        None
+    }
+
+    fn place_of(&self, space: K, position: u64) -> usize {
+        // The high bits of this hash are the good ones.
+        let hash = Hashing::default().hash_one((space, position));
+        (hash >> 32) as usize & (self.candidates.len() - 1)
     }
 
     /// Gives up the stream that was read longest ago, if there are too many.
@@ -283,6 +288,9 @@ mod tests {
         let mut read = |_| {
             let follow = policy.on_read(NOW, 7, *at..*at + len);
             *at += len;
+            if let Some(follow) = &follow {
+                policy.on_used(follow.stream);
+            }
             policy.check_invariants();
             follow.and_then(|follow| follow.ahead)
         };
@@ -369,8 +377,9 @@ mod tests {
             for space in 0..100u32 {
                 let now = Instant(round * 1000 + u64::from(space));
                 let follow = policy.on_read(now, space, round * k..(round + 1) * k);
-                if let Some(ahead) = follow.and_then(|follow| follow.ahead) {
-                    fronts[space as usize] = ahead.end - (round + 1) * k;
+                if let Some(follow) = follow {
+                    policy.on_used(follow.stream);
+                    fronts[space as usize] = follow.ahead.map_or(0, |ahead| ahead.end - (round + 1) * k);
                 }
                 policy.check_invariants();
             }
@@ -379,20 +388,30 @@ mod tests {
         assert!(fronts.iter().all(|&front| front <= 2 * MIB));
         // Thirty-two fit with the smallest window.
         let mut few = self::policy(4 * MIB);
-        let mut sum = vec![0; 32];
+        let mut fronts = [0; 32];
         for round in 0..50u64 {
-            for (space, front) in sum.iter_mut().enumerate() {
-                let follow = few.on_read(NOW, space as u32, round * k..(round + 1) * k).unwrap_or(Follow {
-                    stream: StreamId(0),
-                    passed: 0,
-                    ahead: None,
-                    given_up: None,
-                });
-                *front = follow.ahead.map_or(*front, |ahead| ahead.end).max((round + 1) * k);
+            for (space, front) in (0..).zip(&mut fronts) {
+                if let Some(follow) = few.on_read(NOW, space, round * k..(round + 1) * k) {
+                    few.on_used(follow.stream);
+                    *front = follow.ahead.map_or(*front, |ahead| ahead.end).max((round + 1) * k);
+                }
             }
         }
-        let ahead: u64 = sum.iter().map(|front| front - 50 * k).sum();
-        assert!(ahead <= 4 * MIB, "{ahead}");
+        let ahead: u64 = fronts.iter().map(|front| front - 50 * k).sum();
+        assert_eq!(ahead, 4 * MIB);
+    }
+
+    #[test]
+    fn what_is_never_used_is_given_up_soon() {
+        let (mut policy, mut bytes) = (policy(16 * MIB), 0);
+        let k = 128 * KIB;
+        for at in 0..120 {
+            if let Some(follow) = policy.on_read(NOW, 7, at * k..(at + 1) * k) {
+                bytes += follow.ahead.map_or(0, |ahead| ahead.end - ahead.start);
+                policy.on_unused(follow.stream);
+            }
+        }
+        assert_eq!((policy.streams(), bytes), (1, k));
     }
 
     #[test]
