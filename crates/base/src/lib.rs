@@ -28,11 +28,14 @@ pub use prng::Prng;
 pub use time::Instant;
 pub use units::{BLOCK, Bytes, GIB, KIB, MIB, SECTOR, TIB};
 
+/// A hash that is the same in every run.
+pub type Hashing = std::hash::BuildHasherDefault<rustc_hash::FxHasher>;
+
 /// A hash map whose iteration order depends on its content only, so that a simulation repeats itself.
 // The one place where the std map is named: with a fixed hasher its order is the same in every run.
 #[allow(clippy::disallowed_types)]
-pub type Map<K, V> = std::collections::HashMap<K, V, std::hash::BuildHasherDefault<rustc_hash::FxHasher>>;
+pub type Map<K, V> = std::collections::HashMap<K, V, Hashing>;
 
 /// A hash set whose iteration order depends on its content only.
 #[allow(clippy::disallowed_types)]
-pub type Set<K> = std::collections::HashSet<K, std::hash::BuildHasherDefault<rustc_hash::FxHasher>>;
+pub type Set<K> = std::collections::HashSet<K, Hashing>;

@@ -226,6 +226,12 @@ pub const ALL: &[SeededBug] = &[
         "A start forgets which place in their segment's order large writes had that it found by their labels.",
         &["kill"],
     ),
+    bug(
+        34,
+        "read-ahead-believed",
+        "What was read ahead is the answer, wherever the index says that the block is now.",
+        &[],
+    ),
 ];
 
 /// The bug of that name.
@@ -287,7 +293,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=33).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=34).contains(&bug.rule), "{}", bug.name);
         }
     }
 

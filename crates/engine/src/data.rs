@@ -1,8 +1,11 @@
 //! Blocks in data files: read as few times as their places allow, each proven against its index entry
 //! (docs/formats/data.md).
 //!
-//! A **run** is a number of entries whose blocks lie one after the other in one data file; it is one read. A block
-//! whose checksum does not match, or whose run could not be read, is looked for by itself in every copy.
+//! A **run** is a number of entries whose blocks lie one after the other in one data file, perhaps with something
+//! between them; it is one read. A block whose checksum does not match, or whose run could not be read, is looked for
+//! by itself in every copy.
+
+use std::ops::Range;
 
 use std::cell::Cell;
 
@@ -13,7 +16,7 @@ use base::{AlignedBuf, BLOCK, FileId, MIB, Result, SegmentId};
 use crate::index::{Entry, Mapping};
 use crate::verified::{Checked, FileRange, VerifiedFiles};
 
-/// Most blocks of one run: 1 MiB.
+/// Most blocks that one run spans: 1 MiB.
 pub const RUN_BLOCKS_MAX: usize = (MIB / BLOCK) as usize;
 
 /// Reads blocks. Clones share the files below.
@@ -23,14 +26,14 @@ pub struct DataFiles {
 }
 
 /// Where a data entry's block is.
-fn place(entry: &Entry) -> (FileId, u64, u32) {
+pub(crate) fn place(entry: &Entry) -> (FileId, u64, u32) {
     match entry.mapping {
         Mapping::Data { file, offset, checksum } => (file, offset, checksum),
         Mapping::Zeros => panic!("zeros are in no file"),
     }
 }
 
-/// How many of the first `entries` form a run. They are data entries; there is at least one.
+/// How many of the first `entries` form a run without gaps. They are data entries; there is at least one.
 pub fn run_len(entries: &[Entry]) -> usize {
     let followed = entries.windows(2).take(RUN_BLOCKS_MAX - 1).take_while(|pair| follows(&pair[0], &pair[1]));
     1 + followed.count()
@@ -38,8 +41,30 @@ pub fn run_len(entries: &[Entry]) -> usize {
 
 /// Whether the block of `next` lies right after the one of `entry`. Both are data entries.
 pub fn follows(entry: &Entry, next: &Entry) -> bool {
+    distance(entry, next) == Some(BLOCK)
+}
+
+/// How many bytes the block of `next` lies behind the one of `entry`, if it does. Both are data entries.
+pub fn distance(entry: &Entry, next: &Entry) -> Option<u64> {
     let ((file, offset, _), (next_file, next_offset, _)) = (place(entry), place(next));
-    next_file == file && next_offset == offset + BLOCK
+    if next_file == file { next_offset.checked_sub(offset) } else { None }
+}
+
+/// The range of a file that a run spans.
+pub(crate) fn span(entries: &[Entry]) -> FileRange {
+    let ((file, offset, _), last) = (place(&entries[0]), place(&entries[entries.len() - 1]));
+    FileRange { file, offset, len: (last.1 + BLOCK - offset) as usize }
+}
+
+/// Where in the buffer of a run that begins with `first` the block of `entry` is.
+fn in_buffer(first: &Entry, entry: &Entry) -> Range<usize> {
+    let start = distance(first, entry).expect("a run is in one file, and goes forward") as usize;
+    start..start + BLOCK as usize
+}
+
+/// Whether `bytes`, from the place of the first entry on, are what all entries of a run promise.
+pub fn are_intact(segment: SegmentId, entries: &[Entry], bytes: &[u8]) -> bool {
+    entries.iter().all(|entry| is_intact(segment, entry, &bytes[in_buffer(&entries[0], entry)]))
 }
 
 /// Whether `bytes` are the content that `entry` of `segment` promises.
@@ -86,7 +111,8 @@ impl DataFiles {
         }
     }
 
-    /// The blocks of a run, one after the other. The caller holds a pin from before it learned of the entries.
+    /// What a run spans: its blocks, and between them whatever is there. The caller holds a pin from before it learned of
+    /// the entries.
     ///
     /// # Errors
     /// As [`DataFiles::read_block`], for the first block that is lost.
@@ -107,18 +133,25 @@ impl DataFiles {
         if let [entry] = entries {
             return self.read_block_noted(segment, entry, repair_ns).await;
         }
-        let (file, offset, _) = place(&entries[0]);
-        let len = entries.len() * BLOCK as usize;
-        let (mut bytes, is_read) = match self.files.read_unproven(FileRange { file, offset, len }).await {
+        let (mut bytes, is_read) = match self.read_run_unproven(entries).await {
             Ok(bytes) => (bytes, true),
-            Err(_) => (AlignedBuf::zeroed(len), false),
+            Err(_) => (AlignedBuf::zeroed(span(entries).len), false),
         };
-        for (entry, block) in entries.iter().zip(bytes.chunks_exact_mut(BLOCK as usize)) {
+        for entry in entries {
+            let block = &mut bytes[in_buffer(&entries[0], entry)];
             if !is_read || !(is_intact(segment, entry, block) || is_on("block-not-verified")) {
                 block.copy_from_slice(&self.recover(segment, entry, repair_ns).await?);
             }
         }
         Ok(bytes)
+    }
+
+    /// The same from whichever copy is best, without proof: the caller compares it with the entries.
+    ///
+    /// # Errors
+    /// Those of [`files::Store::read`].
+    pub async fn read_run_unproven(&self, entries: &[Entry]) -> Result<AlignedBuf> {
+        self.files.read_unproven(span(entries)).await
     }
 
     /// Proves the blocks of a run in every copy. The caller holds a pin from before it knew that the file is there.

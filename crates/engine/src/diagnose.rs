@@ -34,6 +34,7 @@ impl Core {
             recovery: *counters.recovery.borrow(),
             gc: self.gc.statistics(),
             scrub: self.scrub.statistics(),
+            read_ahead: self.reader.ahead(),
             verify: self.files.statistics(),
             index_tables: self.index.statistics(),
         }

@@ -80,6 +80,8 @@ pub mod options;
 mod patience;
 pub mod pins;
 mod read;
+pub mod read_ahead;
+mod read_plan;
 pub mod reader;
 mod recovery;
 pub mod scrub;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::{BLOCK, Epoch, Error, KIB, MIB, Result};
 use policies::gc::GcSettings;
+use policies::read_ahead::ReadAheadSettings;
 use policies::scrub::ScrubSettings;
 
 use crate::journal::JOURNAL_FILE_BYTES_MIN;
@@ -22,6 +23,8 @@ pub struct Options {
     pub dump_age: Duration,
     /// Bytes of index pages kept in memory.
     pub page_cache_bytes: u64,
+    /// Which reads are streams, and how much memory may be used to read ahead of them.
+    pub read_ahead: ReadAheadSettings,
     /// Bytes of index entries that are in no table yet; the largest part is flushed when there are more.
     pub memtable_bytes_max: u64,
     /// Size of a journal file.
@@ -54,6 +57,7 @@ impl Default for Options {
             segment_cache_bytes: 512 * KIB,
             dump_age: Duration::from_secs(10),
             page_cache_bytes: 64 * MIB,
+            read_ahead: ReadAheadSettings::default(),
             memtable_bytes_max: 32 * MIB,
             journal_file_bytes: 64 * MIB,
             journal_files: 4,

@@ -2,8 +2,9 @@
 //!
 //! **Flow.** In one step, without waiting: the caches are asked, and the index takes its snapshot of what is in
 //! memory. So data on its way from a cache to the index is seen in one of them. Then, for what the caches do not
-//! cover: pages of the index, data files, one read for each run of neighbouring blocks, many at a time. Every block
-//! is proven against its entry before a byte of it is used, also when only a sector of it was asked for.
+//! cover: pages of the index, data files, one read for each run of neighbouring blocks, many at a time; what was read
+//! ahead of a stream ([`crate::read_ahead`]) takes the place of the disk there. Every block is proven against its entry
+//! before a byte of it is used, also when only a sector of it was asked for.
 //!
 //! A read of one whole block, the common case, hands out the buffer that the disk filled.
 
@@ -12,12 +13,16 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_BLOCKS;
+use base::seeded::is_on;
 use base::{AllocationExtent, BLOCK, Bytes, Instant, Passage, ReadPart, Result, SECTOR, SegmentId, Stage};
+use policies::read_ahead::ReadAheadSettings;
 
 use crate::cache::CacheHit;
-use crate::data::{DataFiles, RUN_BLOCKS_MAX, follows};
+use crate::data::{DataFiles, are_intact};
 use crate::index::{Entry, Index};
 use crate::join::join_all;
+use crate::read_ahead::{Following, ReadAhead, ReadAheadStatistics};
+use crate::read_plan::{Plan, Run, SECTORS_PER_BLOCK, Source, blocks_of, sectors_of};
 
 /// Reads of data files that one request has in flight.
 const READS_IN_FLIGHT: usize = 32;
@@ -25,8 +30,6 @@ const READS_IN_FLIGHT: usize = 32;
 const ALLOCATION_ENTRIES_MAX: usize = 64 * 1024;
 /// Index entries that it asks for at a time.
 const ALLOCATION_STEP: usize = 4096;
-
-const SECTORS_PER_BLOCK: u64 = BLOCK / SECTOR;
 
 /// What the caches of a segment know of a range: sectors and content, by address, without overlaps.
 pub type Cached = Vec<(Range<u64>, CacheHit)>;
@@ -36,34 +39,26 @@ pub type Cached = Vec<(Range<u64>, CacheHit)>;
 pub struct Reader {
     index: Index,
     data: DataFiles,
+    ahead: ReadAhead,
     relocated_blocks: Rc<Cell<u64>>,
-}
-
-/// Where a piece of the answer comes from.
-enum Source {
-    Cached(CacheHit),
-    Zeros,
-    /// Byte offset in the buffer of a run.
-    Run(usize, u64),
-}
-
-/// Blocks that are read together.
-struct Run {
-    entries: Vec<Entry>,
-}
-
-/// A read that knows where everything is.
-#[derive(Default)]
-struct Plan {
-    /// Length in bytes and source of each piece, by address.
-    pieces: Vec<(u64, Source)>,
-    runs: Vec<Run>,
 }
 
 impl Reader {
     /// The read path over `index`.
-    pub fn new(index: &Index) -> Reader {
-        Reader { index: index.clone(), data: DataFiles::new(index.files()), relocated_blocks: Rc::default() }
+    pub fn new(index: &Index, ahead: ReadAheadSettings) -> Reader {
+        let data = DataFiles::new(index.files());
+        let ahead = ReadAhead::new(index, &data, ahead);
+        Reader { index: index.clone(), data, ahead, relocated_blocks: Rc::default() }
+    }
+
+    /// What was read ahead, and what became of it.
+    pub fn ahead(&self) -> ReadAheadStatistics {
+        self.ahead.statistics()
+    }
+
+    /// Gives back the memory of what was read ahead.
+    pub fn clear(&self) {
+        self.ahead.clear();
     }
 
     /// Blocks that were read from where garbage collection had moved them.
@@ -94,23 +89,24 @@ impl Reader {
         check_range(offset, len);
         let handle = self.data.files().handle();
         let repair_ns = Cell::default();
+        let following = self.ahead.on_read(segment, offset, len);
         let _pin = self.data.files().pin();
         let cached = cached();
-        if cached.is_empty() && len == BLOCK && offset.is_multiple_of(BLOCK) {
+        if following.is_none() && cached.is_empty() && len == BLOCK && offset.is_multiple_of(BLOCK) {
             let entry = self.lookup_block(segment, (offset / BLOCK) as u32).await?;
             passage.add(Stage::Index, handle.now().nanos_since(started));
             let content = self.fetch_block(segment, entry, &repair_ns).await;
             passage.add(Stage::Repair, repair_ns.get());
             return content.map(|content| vec![content.map_or(ReadPart::Zeros(BLOCK), ReadPart::Data)]);
         }
-        let plan = self.plan(segment, offset / SECTOR..(offset + len) / SECTOR, cached).await?;
+        let plan = self.plan(segment, offset / SECTOR..(offset + len) / SECTOR, cached, following).await?;
         self.count_relocated(plan.runs.iter().flat_map(|run| &run.entries));
         if !plan.runs.is_empty() {
             passage.add(Stage::Index, handle.now().nanos_since(started));
         }
         let buffers = self.fetch(segment, &plan.runs, &repair_ns).await;
         passage.add(Stage::Repair, repair_ns.get());
-        Ok(assemble(plan.pieces, &buffers?))
+        Ok(plan.assemble(&buffers?))
     }
 
     /// What the index has for one block, past the caches: the buffer that was read, or `None` for zeros.
@@ -138,7 +134,13 @@ impl Reader {
         Ok(Some(self.data.read_block_noted(segment, &entry, repair_ns).await?.freeze()))
     }
 
-    async fn plan(&self, segment: SegmentId, sectors: Range<u64>, cached: Cached) -> Result<Plan> {
+    async fn plan(
+        &self,
+        segment: SegmentId,
+        sectors: Range<u64>,
+        cached: Cached,
+        following: Option<Following>,
+    ) -> Result<Plan> {
         // The index is asked once, for all blocks from the first to the last that the caches leave open.
         let gaps = gaps(&sectors, &cached);
         let blocks = match (gaps.first(), gaps.last()) {
@@ -148,32 +150,49 @@ impl Reader {
         let mut slots = vec![None; blocks.len()];
         if !blocks.is_empty() {
             self.index.lookup_into(segment, blocks.clone(), &mut slots).await?;
+            if let Some(following) = &following {
+                following.loaded().await;
+            }
         }
         let mut plan = Plan::default();
         let mut at = sectors.start;
         for (range, hit) in cached {
-            plan.add_gap(at..range.start, blocks.start, &slots);
+            plan.add_gap(at..range.start, blocks.start, &slots, &following);
             plan.pieces.push(((range.end - range.start) * SECTOR, Source::Cached(hit)));
             at = range.end;
         }
-        plan.add_gap(at..sectors.end, blocks.start, &slots);
+        plan.add_gap(at..sectors.end, blocks.start, &slots, &following);
+        if let Some(following) = following {
+            following.pass();
+        }
         Ok(plan)
     }
 
-    /// Reads all runs, some at a time.
+    /// The buffers of all runs, some at a time.
     async fn fetch(&self, segment: SegmentId, runs: &[Run], repair_ns: &Cell<u64>) -> Result<Vec<Bytes>> {
         let mut buffers = Vec::with_capacity(runs.len());
         if let [run] = runs {
-            buffers.push(self.data.read_run_noted(segment, &run.entries, repair_ns).await?.freeze());
+            buffers.push(self.fetch_run(segment, run, repair_ns).await?);
             return Ok(buffers);
         }
         for some in runs.chunks(READS_IN_FLIGHT) {
-            let reads = some.iter().map(|run| self.data.read_run_noted(segment, &run.entries, repair_ns));
-            for buffer in join_all(reads).await {
-                buffers.push(buffer?.freeze());
+            for buffer in join_all(some.iter().map(|run| self.fetch_run(segment, run, repair_ns))).await {
+                buffers.push(buffer?);
             }
         }
         Ok(buffers)
+    }
+
+    /// What was read ahead, if it is what the index promises; else what is on the disk.
+    async fn fetch_run(&self, segment: SegmentId, run: &Run, repair_ns: &Cell<u64>) -> Result<Bytes> {
+        if let Some(held) = &run.held {
+            let is_right = are_intact(segment, &run.entries, held) || is_on("read-ahead-believed");
+            self.ahead.on_use(run.entries.len() as u64 * BLOCK, is_right);
+            if is_right {
+                return Ok(held.clone());
+            }
+        }
+        Ok(self.data.read_run_noted(segment, &run.entries, repair_ns).await?.freeze())
     }
 
     /// Which parts of a range hold data: at most `extents_max` extents (at least one), which may cover less than was
@@ -221,15 +240,6 @@ fn check_range(offset: u64, len: u64) {
     assert!(aligned && len > 0 && in_segment, "the engine checks requests before it reads");
 }
 
-/// The blocks that `sectors` touch.
-fn blocks_of(sectors: &Range<u64>) -> Range<u32> {
-    (sectors.start / SECTORS_PER_BLOCK) as u32..sectors.end.div_ceil(SECTORS_PER_BLOCK) as u32
-}
-
-fn sectors_of(blocks: Range<u32>) -> Range<u64> {
-    u64::from(blocks.start) * SECTORS_PER_BLOCK..u64::from(blocks.end) * SECTORS_PER_BLOCK
-}
-
 /// What `cached` does not cover of `sectors`.
 fn gaps(sectors: &Range<u64>, cached: &Cached) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
@@ -245,77 +255,6 @@ fn gaps(sectors: &Range<u64>, cached: &Cached) -> Vec<Range<u64>> {
         gaps.push(at..sectors.end);
     }
     gaps
-}
-
-impl Plan {
-    /// Adds the pieces for `sectors` from the index's answer for the blocks from `first_block` on.
-    fn add_gap(&mut self, sectors: Range<u64>, first_block: u32, slots: &[Option<Entry>]) {
-        let mut at = sectors.start;
-        while at < sectors.end {
-            let block = (at / SECTORS_PER_BLOCK) as u32;
-            let end = sectors.end.min(sectors_of(block..block + 1).end);
-            let in_block = at % SECTORS_PER_BLOCK * SECTOR;
-            match slots[(block - first_block) as usize].filter(|entry| entry.file().is_some()) {
-                None => self.add(Source::Zeros, (end - at) * SECTOR),
-                Some(entry) => {
-                    let (run, block_offset) = self.place(entry);
-                    self.add(Source::Run(run, block_offset + in_block), (end - at) * SECTOR);
-                }
-            }
-            at = end;
-        }
-    }
-
-    /// The run that reads `entry`, and the offset of its block in the run's buffer.
-    fn place(&mut self, entry: Entry) -> (usize, u64) {
-        let index = self.runs.len().wrapping_sub(1);
-        if let Some(run) = self.runs.last_mut() {
-            let last = run.entries.len() - 1;
-            // A block that two gaps share is read once.
-            if run.entries[last] == entry {
-                return (index, last as u64 * BLOCK);
-            }
-            if last + 1 < RUN_BLOCKS_MAX && follows(&run.entries[last], &entry) {
-                run.entries.push(entry);
-                return (index, (last + 1) as u64 * BLOCK);
-            }
-        }
-        self.runs.push(Run { entries: vec![entry] });
-        (self.runs.len() - 1, 0)
-    }
-
-    fn add(&mut self, source: Source, len: u64) {
-        if let Some((last_len, last)) = self.pieces.last_mut() {
-            let continues = match (last, &source) {
-                (Source::Zeros, Source::Zeros) => true,
-                (Source::Run(run, offset), Source::Run(next_run, next)) => {
-                    run == next_run && *offset + *last_len == *next
-                }
-                _ => false,
-            };
-            if continues {
-                *last_len += len;
-                return;
-            }
-        }
-        self.pieces.push((len, source));
-    }
-}
-
-fn assemble(pieces: Vec<(u64, Source)>, buffers: &[Bytes]) -> Vec<ReadPart> {
-    let mut parts: Vec<ReadPart> = Vec::with_capacity(pieces.len());
-    for (len, source) in pieces {
-        let part = match source {
-            Source::Cached(CacheHit::Data(data)) => ReadPart::Data(data),
-            Source::Cached(CacheHit::Zeros) | Source::Zeros => ReadPart::Zeros(len),
-            Source::Run(run, offset) => ReadPart::Data(buffers[run].slice(offset as usize..(offset + len) as usize)),
-        };
-        match (parts.last_mut(), &part) {
-            (Some(ReadPart::Zeros(before)), ReadPart::Zeros(len)) => *before += len,
-            _ => parts.push(part),
-        }
-    }
-    parts
 }
 
 /// Extents of `known`: what is cached, over what is mapped, over holes.

@@ -6,6 +6,7 @@ use base::Histogram;
 
 use crate::gc::GcStatistics;
 use crate::index::IndexStatistics;
+use crate::read_ahead::ReadAheadStatistics;
 use crate::scrub::ScrubStatistics;
 use crate::verified::VerifyStatistics;
 
@@ -76,6 +77,8 @@ pub struct Statistics {
     pub dirty_bytes_max: u64,
     /// What the last recovery found.
     pub recovery: RecoveryStatistics,
+    /// What was read ahead of streams.
+    pub read_ahead: ReadAheadStatistics,
     /// Proofs of bytes that were read.
     pub verify: VerifyStatistics,
     /// Garbage collection.
@@ -135,6 +138,7 @@ impl Statistics {
             dirty_bytes,
             dirty_bytes_max,
             recovery,
+            read_ahead,
             verify,
             gc,
             scrub,
@@ -163,6 +167,7 @@ impl Statistics {
         self.dirty_bytes += dirty_bytes;
         self.dirty_bytes_max += dirty_bytes_max;
         self.recovery.merge(recovery);
+        self.read_ahead.merge(read_ahead);
         self.verify.merge(verify);
         self.gc.merge(gc);
         self.scrub.merge(scrub);

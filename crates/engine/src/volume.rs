@@ -49,6 +49,7 @@ impl Core {
         self.stage.set(Stage::Closed);
         self.maintenance.borrow_mut().clear();
         self.scrub.end();
+        self.reader.clear();
         for event in [&self.dirtied, &self.dumped, &self.checkpoint_wanted, self.admission.wanted()] {
             event.notify();
         }

@@ -42,6 +42,7 @@ const ALWAYS: &[&str] = &[
     "gc_removed_files",
     "scrub_rounds",
     "relocated_reads",
+    "read_ahead_used_bytes",
     "replayed_writes",
     "shadowed_writes",
     "torn_tails",

@@ -64,7 +64,7 @@ impl NodeObserver {
             Metric::labelled("queue_depth", "What waits or is in progress.", "queue", queue, depth as f64)
         };
         let event = |name, help, count: u64| Metric::plain(name, help, count as f64);
-        let index = &engine.index_tables;
+        let (index, ahead) = (&engine.index_tables, &engine.read_ahead);
         let mut snapshot = Snapshot {
             store: shards.store().id().to_string(),
             incarnation: shards.store().incarnation().0,
@@ -93,7 +93,11 @@ impl NodeObserver {
             ],
             files,
             space,
-            memory_bytes: agent.payload_bytes + engine.dirty_bytes + index.memtable_bytes + index.pages.bytes,
+            memory_bytes: agent.payload_bytes
+                + engine.dirty_bytes
+                + index.memtable_bytes
+                + index.pages.bytes
+                + ahead.held_bytes,
             memory_bytes_max: self.memory_bytes_max,
             scrub: scrubbing(&engine),
             connections: agent.connections_open as u64,
@@ -123,6 +127,10 @@ impl NodeObserver {
                 event("large_writes_total", "Writes past the journal.", engine.large_writes),
                 event("checkpoints_total", "Checkpoints of the transaction log.", engine.checkpoints),
                 event("lost_reads_total", "Reads of blocks that no copy has right.", engine.verify.lost),
+                Metric::plain("read_ahead_streams", "Clients' reads in sequence, by segment.", ahead.streams as f64),
+                Metric::plain("read_ahead_held_bytes", "Memory of what is read ahead.", ahead.held_bytes as f64),
+                event("read_ahead_bytes_total", "Bytes that were read ahead of clients.", ahead.read_bytes),
+                event("read_ahead_used_bytes_total", "Bytes among them that were asked for.", ahead.used_bytes),
                 event("memory_waits_total", "Writes that waited for memory.", engine.memory_waits),
                 event("loop_turns_total", "Turns of the event loop.", looped.turns),
                 event("loop_sleeps_total", "Turns that ended asleep.", looped.sleeps),

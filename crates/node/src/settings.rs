@@ -11,6 +11,7 @@ use base::limits::{MEMORY_DEFAULT, MEMORY_MIN};
 use base::units::format_size;
 use base::{Error, KIB, MIB, Result};
 use control::rules;
+use policies::read_ahead::ReadAheadSettings;
 use policies::ready::ReadySettings;
 use policies::scrub::ScrubSettings;
 use policies::{loop_schedule, polling, sharding};
@@ -93,6 +94,8 @@ pub struct EngineSettings {
     pub large_write: Size,
     /// A segment's cache is dumped when it holds this much.
     pub segment_cache: Size,
+    /// Memory for what is read ahead of clients that read in sequence; 0: nothing is. Default: a 32nd of `memory`.
+    pub read_ahead: Option<Size>,
     /// How long a batch waits for more writes, in microseconds; 0: until the loop's turn ends.
     pub fusion_wait_us: u64,
     /// Bytes that are read in a second, at most, to see whether what is stored is still right; 0: none.
@@ -197,6 +200,7 @@ impl Default for EngineSettings {
             data_file: Size::Bytes(defaults.data_file_bytes),
             large_write: Size::Bytes(defaults.large_write_bytes),
             segment_cache: Size::Bytes(defaults.segment_cache_bytes),
+            read_ahead: None,
             fusion_wait_us: 0,
             scrub_rate: Size::Bytes(defaults.scrub.bytes_per_sec),
             scrub_days: defaults.scrub.period.as_secs() / DAY_SECS,
@@ -240,6 +244,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "data_file",
             "large_write",
             "segment_cache",
+            "read_ahead",
             "fusion_wait_us",
             "scrub_rate",
             "scrub_days",
@@ -310,6 +315,7 @@ impl Settings {
             dirty_bytes_max: memory_bytes / 8 * 3,
             page_cache_bytes: memory_bytes / 4,
             memtable_bytes_max: self.engine.memtable_bytes.unwrap_or(memory_bytes / 16),
+            read_ahead: self.engine.read_ahead(memory_bytes)?,
             segment_cache_bytes: size("engine.segment_cache", &self.engine.segment_cache)?,
             journal_file_bytes: size("engine.journal_file", &self.engine.journal_file)?,
             journal_files: self.engine.journal_files,
@@ -394,6 +400,10 @@ impl Resolved {
             dirty_bytes_max: share(self.engine.dirty_bytes_max),
             page_cache_bytes: share(self.engine.page_cache_bytes),
             memtable_bytes_max: share(self.engine.memtable_bytes_max),
+            read_ahead: ReadAheadSettings {
+                bytes_max: share(self.engine.read_ahead.bytes_max),
+                ..self.engine.read_ahead
+            },
             scrub: ScrubSettings { bytes_per_sec: share(self.engine.scrub.bytes_per_sec), ..self.engine.scrub },
             ..self.engine.clone()
         })
@@ -442,6 +452,29 @@ impl EngineSettings {
     }
 }
 
+/// Reading ahead, as the engine is told.
+impl EngineSettings {
+    /// Part of `memory` that may be used for it: more would be missing elsewhere.
+    const READ_AHEAD_PART: u64 = 8;
+
+    fn read_ahead(&self, memory_bytes: u64) -> Result<ReadAheadSettings> {
+        let bytes_max = match &self.read_ahead {
+            None => memory_bytes / 32,
+            Some(bytes) => size("engine.read_ahead", bytes)?,
+        };
+        let most = memory_bytes / Self::READ_AHEAD_PART;
+        if bytes_max > most {
+            return Err(Error::invalid(format!(
+                "engine.read_ahead = {} is too much: with memory = {}, {} is the most",
+                format_size(bytes_max),
+                format_size(memory_bytes),
+                format_size(most)
+            )));
+        }
+        Ok(ReadAheadSettings { bytes_max, ..ReadAheadSettings::default() })
+    }
+}
+
 /// Sizes that suit a test or a small machine: files of a few MiB.
 impl EngineSettings {
     /// Small files, so that a small disk holds many.
@@ -486,6 +519,7 @@ mod tests {
             data_file = 67108864
             large_write = "128K"
             segment_cache = "256K"
+            read_ahead = "8M"
             fusion_wait_us = 8
             scrub_rate = "20M"
             scrub_days = 7
@@ -513,6 +547,7 @@ mod tests {
         assert_eq!((resolved.memory_bytes, resolved.capacity_bytes, resolved.copies), (GIB, Some(100 * GIB), 2));
         assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);
         assert_eq!(resolved.engine.fusion_wait, Duration::from_micros(8));
+        assert_eq!(resolved.engine_of(2).unwrap().read_ahead.bytes_max, 4 * MIB);
         let week = Duration::from_secs(7 * DAY_SECS);
         assert_eq!(resolved.engine.scrub, ScrubSettings { bytes_per_sec: 20 * MIB, period: week });
         assert_eq!(resolved.engine_of(2).unwrap().scrub.bytes_per_sec, 10 * MIB);
@@ -547,7 +582,7 @@ mod tests {
             let resolved = settings.resolve().unwrap();
             let engine = &resolved.engine;
             assert!(resolved.payload_bytes_max + engine.dirty_bytes_max <= memory / 2, "the contract of the defaults");
-            let all = engine.page_cache_bytes + engine.memtable_bytes_max;
+            let all = engine.page_cache_bytes + engine.memtable_bytes_max + engine.read_ahead.bytes_max;
             assert!(resolved.payload_bytes_max + engine.dirty_bytes_max + all <= memory / 16 * 14);
         }
     }
@@ -578,6 +613,8 @@ mod tests {
         assert!(refusal("bandwidth = '1G'").contains("bandwidth belongs below [admission]"));
         assert!(refusal("directories = ['/d']\n[admission]\ninterval_ms = 0").contains("choose from 1 to 1000"));
         assert!(refusal("directories = ['/d']\n[engine]\njournal_files = 1").contains("at least 2"));
+        let greedy = refusal("directories = ['/d']\n[engine]\nread_ahead = '65M'");
+        assert!(greedy.contains("with memory = 512 MiB, 64 MiB is the most"), "{greedy}");
         assert!(refusal(&format!("directories = ['/{}']", "x".repeat(120))).contains("107 bytes"));
     }
 }

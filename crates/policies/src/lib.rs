@@ -11,6 +11,7 @@ pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
 pub mod polling;
+pub mod read_ahead;
 pub mod ready;
 pub mod scrub;
 pub mod sharding;

@@ -109,7 +109,8 @@ impl Life {
             epoch: EPOCH,
         };
         let gc = Gc::new(&index, Rc::new(log.clone()), space, gc_options);
-        let (handle, reader) = (handle.clone(), Reader::new(&index));
+        let (handle, reader) =
+            (handle.clone(), Reader::new(&index, policies::read_ahead::ReadAheadSettings::default()));
         let (open, model) = (Rc::default(), Rc::default());
         let full = Rc::default();
         Life { shape, handle, memory, log, index, reader, gc, open, full, sequence, waiting, model, written_bytes }

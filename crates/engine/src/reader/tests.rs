@@ -15,6 +15,8 @@ use crate::options::EPOCH;
 use crate::testing::run;
 use crate::verified::VerifiedFiles;
 
+mod ahead;
+
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId(7), index: 1 };
 const BLOCKS: u32 = 300;
 const SECTORS: u64 = BLOCKS as u64 * SECTORS_PER_BLOCK;
@@ -36,7 +38,7 @@ impl Disk {
         let files = VerifiedFiles::new(handle, &memory.open(handle));
         let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 24, copies, epoch: EPOCH };
         let index = Index::new(&files, &Garbage::new(), options);
-        let reader = Reader::new(&index);
+        let reader = Reader::new(&index, ReadAheadSettings::default());
         let writer = Disk::open_file(&files, copies).await;
         Disk { memory, index, reader, writer, sequence: 0, blocks: vec![None; BLOCKS as usize] }
     }

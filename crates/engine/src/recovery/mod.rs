@@ -157,7 +157,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         admission,
         fullness: Rc::default(),
         factory: DataFileFactory::new(handle, &files, &log, &garbage, data_options, label_key),
-        reader: Reader::new(&index),
+        reader: Reader::new(&index, options.read_ahead),
         data,
         files,
         index,

@@ -129,6 +129,7 @@ impl Shared {
 
 enum Operation {
     Read,
+    Scan { sectors: u64 },
     Allocation,
     Write { sectors: u64 },
     Discard,
@@ -138,7 +139,8 @@ enum Operation {
 impl Operation {
     fn pick(shared: &mut Shared) -> Operation {
         let mix = shared.settings.mix;
-        let weights = [mix.read, mix.allocation, mix.small_write, mix.large_write, mix.discard].map(|part| part * 8);
+        let weights = [mix.read, mix.allocation, mix.small_write, mix.large_write, mix.discard, mix.scan];
+        let weights = weights.map(|part| part * 8);
         let mut at = shared.prng.below(weights.iter().sum::<u64>() + mix.drop_volume);
         let index = weights.iter().position(|&weight| {
             let here = at < weight;
@@ -151,6 +153,7 @@ impl Operation {
             Some(2) => Operation::Write { sectors: shared.prng.between(1, 24) },
             Some(3) => Operation::Write { sectors: shared.prng.between(16, 320) },
             Some(4) => Operation::Discard,
+            Some(5) => Operation::Scan { sectors: *shared.prng.pick(&[8, 64, 128]) },
             _ => Operation::DropVolume,
         }
     }
@@ -190,6 +193,7 @@ async fn operate(engine: &Engine, share: &Share) -> Result<(), String> {
     };
     match operation {
         Operation::Read => read(engine, share, segment, up_to(128)).await,
+        Operation::Scan { sectors } => scan(engine, share, segment, sectors).await,
         Operation::Allocation => allocation(engine, share, segment, up_to(512)).await,
         Operation::Write { sectors } => write(engine, share, segment, range(sectors)).await,
         Operation::Discard => {
@@ -280,6 +284,18 @@ pub async fn read(engine: &Engine, share: &Share, segment: SegmentId, range: Ran
 }
 
 /// Asks what of `range` is allocated: what is not reads as zeros.
+/// Reads all that is used of a segment, one piece after the other.
+async fn scan(engine: &Engine, share: &Share, segment: SegmentId, sectors: u64) -> Result<(), String> {
+    let all = share.borrow().settings.sectors.clone();
+    let mut at = all.start;
+    while at < all.end && share.borrow().failure.is_none() {
+        let end = all.end.min(at + sectors);
+        read(engine, share, segment, at..end).await?;
+        at = end;
+    }
+    Ok(())
+}
+
 async fn allocation(engine: &Engine, share: &Share, segment: SegmentId, range: Range<u64>) -> Result<(), String> {
     let token = share.borrow_mut().sectors.begin_read(segment, range.clone());
     let len = (range.end - range.start) * SECTOR;

@@ -7,6 +7,7 @@ use base::limits::SEGMENT_SIZE;
 use base::{KIB, MIB, Prng, SECTOR};
 use engine::Options;
 use policies::gc::GcSettings;
+use policies::read_ahead::ReadAheadSettings;
 use policies::scrub::ScrubSettings;
 
 /// What a test is after.
@@ -28,6 +29,7 @@ pub enum Scenario {
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     pub read: u64,
+    pub scan: u64,
     pub allocation: u64,
     pub small_write: u64,
     pub large_write: u64,
@@ -98,6 +100,10 @@ impl Scenario {
             segment_cache_bytes,
             dump_age: Duration::from_millis(prng.between(1, 200)),
             page_cache_bytes: *prng.pick(&[64 * KIB, MIB]),
+            read_ahead: ReadAheadSettings {
+                bytes_max: *prng.pick(&[0, 512 * KIB, 16 * MIB]),
+                ..ReadAheadSettings::default()
+            },
             memtable_bytes_max: kib(prng, 4, 64),
             journal_file_bytes: kib(prng, 512, 1024),
             journal_files: prng.between(2, 4) as usize,
@@ -149,6 +155,7 @@ impl Scenario {
             operations: prng.between(20, 300),
             mix: Mix {
                 read: prng.between(1, 4),
+                scan: prng.below(2),
                 allocation: prng.below(2),
                 small_write: prng.between(2, 8),
                 large_write: prng.below(3),

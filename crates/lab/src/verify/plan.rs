@@ -167,17 +167,22 @@ impl Plan {
         let count = prng.between(60, 500);
         // Accidents are rare in some runs and everything in others.
         let accident_one_in = *prng.pick(&[15, 40, 120]);
-        let steps = (0..count)
-            .map(|_| match allowed.is_empty() || !prng.one_in(accident_one_in) {
-                true => shape.draw_step(&mut prng),
-                false => {
-                    let kind = *prng.pick(&allowed);
-                    let latest_ns = *prng.pick(&[1, 100_000, 5_000_000]);
-                    let after = Duration::from_nanos(prng.below(latest_ns));
-                    Step::Accident { fault: shape.draw_fault(kind, &mut prng), after }
-                }
-            })
-            .collect();
+        let mut steps = Vec::new();
+        // Some clients read a disk from one end to the other.
+        let scan_one_in = *prng.pick(&[20, 100, 1_000]);
+        for _ in 0..count {
+            if prng.one_in(scan_one_in) {
+                shape.draw_scan(&mut prng, &mut steps);
+            }
+            if allowed.is_empty() || !prng.one_in(accident_one_in) {
+                steps.push(shape.draw_step(&mut prng));
+                continue;
+            }
+            let kind = *prng.pick(&allowed);
+            let latest_ns = *prng.pick(&[1, 100_000, 5_000_000]);
+            let after = Duration::from_nanos(prng.below(latest_ns));
+            steps.push(Step::Accident { fault: shape.draw_fault(kind, &mut prng), after });
+        }
         // Scrubbing mends what a mistake of others left in one copy: in most runs it would hide what they are there for.
         let period = Duration::from_millis(*prng.pick(&[100, 10_000]));
         let scrub_period = prng.one_in(6).then_some(period);
@@ -304,6 +309,27 @@ impl Shape {
             195..=197 => Step::Reattach,
             198 => Step::Replace(volume),
             _ => Step::Restart,
+        }
+    }
+
+    /// Reads all of a volume that is used, from its begin to its end, while the same sectors are written and discarded
+    /// here and there.
+    fn draw_scan(&self, prng: &mut Prng, steps: &mut Vec<Step>) {
+        let volume = prng.below(self.volumes as u64) as usize;
+        let len = *prng.pick(&[8, 32, 64, 256]);
+        let write_one_in = *prng.pick(&[1, 2, 5]);
+        let mut at = self.sectors.start;
+        while at < self.sectors.end {
+            let range = at..(at + len).min(self.sectors.end);
+            at = range.end;
+            steps.push(Step::Ask { volume, request: Request::Read(range) });
+            if prng.one_in(write_one_in) {
+                let longest = *prng.pick(&[8, 24, 320]);
+                let len = prng.between(1, longest);
+                let range = self.draw_range(prng, len);
+                let request = if prng.one_in(6) { Request::Discard(range) } else { Request::Write(range) };
+                steps.push(Step::Ask { volume, request });
+            }
         }
     }
 
