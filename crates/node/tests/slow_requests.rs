@@ -210,7 +210,7 @@ fn a_client_that_does_not_take_its_replies_is_blamed() {
         }
         let began = bed.slow().len();
         let head = request(0, 0, len);
-        bed.client.send(&vec![&head[..]; 8]).await;
+        bed.client.send(&[&head[..]; 8]).await;
         bed.handle.sleep(Duration::from_secs(1)).await;
         bed.client.replies(8, len as usize).await;
         let slow = bed.latest(began);

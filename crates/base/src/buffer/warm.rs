@@ -150,19 +150,14 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_no_more_than_its_bound_and_forgets_sizes_that_are_not_used() {
-        std::thread::spawn(|| {
-            let many =
-                |size: usize| (0..2 * BYTES_MAX / size).map(|_| AlignedBuf::with_capacity(size)).collect::<Vec<_>>();
-            drop(many(64 * 1024));
-            assert_eq!(kept(), BYTES_MAX);
-            drop(many(4096));
-            assert_eq!(kept(), BYTES_MAX);
-            SHELF.with(|shelf| assert!(shelf.borrow().classes[15].buffers.is_empty(), "the old size is gone"));
-            // Larger ones are not kept.
-            drop(AlignedBuf::with_capacity(2 * BUFFER_MAX));
-            assert_eq!(kept(), BYTES_MAX);
-        })
-        .join()
-        .unwrap();
+        let many = |size: usize| (0..2 * BYTES_MAX / size).map(|_| AlignedBuf::with_capacity(size)).collect::<Vec<_>>();
+        drop(many(64 * 1024));
+        assert_eq!(kept(), BYTES_MAX);
+        drop(many(4096));
+        assert_eq!(kept(), BYTES_MAX);
+        SHELF.with(|shelf| assert!(shelf.borrow().classes[15].buffers.is_empty(), "the old size is gone"));
+        // Larger ones are not kept.
+        drop(AlignedBuf::with_capacity(2 * BUFFER_MAX));
+        assert_eq!(kept(), BYTES_MAX);
     }
 }
