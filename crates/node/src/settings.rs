@@ -151,10 +151,10 @@ pub enum Discipline {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Polling {
-    /// While events come within 100 us as a rule.
-    #[default]
+    /// While more is done by it.
     Adaptive,
     /// It sleeps at once.
+    #[default]
     Never,
     /// Before each sleep: a baseline to measure against.
     Always,
@@ -539,7 +539,7 @@ mod tests {
             headroom = 300000000
             [loop]
             discipline = "fifo"
-            polling = "never"
+            polling = "adaptive"
             count = 2
         "#;
         let settings = Settings::from_toml(text).unwrap();
@@ -556,7 +556,7 @@ mod tests {
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
-        assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Never);
+        assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Adaptive);
         // What is written is read again; for that, also what another throttle needs.
         let admission = AdmissionSettings { segment_cap: Some(Size::Bytes(MIB)), ..settings.admission.clone() };
         let settings = Settings { admission, ..settings };

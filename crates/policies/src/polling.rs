@@ -42,18 +42,21 @@ pub struct PollingSettings {
     pub limit: Duration,
 }
 
+/// Nothing is looked on for, until adaptive polling is right everywhere: on a virtual machine with two processors it took
+/// a loop that looks on for the faster one where it did 12 to 20% less (bench/README.md).
 impl Default for PollingSettings {
     fn default() -> Self {
-        PollingSettings { polling: Polling::Adaptive, limit: Duration::from_micros(100) }
+        PollingSettings { polling: Polling::Never, limit: Duration::from_micros(100) }
     }
 }
 
 /// Waits of a round.
-const ROUND: u32 = 4096;
-/// Waits of a window.
-const WINDOW: u32 = 128;
+const ROUND: u32 = 32 * WINDOW;
+/// Waits of a window: half a second, more or less. Client and loop run on one processor or on two, and the system's
+/// scheduler moves them apart while a loop looks on; in a shorter window what is slept is measured with both still apart.
+const WINDOW: u32 = 16 * 1024;
 /// How much more has to be done for a processor to be spent on it.
-const GAIN_PERCENT: u128 = 10;
+const GAIN_PERCENT: u128 = 25;
 /// Of the last 32 waits so many are short where looking on can help.
 const SHORT_MIN: u32 = 24;
 
@@ -178,13 +181,13 @@ mod tests {
 
     #[test]
     fn it_looks_on_where_more_is_done_by_it() {
-        let mut fast = Loop::new(Polling::Adaptive, [40, 10], [60, 10]);
+        let mut fast = Loop::new(Polling::Adaptive, [30, 10], [60, 10]);
         assert!(fast.run(4 * ROUND) > 4 * (ROUND - WINDOW) - 4 * WINDOW);
         // Now it is in the way.
         (fast.looked_on, fast.slept) = ([70, 10], [60, 10]);
         fast.run(ROUND);
         assert!(fast.run(4 * ROUND) <= 4 * WINDOW, "only to try");
-        (fast.looked_on, fast.slept) = ([40, 10], [60, 10]);
+        (fast.looked_on, fast.slept) = ([30, 10], [60, 10]);
         fast.run(ROUND);
         assert!(fast.run(ROUND) > ROUND - 2 * WINDOW, "it comes back");
     }
@@ -192,8 +195,8 @@ mod tests {
     /// Shorter waits are no gain if the work takes longer for it, as where every client has to be woken elsewhere.
     #[test]
     fn a_gain_that_is_smaller_than_its_price_is_none() {
-        assert!(Loop::new(Polling::Adaptive, [40, 40], [60, 10]).run(8 * ROUND) <= 8 * WINDOW);
-        assert!(Loop::new(Polling::Adaptive, [58, 10], [60, 10]).run(8 * ROUND) <= 8 * WINDOW);
+        assert!(Loop::new(Polling::Adaptive, [30, 40], [60, 10]).run(8 * ROUND) <= 8 * WINDOW);
+        assert!(Loop::new(Polling::Adaptive, [50, 10], [60, 10]).run(8 * ROUND) <= 8 * WINDOW);
         assert!(Loop::new(Polling::Adaptive, [60, 10], [60, 10]).run(8 * ROUND) <= 8 * WINDOW);
     }
 
@@ -202,7 +205,7 @@ mod tests {
         let mut rare = Loop::new(Polling::Adaptive, [1000, 10], [1000, 10]);
         assert_eq!(rare.run(4 * ROUND), 0);
         // Also after a time in which it paid.
-        let mut fast = Loop::new(Polling::Adaptive, [40, 10], [60, 10]);
+        let mut fast = Loop::new(Polling::Adaptive, [30, 10], [60, 10]);
         fast.run(ROUND);
         (fast.looked_on, fast.slept) = ([1000, 10], [1000, 10]);
         assert!(fast.run(4 * ROUND) <= 9, "a few, until it is known");
@@ -213,7 +216,7 @@ mod tests {
     fn mixed_waits_are_slept() {
         let mut policy = PollingPolicy::new(PollingSettings::default(), Instant(0));
         let mut looked = 0;
-        for number in 0..10_000 {
+        for number in 0..2_000_000 {
             looked += u32::from(!policy.plan_poll().is_zero());
             policy.on_wait_end(Instant(number * 1000), us(if number % 2 == 0 { 50 } else { 300 }), number);
         }
@@ -222,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_baselines_do_not_look_at_waits() {
-        assert_eq!(Loop::new(Polling::Never, [40, 10], [60, 10]).run(2 * ROUND), 0);
+        assert_eq!(Loop::new(Polling::Never, [30, 10], [60, 10]).run(2 * ROUND), 0);
         assert_eq!(Loop::new(Polling::Always, [1000, 10], [1000, 10]).run(2 * ROUND), 2 * ROUND);
     }
 }
