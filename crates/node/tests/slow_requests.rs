@@ -118,6 +118,24 @@ fn a_slow_disk_is_blamed_for_a_read() {
     });
 }
 
+/// So slow that the write takes longer than the very first one, which had waited for journal files to be made.
+#[test]
+fn a_slow_disk_is_blamed_for_a_write() {
+    for loops in [1, 2] {
+        in_a_store(&["/disk"], loops, async |bed| {
+            bed.learn_writes().await;
+            let began = bed.slow().len();
+            bed.disks[0].set_slowness(10_000);
+            bed.write(4096).await;
+            bed.disks[0].set_slowness(1);
+            let slow = bed.latest(began);
+            assert_eq!(slow.reason, Stage::Append, "{slow:?}");
+            assert_adds_up(&slow.request.passage, Duration::from_millis(100));
+            bed
+        });
+    }
+}
+
 #[test]
 fn a_wrong_copy_is_blamed_for_the_read_that_meets_it() {
     in_a_store(&["/disk0", "/disk1"], 1, async |bed| {
