@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 
 import targets
@@ -102,10 +103,11 @@ def run_fio(target, workload, seconds=None, extra=(), side=None, prefix=()):
 
 
 def measure(target, workload, seconds, extra=()):
-    """One sample, with what the server spent on it."""
+    """One sample, with what the server spent on it, until it rests again."""
     pid = target.process.pid if target.process else None
     before = (targets.process_cpu_seconds(pid), targets.process_written_bytes(pid)) if pid else None
     side = run_fio(target, workload, seconds, extra)
+    rest(target)
     cpu = amplification = None
     if pid and side["total_ios"]:
         cpu = (targets.process_cpu_seconds(pid) - before[0]) * 1e6 / side["total_ios"]
@@ -122,6 +124,18 @@ def measure(target, workload, seconds, extra=()):
         server_cpu_us_per_op=cpu,
         disk_bytes_per_byte=amplification,
     )
+
+
+def rest(target, still_seconds=0.5, at_most_seconds=5):
+    """Waits until a server does no work of its own on the disk, so that none of it runs beside the next sample."""
+    if not target.process:
+        return
+    until, still_since = time.monotonic() + at_most_seconds, time.monotonic()
+    written = targets.process_written_bytes(target.process.pid)
+    while (now := time.monotonic()) < min(until, still_since + still_seconds):
+        time.sleep(0.05)
+        if (count := targets.process_written_bytes(target.process.pid)) != written:
+            written, still_since = count, now
 
 
 def percentiles(side):

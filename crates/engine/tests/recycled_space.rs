@@ -75,7 +75,8 @@ fn large_writes_of_a_new_store_go_where_zeros_were_written() {
         engine.set_provisioned(used + 128 * MIB);
         here.sleep(Duration::from_secs(10)).await;
         let zeroed = store.statistics().zeroed_bytes;
-        assert!((124 * MIB..=128 * MIB).contains(&zeroed), "as much as volumes may hold: {zeroed}");
+        let expected = 128 * MIB + used / 2;
+        assert!((expected - 4 * MIB..=expected).contains(&zeroed), "what volumes may hold, and overwrite: {zeroed}");
         (engine, store)
     });
     // Then it sleeps, but for the next round of scrubbing.
@@ -89,9 +90,9 @@ fn large_writes_of_a_new_store_go_where_zeros_were_written() {
         let taken = kept - store.statistics().kept_bytes;
         assert!(taken >= 48 * MIB, "all but the first files of the segment: {taken}");
         assert!(store.space().used - used <= 96 * MIB, "three writes fit a file of 4 MiB");
-        // What was taken is not made up for: no more can come.
+        // Of what was taken half is made up for: no more can come, but what came may be overwritten.
         here.sleep(Duration::from_secs(10)).await;
-        assert!(store.statistics().kept_bytes <= kept - taken + 16 * MIB);
+        assert!(store.statistics().kept_bytes <= kept - taken / 2 + 16 * MIB);
         engine.close().await.unwrap();
     });
 }

@@ -6,8 +6,9 @@
 //! for one of them at most, and never in the last room of a disk.
 //!
 //! **Names.** The *target* is what is kept ready in one directory; what deleted files left there counts, it was written,
-//! too; it is no more than volumes may still come to hold. *Quiet* is a store for which nobody appended or read for [`ReadySettings::quiet`]; a count of what was done tells,
-//! so that nobody who does it has to look at a clock.
+//! too. It is what volumes may still come to hold, and, since an overwrite takes new space before what it replaces comes
+//! free, a part of what they hold already. *Quiet* is a store for which nobody appended or read for
+//! [`ReadySettings::quiet`]; a count of what was done tells, so that nobody who does it has to look at a clock.
 //!
 //! **Sizes.** Data files grow with their segment, and a file takes a spare that is up to four times smaller than it would
 //! be ([`SIZE_STEP`]). So a few sizes, four times apart, serve all files: most of the target has the largest of them, of
@@ -22,6 +23,9 @@ use base::{GIB, Instant, MIB};
 
 /// What is kept ready is at most this part of what a directory has room for, so that nobody else misses it.
 const ROOM_PART: u64 = 3;
+/// Overwrites are expected to take so large a part of what volumes hold before they give it back: no more than what is
+/// kept of deleted files, or zeros would be written again and again to space that is given up.
+const OVERWRITE_PART: u64 = 2;
 /// One size of spares is so many times the next smaller one.
 const SIZE_STEP: u64 = 4;
 /// Sizes of spares.
@@ -60,12 +64,13 @@ impl ReadySettings {
         ReadySettings { bytes_max: share(self.bytes_max), bytes_per_sec: share(self.bytes_per_sec), ..*self }
     }
 
-    /// What is to be ready in a directory with so much room, that of its spares included, to which so much may be written
-    /// before what is there is overwritten.
-    pub fn target(&self, room: u64, to_come: u64) -> u64 {
+    /// What is to be ready in a directory with so much room, that of its spares included, where files take up `used` bytes,
+    /// and volumes may come to hold `expected`.
+    pub fn target(&self, room: u64, used: u64, expected: u64) -> u64 {
+        let (to_come, overwritten) = (expected.saturating_sub(used), expected.min(used) / OVERWRITE_PART);
         match self.bytes_per_sec {
             0 => 0,
-            _ => self.bytes_max.min(room / ROOM_PART).min(to_come),
+            _ => self.bytes_max.min(room / ROOM_PART).min(to_come + overwritten),
         }
     }
 }
@@ -167,7 +172,7 @@ mod tests {
     /// Fills a directory as the plan says; gives the spares.
     fn fill(settings: &ReadySettings, room: u64, sizes: &[u64]) -> Vec<u64> {
         let (mut spares, mut counts, mut bytes) = (Vec::new(), BTreeMap::new(), 0);
-        let target = settings.target(room, u64::MAX);
+        let target = settings.target(room, 0, u64::MAX);
         while let Some(size) = plan_spare(target, sizes, bytes, |size| counts.get(&size).copied().unwrap_or(0)) {
             spares.push(size);
             *counts.entry(size).or_default() += 1;
@@ -192,7 +197,7 @@ mod tests {
             let sizes = plan_sizes(largest.min(MIB), largest);
             let bytes: u64 = fill(&settings, room, &sizes).iter().sum();
             assert!(bytes <= room / 3 && bytes <= settings.bytes_max, "seed {seed}");
-            assert!(bytes + sizes[0] > settings.target(room, u64::MAX), "seed {seed}: it is full");
+            assert!(bytes + sizes[0] > settings.target(room, 0, u64::MAX), "seed {seed}: it is full");
         }
     }
 
@@ -203,10 +208,20 @@ mod tests {
         assert_eq!(plan_spare(1000, &sizes, 950, |_| 100), None, "a large one would be too much");
         assert_eq!(plan_spare(1000, &sizes, 872, |_| 100), Some(128));
         assert_eq!(plan_spare(7, &[8], 0, |_| 0), None);
-        assert_eq!(ReadySettings::OFF.target(u64::MAX, u64::MAX), 0);
-        assert_eq!(ReadySettings::default().target(u64::MAX, 7), 7, "no more than is of use");
+        assert_eq!(ReadySettings::OFF.target(u64::MAX, 0, u64::MAX), 0);
         let no_rate = ReadySettings { bytes_per_sec: 0, ..ReadySettings::default() };
-        assert_eq!(no_rate.target(u64::MAX, u64::MAX), 0);
+        assert_eq!(no_rate.target(u64::MAX, 0, u64::MAX), 0);
+    }
+
+    #[test]
+    fn what_is_ready_is_of_use() {
+        let target = |used, expected| ReadySettings::default().target(u64::MAX, used, expected);
+        assert_eq!(target(0, 7 * MIB), 7 * MIB, "a new volume is filled once");
+        assert_eq!(target(7 * MIB, 7 * MIB), 7 * MIB / 2, "one that is full is overwritten");
+        assert_eq!(target(3 * MIB, 7 * MIB), 4 * MIB + 3 * MIB / 2);
+        assert_eq!(target(u64::MAX, 7 * MIB), 7 * MIB / 2, "garbage, journals, other volumes' remains");
+        assert_eq!(target(7 * MIB, 0), 0, "nobody writes anything");
+        assert_eq!(target(GIB, u64::MAX), 32 * GIB);
     }
 
     #[test]

@@ -139,9 +139,9 @@ impl Local {
     pub(crate) fn ready_target(&self, directory: &Directory) -> u64 {
         let space = self.space();
         let (copies, members) = (u64::from(self.copies_effective()), self.each_member().count() as u64);
-        let to_come = self.readiness.expected.get().saturating_sub(space.used);
-        let part = u128::from(to_come) * u128::from(copies) / u128::from(members.max(1));
-        self.options.ready.target(self.room(directory).min(space.free), part as u64)
+        let part = |bytes: u64| (u128::from(bytes) * u128::from(copies) / u128::from(members.max(1))) as u64;
+        let room = self.room(directory).min(space.free);
+        self.options.ready.target(room, part(space.used), part(self.readiness.expected.get()))
     }
 
     /// Writes zeros until somebody wants the store. When to look again; none if there is nothing to be done.
