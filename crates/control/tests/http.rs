@@ -83,7 +83,8 @@ impl Observer for Others {
     fn explain(&self, volume: VolumeId) -> Option<Explained> {
         let settings = AdmissionSettings { limit_bytes_per_sec: 409_600, ..AdmissionSettings::default() };
         let mut admission = Admission::new(settings.clone(), Instant::ZERO);
-        let request = admission::Request { segment: SegmentId { volume, index: 3 }, bytes: 4096 };
+        let request =
+            admission::Request { segment: SegmentId { volume, index: 3 }, bytes: 4096, direction: Direction::Write };
         for _ in 0..5 {
             admission.submit(Instant::ZERO, request, || ()).unwrap();
         }
@@ -312,7 +313,8 @@ fn waiting_is_explained() {
             "stages": [{"stage": "tokens", "ns": 9_000_000}],
         }],
         "server": {
-            "throttle": "dual-buckets", "bandwidth_bytes_per_second": 409_600, "cap_bytes_per_second": null,
+            "throttle": "dual-buckets", "bandwidth_bytes_per_second": 409_600, "is_learned": false,
+            "cap_bytes_per_second": null,
             "main_bytes": found["server"]["main_bytes"], "main_size_bytes": 4096,
             "cheque_bytes": found["server"]["cheque_bytes"], "cheque_size_bytes": 819,
             "waiting_requests": 2, "active_segments": 1, "hot_segments": 0, "started_bytes": 12_288,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::units::parse_size;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use lab::verify::FaultKind;
+use wire::api::Size;
 
 /// Levee, an elastic block store: virtual disks over NBD on local directories.
 #[derive(Parser)]
@@ -212,6 +213,13 @@ fn faults(text: &str) -> Result<Faults, String> {
     }
 }
 
+fn bandwidth(text: &str) -> Result<Size, String> {
+    match text {
+        "auto" | "none" => Ok(Size::Text(text.into())),
+        _ => parse_size(text).map(Size::Bytes).map_err(|error| format!("{error}, and neither auto nor none")),
+    }
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let wrong = || "write seconds from 0.1 to 3600, such as 1s or 0.5".to_owned();
     let seconds: f64 = text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| wrong())?;
@@ -272,9 +280,10 @@ pub struct Up {
     /// Default: 1.
     #[arg(long, value_name = "N")]
     pub loops: Option<u8>,
-    /// Start so many bytes of reads and writes per second, such as 500M, and let bursts wait for more. Default: no limit.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub bandwidth: Option<u64>,
+    /// Start so many bytes of reads and writes per second, such as 500M, and let bursts wait for more; "auto": what the
+    /// disks take before their latency takes off, learned while the store runs; "none": no limit. Default: auto.
+    #[arg(long, value_name = "SIZE", value_parser = bandwidth)]
+    pub bandwidth: Option<Size>,
     /// Start although acknowledged writes have rotted on disk, and go on without them.
     #[arg(long)]
     pub accept_data_loss: bool,

@@ -158,7 +158,11 @@ fn stage(name: &str, detail: Option<&str>) -> String {
 fn advice(found: &Explanation, reason: &str) -> Vec<String> {
     let name = &found.volume;
     let first = format!("To let it go before other bursts, raise its base level: {}", set(name, "base", &found.levels));
-    let disks = "If the disks take more, raise the limit: levee up --bandwidth SIZE, or admission.bandwidth".to_owned();
+    let disks = match found.server.is_learned {
+        true => "What the disks take is learned. To let them be slower for more, raise admission.takeoff_percent",
+        false => "If the disks take more, raise the limit: levee up --bandwidth SIZE, or admission.bandwidth",
+    };
+    let disks = disks.to_owned();
     let burst = set(name, "burst", &found.levels);
     match reason {
         "hot_segment" => vec![first, disks],
@@ -214,7 +218,11 @@ fn latency_of(latency: &Latency) -> String {
 
 fn store_of(server: &Admission) -> String {
     let mut parts = vec![match server.bandwidth_bytes_per_second {
+        Some(limit) if server.is_learned => {
+            format!("throttle {} at {}, as learned", server.throttle, per_second(limit))
+        }
         Some(limit) => format!("throttle {} at {}", server.throttle, per_second(limit)),
+        None if server.is_learned => format!("throttle {}, bandwidth not learned so far", server.throttle),
         None => format!("throttle {}, no --bandwidth", server.throttle),
     }];
     let bucket = |name, tokens: Option<i64>, size: Option<u64>| {
@@ -279,6 +287,7 @@ mod tests {
             server: Admission {
                 throttle: "dual-buckets".into(),
                 bandwidth_bytes_per_second: None,
+                is_learned: false,
                 cap_bytes_per_second: None,
                 main_bytes: None,
                 main_size_bytes: None,

@@ -81,7 +81,9 @@ fn scrub(scrub: &api::Scrub) -> String {
 
 fn throttle(admission: &api::Admission) -> String {
     let limit = match admission.bandwidth_bytes_per_second {
+        Some(limit) if admission.is_learned => format!("at {}, as learned", per_second(limit)),
         Some(limit) => format!("at {}", per_second(limit)),
+        None if admission.is_learned => "with nothing learned so far".into(),
         None => "without a limit".into(),
     };
     let waiting = count(admission.waiting_requests, "request waits", "requests wait");

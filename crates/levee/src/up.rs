@@ -101,7 +101,7 @@ fn settings(options: &Up) -> Result<Settings> {
     settings.api.listen = options.api_listen.unwrap_or(settings.api.listen);
     settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
     settings.copies = options.copies.or(settings.copies);
-    settings.admission.bandwidth = options.bandwidth.map(Size::Bytes).or(settings.admission.bandwidth);
+    settings.admission.bandwidth = options.bandwidth.clone().or(settings.admission.bandwidth);
     settings.event_loop.count = options.loops.or(settings.event_loop.count);
     settings.accept_data_loss = options.accept_data_loss;
     settings.accept_missing_directories = options.accept_missing_directories;

@@ -230,6 +230,8 @@ fn local_options(settings: &Settings, resolved: &Resolved) -> LocalOptions {
         capacity: resolved.capacity_bytes,
         copies: resolved.copies,
         ready: resolved.ready,
+        resync_bytes_per_sec: *resolved.rebuild.end(),
+        resync_floor_bytes_per_sec: *resolved.rebuild.start(),
         accept_missing: settings.accept_missing_directories,
         holder: settings.holder.clone(),
         neighbours: NEIGHBOURS.map(str::to_owned).into(),

@@ -7,7 +7,7 @@ use base::{Histogram, Instant, Stage, VolumeId};
 use control::observe::{
     Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
 };
-use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Waits};
+use policies::admission::{AdmissionStatus, Reason, Waits};
 use policies::slow_requests::Direction;
 use runtime::Handle;
 use wire::{LocalBoxFuture, api};
@@ -142,7 +142,7 @@ impl NodeObserver {
             ],
         };
         let (settings, status) = shards.server().admission();
-        snapshot.metrics.extend(admission(&settings, &status));
+        snapshot.metrics.extend(admission(&status));
         let waits = snapshot.traffic.iter().flat_map(|volume| throttled(&volume.name, &volume.waits));
         snapshot.metrics.extend(waits);
         snapshot.metrics.extend(volumes.iter().flat_map(|(_, name, volume)| slow(name, volume)));
@@ -166,7 +166,7 @@ fn scrubbing(engine: &engine::Statistics) -> api::Scrub {
     }
 }
 
-fn admission(settings: &AdmissionSettings, status: &AdmissionStatus) -> Vec<Metric> {
+fn admission(status: &AdmissionStatus) -> Vec<Metric> {
     let plain = |name, help, value: u64| Metric::plain(name, help, value as f64);
     let mut metrics = vec![
         plain("admission_waiting_requests", "Requests that wait for tokens.", status.waiting as u64),
@@ -175,8 +175,12 @@ fn admission(settings: &AdmissionSettings, status: &AdmissionStatus) -> Vec<Metr
         plain("admission_started_bytes_total", "Bytes of requests that got their tokens.", status.started_bytes),
         plain("admission_overdrawn_bytes_total", "Started bytes from the cheque bucket.", status.overdrawn_bytes),
     ];
+    let limit = status.limit_bytes_per_sec.map(|limit| {
+        plain("admission_bandwidth_bytes_per_second", "What the disks take: set, or learned of the present mix.", limit)
+    });
+    metrics.extend(limit);
     // Without a limit there are always enough.
-    if settings.limit_bytes_per_sec < u64::MAX {
+    if status.is_limited {
         metrics.push(Metric::labelled(TOKENS.0, TOKENS.1, "bucket", "main", status.main as f64));
         metrics.push(Metric::labelled(TOKENS.0, TOKENS.1, "bucket", "cheque", status.cheque as f64));
     }

@@ -4,6 +4,7 @@
 //! value is checked before anything is opened. docs/CONFIGURATION.md lists the keys.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,7 +107,11 @@ pub struct EngineSettings {
     pub zero_ahead: Size,
     /// Zeros that are written in a second, in each directory, while nobody wants the store.
     pub zero_rate: Size,
-    /// How long that must have been so, if it is not to be the default. For the laboratory, whose runs are short.
+    /// Copies that are lacking are made at so many bytes per second in each directory, where foreground work leaves as much.
+    pub rebuild_rate: Size,
+    /// And at so many, however little it leaves.
+    pub rebuild_floor: Size,
+    /// How long nobody must have wanted the store before zeros are written, if it is not to be the default. For the laboratory, whose runs are short.
     #[serde(skip)]
     pub zero_quiet: Option<Duration>,
     /// That time, if it is not to be counted in days: for the laboratory.
@@ -206,6 +211,8 @@ impl Default for EngineSettings {
             scrub_days: defaults.scrub.period.as_secs() / DAY_SECS,
             zero_ahead: Size::Bytes(ReadySettings::default().bytes_max),
             zero_rate: Size::Bytes(ReadySettings::default().bytes_per_sec),
+            rebuild_rate: Size::Bytes(REBUILD_RATE),
+            rebuild_floor: Size::Bytes(REBUILD_FLOOR),
             zero_quiet: None,
             scrub_period: None,
             memtable_bytes: None,
@@ -231,6 +238,10 @@ impl LoopSettings {
     }
 }
 
+/// Copies of a lost directory of 100 GiB are back in half an hour, and in an hour under load.
+const REBUILD_RATE: u64 = 64 * MIB;
+const REBUILD_FLOOR: u64 = 29 * MIB;
+
 /// Every table of the file with its keys.
 const KEYS: [(&str, &[&str]); 6] = [
     ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission", "loop"]),
@@ -250,6 +261,8 @@ const KEYS: [(&str, &[&str]); 6] = [
             "scrub_days",
             "zero_ahead",
             "zero_rate",
+            "rebuild_rate",
+            "rebuild_floor",
         ],
     ),
     (
@@ -257,6 +270,8 @@ const KEYS: [(&str, &[&str]); 6] = [
         &[
             "throttle",
             "bandwidth",
+            "bandwidth_floor",
+            "takeoff_percent",
             "client_cap",
             "segment_cap",
             "cheque_percent",
@@ -344,6 +359,7 @@ impl Settings {
             capacity_bytes,
             copies,
             ready: self.engine.ready()?,
+            rebuild: self.engine.rebuild()?,
             engine,
             admission,
             socket,
@@ -373,6 +389,8 @@ pub struct Resolved {
     pub copies: u8,
     /// How much space is zero-written ahead of need, by all shards together.
     pub ready: ReadySettings,
+    /// Bytes per second at which lacking copies are made, at least and at most, by all shards together.
+    pub rebuild: RangeInclusive<u64>,
     /// The engine's options.
     pub engine: engine::Options,
     /// The block server's admission.
@@ -437,6 +455,19 @@ impl EngineSettings {
             bytes_per_sec: size("engine.zero_rate", &self.zero_rate)?,
             quiet: self.zero_quiet.unwrap_or(ReadySettings::default().quiet),
         })
+    }
+
+    fn rebuild(&self) -> Result<RangeInclusive<u64>> {
+        let least = size("engine.rebuild_floor", &self.rebuild_floor)?;
+        let most = size("engine.rebuild_rate", &self.rebuild_rate)?;
+        if least > most || most < MIB {
+            return Err(Error::invalid(format!(
+                "engine.rebuild_rate = {} per second is not possible with rebuild_floor = {}: choose at least that, and 1 MiB",
+                format_size(most),
+                format_size(least)
+            )));
+        }
+        Ok(least..=most)
     }
 
     fn scrub(&self) -> Result<ScrubSettings> {
@@ -525,6 +556,8 @@ mod tests {
             scrub_days = 7
             zero_ahead = "4G"
             zero_rate = "200M"
+            rebuild_rate = "100M"
+            rebuild_floor = "10M"
             [admission]
             throttle = "client-cap"
             bandwidth = "1G"
@@ -551,6 +584,7 @@ mod tests {
         let week = Duration::from_secs(7 * DAY_SECS);
         assert_eq!(resolved.engine.scrub, ScrubSettings { bytes_per_sec: 20 * MIB, period: week });
         assert_eq!(resolved.engine_of(2).unwrap().scrub.bytes_per_sec, 10 * MIB);
+        assert_eq!(resolved.rebuild, 10 * MIB..=100 * MIB);
         assert_eq!((resolved.ready.bytes_max, resolved.ready.bytes_per_sec), (4 * GIB, 200 * MIB));
         assert_eq!(resolved.ready.of(2).bytes_per_sec, 100 * MIB);
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
@@ -610,6 +644,10 @@ mod tests {
         assert!(crowded.contains("a store with 4 loops needs 256 MiB"), "{crowded}");
         assert!(refusal("[loop]\ncount = 3").contains("choose 1, 2, 4 or 8"));
         assert!(refusal("").contains("--dir"));
+        assert!(
+            refusal("directories = ['/d']\n[engine]\nrebuild_rate = '1M'")
+                .contains("engine.rebuild_rate = 1 MiB per second")
+        );
         assert!(refusal("bandwidth = '1G'").contains("bandwidth belongs below [admission]"));
         assert!(refusal("directories = ['/d']\n[admission]\ninterval_ms = 0").contains("choose from 1 to 1000"));
         assert!(refusal("directories = ['/d']\n[engine]\njournal_files = 1").contains("at least 2"));

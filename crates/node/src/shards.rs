@@ -256,6 +256,8 @@ pub(crate) async fn open(handle: &Handle, wanted: Option<u8>, options: &LocalOpt
             directories: directories(&options.directories, shard.index),
             capacity: options.capacity.map(|capacity| capacity / u64::from(count)),
             ready: options.ready.of(count),
+            resync_bytes_per_sec: (options.resync_bytes_per_sec / u64::from(count)).max(1),
+            resync_floor_bytes_per_sec: options.resync_floor_bytes_per_sec / u64::from(count),
             shard,
             store,
             may_create: shard.index == 0 || found.is_none(),

@@ -7,18 +7,21 @@ use std::hint::black_box;
 
 use base::levels::{Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
-use policies::admission::{Admission, AdmissionSettings, ClientId, Request};
+use policies::admission::knee::KneeSettings;
+use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
+use policies::slow_requests::Direction;
 
 fn request(number: u64) -> (Instant, Request) {
     // 250,000 a second on 100 segments, in no order that a cache would like.
     let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let segment = SegmentId { volume: VolumeId(scattered % 25), index: (scattered / 25 % 4) as u32 };
-    (Instant(number * 4_000), Request { segment, bytes: 4096 })
+    (Instant(number * 4_000), Request { segment, bytes: 4096, direction: Direction::Write })
 }
 
 /// Arrival and completion of so many I/Os.
-fn admit(ios: u64, with_levels: bool) {
-    let mut admission: Admission<()> = Admission::new(AdmissionSettings::default(), Instant::ZERO);
+fn admit(ios: u64, with_levels: bool, learns: Option<KneeSettings>) {
+    let settings = AdmissionSettings { learns, ..AdmissionSettings::default() };
+    let mut admission: Admission<()> = Admission::new(settings, Instant::ZERO);
     let base = Rate { iops: 50_000, bytes_per_sec: 400_000_000 };
     for volume in (0..25).filter(|_| with_levels) {
         admission.set_volume(Instant::ZERO, VolumeId(volume), ClientId(1), Levels { base, ..Levels::default() });
@@ -26,7 +29,9 @@ fn admit(ios: u64, with_levels: bool) {
     for number in 0..ios {
         let (now, request) = request(number);
         let _ = black_box(admission.submit(now, request, || ()));
-        admission.on_done(Instant(now.0 + 90_000 + number % 64 * 1000), now, request.bytes);
+        let Request { segment, bytes, direction } = request;
+        let outcome = Outcome { segment, granted: now, bytes, direction, went_below: true };
+        admission.on_done(Instant(now.0 + 90_000 + number % 64 * 1000), outcome);
     }
 }
 
@@ -39,11 +44,12 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    let case = given.next().expect("a case: admission, levels or nothing");
+    let case = given.next().expect("a case: admission, levels, auto or nothing");
     let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
     match case.as_str() {
-        "admission" => admit(ios, false),
-        "levels" => admit(ios, true),
+        "admission" => admit(ios, false, None),
+        "levels" => admit(ios, true, None),
+        "auto" => admit(ios, false, Some(KneeSettings::default())),
         _ => ask(ios),
     }
 }

@@ -37,10 +37,11 @@ pub fn read_pace(most: u64, spare: Option<u64>) -> u64 {
     spare.map_or(most, |spare| spare.clamp(most / LEAST_PART, most))
 }
 
-/// Bytes that may be copied in a second, by what would copy `most` if it was alone.
-pub fn copy_pace(most: u64, spare: Option<u64>) -> u64 {
+/// Bytes that may be copied in a second, by what would copy `most` if it was alone, and `least` whatever else there is to
+/// do: as long as copies are lacking the next failure loses data.
+pub fn copy_pace(most: u64, least: u64, spare: Option<u64>) -> u64 {
     // Each byte that is copied is read and written.
-    read_pace(most, spare.map(|spare| spare / 2))
+    read_pace(most, spare.map(|spare| spare / 2)).max(least.min(most))
 }
 
 #[cfg(test)]
@@ -49,8 +50,10 @@ mod tests {
 
     #[test]
     fn copies_take_half_of_what_is_left_but_always_a_little() {
-        let paces = [Some(0), Some(32), Some(64), Some(1000), None].map(|spare| copy_pace(160, spare));
+        let paces = [Some(0), Some(32), Some(64), Some(1000), None].map(|spare| copy_pace(160, 0, spare));
         assert_eq!(paces, [10, 16, 32, 160, 160]);
+        assert_eq!([Some(0), Some(80), None].map(|spare| copy_pace(160, 20, spare)), [20, 40, 160]);
+        assert_eq!(copy_pace(160, 1000, Some(0)), 160);
     }
 
     #[test]

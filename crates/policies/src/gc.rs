@@ -150,7 +150,7 @@ impl GcSettings {
     pub fn pace_bytes_per_sec(&self, room_permille: u64, spare: Option<u64>) -> Option<u64> {
         let half = self.scarce_permille / 2;
         if room_permille >= self.scarce_permille && spare.is_some() {
-            return Some(copy_pace(self.copy_bytes_per_sec, spare));
+            return Some(copy_pace(self.copy_bytes_per_sec, 0, spare));
         }
         if room_permille <= half {
             return None;

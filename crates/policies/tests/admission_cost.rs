@@ -7,7 +7,8 @@ use std::cell::Cell;
 
 use base::levels::{Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
-use policies::admission::{Admission, AdmissionSettings, ClientId, Request, Verdict};
+use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request, Verdict};
+use policies::slow_requests::Direction;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -43,9 +44,12 @@ fn an_io_that_starts_at_once_allocates_nothing() {
         // 100,000 a second, over many intervals and windows of the estimator.
         let now = Instant(number * 10_000);
         let segment = SegmentId { volume: VolumeId(number % 25), index: (number / 25 % 4) as u32 };
-        let verdict = admission.submit(now, Request { segment, bytes: 4096 }, || ()).unwrap();
+        let verdict =
+            admission.submit(now, Request { segment, bytes: 4096, direction: Direction::Write }, || ()).unwrap();
         assert_eq!(verdict, Verdict::Start);
-        admission.on_done(Instant(now.0 + 100_000), now, 4096);
+        let direction = Direction::Write;
+        let outcome = Outcome { segment, granted: now, bytes: 4096, direction, went_below: true };
+        admission.on_done(Instant(now.0 + 100_000), outcome);
     };
     (0..1_000).for_each(&mut io);
     let before = ALLOCATIONS.with(Cell::get);

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::levels::Levels;
-use base::{Error, Instant, Result, SegmentId, VolumeId};
+use base::{Error, Instant, Result, VolumeId};
 use futures_channel::oneshot::Sender;
 use policies::admission::{
-    Admission, AdmissionSettings, AdmissionStatus, ClientId, Reason, Request, Verdict, VolumeStatus,
+    Admission, AdmissionSettings, AdmissionStatus, ClientId, Outcome, Reason, Request, Verdict, VolumeStatus,
 };
 use runtime::sync::foreign;
 use runtime::{Class, Handle, Lock};
@@ -33,8 +33,6 @@ pub struct Buckets(Arc<Shared>);
 
 struct Shared {
     books: Lock<Books>,
-    /// Whether it is known what the store below takes.
-    is_limited: bool,
     /// How many loops there are.
     loops: u64,
 }
@@ -58,9 +56,8 @@ impl Books {
 impl Buckets {
     /// Full ones, for servers on so many loops.
     pub fn new(settings: AdmissionSettings, now: Instant, loops: usize) -> Buckets {
-        let is_limited = settings.limit_bytes_per_sec < u64::MAX;
         let books = Books { policy: Admission::new(settings, now), latest: now, is_serving: false };
-        Buckets(Arc::new(Shared { books: Lock::new(books), is_limited, loops: loops.max(1) as u64 }))
+        Buckets(Arc::new(Shared { books: Lock::new(books), loops: loops.max(1) as u64 }))
     }
 }
 
@@ -105,14 +102,14 @@ impl Gate {
     /// # Errors
     /// `Retry` where more wait than may: agents bound what they have in flight, so that it should not happen.
     #[inline]
-    pub async fn pass(&self, now: Instant, segment: SegmentId, bytes: u64) -> Result<Option<Reason>> {
+    pub async fn pass(&self, now: Instant, request: Request) -> Result<Option<Reason>> {
         let mut granted = None;
         let ticket = || {
             let (ticket, receiver) = foreign();
             granted = Some(receiver);
             ticket
         };
-        let verdict = self.ask_at(now, |policy, now| policy.submit(now, Request { segment, bytes }, ticket));
+        let verdict = self.ask_at(now, |policy, now| policy.submit(now, request, ticket));
         match verdict {
             Ok(Verdict::Start) => Ok(None),
             Ok(Verdict::Wait) => {
@@ -127,19 +124,24 @@ impl Gate {
         }
     }
 
-    /// An I/O that passed at `since` is done. Now and then: what foreground leaves of the store's bandwidth, for those
+    /// An I/O that passed is done. Now and then: what foreground leaves of the store's bandwidth, for those
     /// who work in the background on this loop.
     #[inline]
-    pub fn on_done(&self, now: Instant, since: Instant, bytes: u64) -> Option<u64> {
+    pub fn on_done(&self, now: Instant, outcome: Outcome) -> Option<u64> {
         let shared = &self.0.buckets.0;
         self.ask_at(now, |policy, now| {
-            policy.on_done(now, since, bytes);
-            if !shared.is_limited || now < self.0.spare_due.get() {
+            policy.on_done(now, outcome);
+            if now < self.0.spare_due.get() {
                 return None;
             }
             self.0.spare_due.set(now + SPARE_EVERY);
             policy.available().map(|spare| spare / shared.loops)
         })
+    }
+
+    /// An I/O that passed is gone without an outcome.
+    pub fn on_gone(&self) {
+        self.ask(|policy, _| policy.on_gone());
     }
 
     /// Says whose a volume is, and what it was promised.
@@ -191,7 +193,9 @@ impl Gate {
         for _ in 0..most {
             let Some(grant) = self.ask(|policy, now| policy.next_grant(now)) else { break };
             // Whoever waited may have gone.
-            let _ = grant.ticket.send(grant.reason);
+            if grant.ticket.send(grant.reason).is_err() {
+                self.on_gone();
+            }
         }
     }
 

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
 use base::{
-    AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, Passage, ReadPart, Result, Stage, VolumeId,
-    WriteStamp,
+    AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, Passage, ReadPart, Result, SegmentId, Stage,
+    VolumeId, WriteStamp,
 };
-use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus};
+use policies::admission::{AdmissionSettings, AdmissionStatus, Outcome, Request, VolumeStatus};
+use policies::slow_requests::Direction;
 use runtime::Handle;
 use runtime::sync::{Budget, Permit};
 use wire::{
@@ -59,6 +60,22 @@ struct Admitted {
     since: Instant,
     /// What it waited for so far.
     passage: Passage,
+    /// That it passed the gate, if it had to.
+    passed: Option<Passed>,
+}
+
+/// A request that has passed the gate, and has no outcome yet.
+struct Passed {
+    gate: Gate,
+    has_outcome: bool,
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if !self.has_outcome {
+            self.gate.on_gone();
+        }
+    }
 }
 
 /// The stages of a server and its engine in which a loop that does not look keeps a request longer than need be.
@@ -73,10 +90,10 @@ const AT_OWNER: [Stage; 8] = [
     Stage::Turn,
 ];
 
-/// Whether a request moves bytes of the volume: only then it needs tokens.
+/// Whether a request moves bytes of the volume, and where to: only then it needs tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    Data,
+    Data(Direction),
     Metadata,
 }
 
@@ -197,11 +214,15 @@ impl<B: Backend> Server<B> {
         let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
         tracing::trace!(target: "levee::stage", segment = %target.segment, "session");
         let mut passage = Passage::default();
-        if work == Work::Data
-            && let Some(reason) = self.gate.pass(arrived, target.segment, len).await?
-        {
-            passage.add(Stage::Tokens, self.handle.now().nanos_since(arrived));
-            passage.tokens = reason.name();
+        let mut passed = None;
+        if let Work::Data(direction) = work {
+            let request = Request { segment: target.segment, bytes: len, direction };
+            let waited_for = self.gate.pass(arrived, request).await?;
+            passed = Some(Passed { gate: self.gate.clone(), has_outcome: false });
+            if let Some(reason) = waited_for {
+                passage.add(Stage::Tokens, self.handle.now().nanos_since(arrived));
+                passage.tokens = reason.name();
+            }
         }
         let (slot, waited) = match self.slots.try_take(1) {
             Some(slot) => (slot, false),
@@ -213,7 +234,7 @@ impl<B: Backend> Server<B> {
         }
         self.statistics.borrow_mut().queue_ns.record(since.nanos_since(arrived));
         tracing::trace!(target: "levee::stage", segment = %target.segment, "slot");
-        Ok(Admitted { in_flight, _slot: slot, arrived, since, passage })
+        Ok(Admitted { in_flight, _slot: slot, arrived, since, passage, passed })
     }
 
     /// As [`Self::admit`], for what changes data.
@@ -242,16 +263,23 @@ impl<B: Backend> Server<B> {
     fn conclude<T>(
         &self,
         counted: Counted,
+        segment: SegmentId,
         mut admitted: Admitted,
         bytes: u64,
         work: Work,
         result: Result<T>,
     ) -> Answer<T> {
         let now = self.handle.now();
-        if work == Work::Data
-            && let Some(spare) = self.gate.on_done(now, admitted.since, bytes)
+        if let Work::Data(direction) = work
+            && let Some(passed) = admitted.passed.as_mut().filter(|_| result.is_ok())
         {
-            self.backend.set_spare_bandwidth(spare);
+            passed.has_outcome = true;
+            // A write is on a disk now; a read may have been answered from memory.
+            let went_below = direction == Direction::Write || admitted.passage.of(Stage::Disk) > 0;
+            let outcome = Outcome { segment, granted: admitted.since, bytes, direction, went_below };
+            if let Some(spare) = self.gate.on_done(now, outcome) {
+                self.backend.set_spare_bandwidth(spare);
+            }
         }
         let latency_ns = now.nanos_since(admitted.since);
         let mut statistics = self.statistics.borrow_mut();
@@ -289,7 +317,7 @@ impl<B: Backend> BlockService for Server<B> {
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
-            let mut admitted = match self.admit(target, offset, len, Work::Data, Effect::None).await {
+            let mut admitted = match self.admit(target, offset, len, Work::Data(Direction::Read), Effect::None).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
@@ -298,7 +326,7 @@ impl<B: Backend> BlockService for Server<B> {
                 let returned: u64 = parts.iter().map(ReadPart::len).sum();
                 assert_eq!(returned, len, "a read returns what was asked for");
             }
-            self.conclude(|s| &mut s.read, admitted, len, Work::Data, result)
+            self.conclude(|s| &mut s.read, target.segment, admitted, len, Work::Data(Direction::Read), result)
         })
     }
 
@@ -312,7 +340,7 @@ impl<B: Backend> BlockService for Server<B> {
     ) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
             let len = data.len() as u64;
-            let mut admitted = match self.admit_change(target, offset, len, stamp, Work::Data).await {
+            let mut admitted = match self.admit_change(target, offset, len, stamp, Work::Data(Direction::Write)).await {
                 Ok(admitted) => admitted,
                 Err(error) => return reply(Err(error)),
             };
@@ -323,7 +351,7 @@ impl<B: Backend> BlockService for Server<B> {
                 }
                 false => Err(Error::invalid("a write has one checksum for each block that it touches")),
             };
-            self.conclude(|s| &mut s.write, admitted, len, Work::Data, result)
+            self.conclude(|s| &mut s.write, target.segment, admitted, len, Work::Data(Direction::Write), result)
         })
     }
 
@@ -334,7 +362,7 @@ impl<B: Backend> BlockService for Server<B> {
                 Err(error) => return reply(Err(error)),
             };
             let result = self.backend.discard(target.segment, offset, len, stamp).await;
-            self.conclude(|s| &mut s.discard, admitted, len, Work::Metadata, result)
+            self.conclude(|s| &mut s.discard, target.segment, admitted, len, Work::Metadata, result)
         })
     }
 

@@ -250,11 +250,15 @@ pub struct StageTime {
 pub struct Admission {
     /// `dual-buckets`, `one-bucket`, `client-cap`, `segment-cap` or `off`.
     pub throttle: String,
-    /// What all volumes together may move; null: without a limit.
+    /// What all volumes together may move, at the present mix of requests; null: without a limit, or not learned so far.
     pub bandwidth_bytes_per_second: Option<u64>,
+    /// Whether that is learned while the store runs.
+    #[serde(default)]
+    pub is_learned: bool,
     /// What one client or one segment may move, where they are capped.
     pub cap_bytes_per_second: Option<u64>,
-    /// Tokens in the main bucket; below zero: debt; null: there are always enough, as without a limit.
+    /// Tokens in the main bucket; below zero: debt; null: there are always enough, as without a limit, or while one volume
+    /// has the store for itself and the limit is learned.
     pub main_bytes: Option<i64>,
     /// What a full main bucket holds: the tokens of one interval.
     pub main_size_bytes: Option<u64>,

@@ -81,7 +81,8 @@ fn slow_request(slow: &SlowRequest, now: Instant) -> api::SlowRequest {
 
 /// How the admission of a block server stands.
 pub fn admission(settings: &AdmissionSettings, server: &AdmissionStatus) -> api::Admission {
-    let limit = Some(settings.limit_bytes_per_sec).filter(|limit| *limit < u64::MAX);
+    let limit = server.limit_bytes_per_sec;
+    let sized = Some(()).filter(|()| server.is_limited);
     api::Admission {
         throttle: throttle_name(settings.throttle).into(),
         bandwidth_bytes_per_second: limit,
@@ -89,10 +90,11 @@ pub fn admission(settings: &AdmissionSettings, server: &AdmissionStatus) -> api:
             Throttle::ClientCap(cap) | Throttle::SegmentCap(cap) => Some(cap),
             _ => None,
         },
-        main_bytes: limit.map(|_| server.main),
-        main_size_bytes: limit.map(|_| settings.main_bytes()),
-        cheque_bytes: limit.map(|_| server.cheque),
-        cheque_size_bytes: limit.map(|_| server.cheque_size),
+        is_learned: settings.learns.is_some() && settings.throttle != Throttle::Off,
+        main_bytes: sized.map(|()| server.main),
+        main_size_bytes: sized.map(|()| server.main_size),
+        cheque_bytes: sized.map(|()| server.cheque),
+        cheque_size_bytes: sized.map(|()| server.cheque_size),
         waiting_requests: server.waiting as u64,
         active_segments: server.active_segments,
         hot_segments: server.hot_segments,

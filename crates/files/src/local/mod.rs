@@ -100,6 +100,8 @@ pub struct LocalOptions {
     pub lock_wait: Duration,
     /// Pace of resynchronization and of copying, in bytes per second, if foreground work leaves as much.
     pub resync_bytes_per_sec: u64,
+    /// The same, however little foreground work leaves.
+    pub resync_floor_bytes_per_sec: u64,
     /// Pace of zero-writing journals ahead of need, in bytes per second.
     pub prepare_bytes_per_sec: u64,
     /// How much space for data files is zero-written ahead of need, and when.
@@ -122,6 +124,8 @@ impl LocalOptions {
             neighbours: Vec::new(),
             lock_wait: Duration::from_secs(2),
             resync_bytes_per_sec: 64 * MIB,
+            // 100 GiB in an hour.
+            resync_floor_bytes_per_sec: 29 * MIB,
             prepare_bytes_per_sec: 128 * MIB,
             ready: ReadySettings::default(),
         }

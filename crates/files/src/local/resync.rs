@@ -166,7 +166,8 @@ impl Local {
             allocate(&file, length).await.map_err(here)?;
             target.space.on_allocated(HEADER + length);
             reserved.set(HEADER + length);
-            let mut pace = Pace::beside(&self.spare, &self.handle, self.options.resync_bytes_per_sec);
+            let (least, most) = (self.options.resync_floor_bytes_per_sec, self.options.resync_bytes_per_sec);
+            let mut pace = Pace::beside(&self.spare, &self.handle, least, most);
             let mut offset = 0;
             while offset < length {
                 let len = STEP.min(length - offset);
@@ -365,7 +366,8 @@ impl Local {
         directory
             .behind_bytes
             .set(names.iter().filter_map(|(_, name)| self.comparable(*name)).map(|(_, len)| len).sum());
-        let mut pace = Pace::beside(&self.spare, &self.handle, self.options.resync_bytes_per_sec);
+        let (least, most) = (self.options.resync_floor_bytes_per_sec, self.options.resync_bytes_per_sec);
+        let mut pace = Pace::beside(&self.spare, &self.handle, least, most);
         for (_, name) in &names {
             self.compare(directory, *name, &mut pace).await?;
         }

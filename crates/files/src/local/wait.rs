@@ -54,17 +54,18 @@ pub(crate) struct Pace {
     most: u64,
     spare: Rc<Cell<Spare>>,
     next: Instant,
+    least: u64,
 }
 
 impl Pace {
     /// A pace of so many bytes in a second, which starts now.
     pub(crate) fn new(handle: &Handle, bytes_per_sec: u64) -> Self {
-        Pace::beside(&Rc::default(), handle, bytes_per_sec)
+        Pace::beside(&Rc::default(), handle, 0, bytes_per_sec)
     }
 
-    /// The pace of what copies so many bytes in a second, or less where foreground work leaves less.
-    pub(crate) fn beside(spare: &Rc<Cell<Spare>>, handle: &Handle, bytes_per_sec: u64) -> Self {
-        Pace { handle: handle.clone(), most: bytes_per_sec, spare: spare.clone(), next: handle.now() }
+    /// The pace of what copies `most` bytes in a second, or less where foreground work leaves less, but `least`.
+    pub(crate) fn beside(spare: &Rc<Cell<Spare>>, handle: &Handle, least: u64, most: u64) -> Self {
+        Pace { handle: handle.clone(), most, spare: spare.clone(), next: handle.now(), least }
     }
 
     /// Waits until `bytes` more are in order. Time in which nothing was asked for is not made up for.
@@ -72,7 +73,7 @@ impl Pace {
         self.handle.yield_now().await;
         self.handle.sleep_until(self.next).await;
         let now = self.handle.now();
-        let bytes_per_sec = copy_pace(self.most, self.spare.get().at(now)).max(1);
+        let bytes_per_sec = copy_pace(self.most, self.least, self.spare.get().at(now)).max(1);
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_sec);
         self.next = self.next.max(now) + Duration::from_nanos(nanos as u64);
     }
@@ -93,7 +94,7 @@ mod tests {
         let spare: Rc<Cell<Spare>> = Rc::default();
         let (here, told) = (handle.clone(), spare.clone());
         let copied = world.block_on(&handle, async move {
-            let mut pace = Pace::beside(&told, &here, 64 * MIB);
+            let mut pace = Pace::beside(&told, &here, 0, 64 * MIB);
             let mut copied = Vec::new();
             for left in [None, Some(32 * MIB), Some(0)] {
                 let begun = here.now();

@@ -8,6 +8,7 @@ use base::units::format_size;
 use base::{Error, MIB, Result, TIB};
 use policies::admission as policy;
 use policies::admission::estimator::EstimatorSettings;
+use policies::admission::knee::KneeSettings;
 use serde::{Deserialize, Serialize};
 use wire::api::Size;
 
@@ -19,8 +20,13 @@ use super::size;
 pub struct AdmissionSettings {
     /// What a full store does.
     pub throttle: Throttle,
-    /// What the disks take before their latency takes off. Default: nothing is known, only levels hold anybody up.
+    /// What the disks take before their latency takes off; `auto`, the default: that is learned; `none`: only levels hold
+    /// anybody up.
     pub bandwidth: Option<Size>,
+    /// What is learned is never below this.
+    pub bandwidth_floor: Size,
+    /// From how many times what requests take alone on latency has taken off, in percent.
+    pub takeoff_percent: u64,
     /// What each client gets with the throttle `client-cap`.
     pub client_cap: Option<Size>,
     /// What each segment gets with the throttle `segment-cap`.
@@ -65,6 +71,8 @@ impl Default for AdmissionSettings {
         AdmissionSettings {
             throttle: Throttle::DualBuckets,
             bandwidth: None,
+            bandwidth_floor: Size::Bytes(KneeSettings::default().floor_bytes_per_sec),
+            takeoff_percent: KneeSettings::default().takeoff_percent,
             client_cap: None,
             segment_cap: None,
             cheque_percent: defaults.cheque_permille / 10,
@@ -79,6 +87,14 @@ impl Default for AdmissionSettings {
     }
 }
 
+/// What `bandwidth` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Bandwidth {
+    Learned,
+    Unlimited,
+    Fixed(u64),
+}
+
 /// Rates that make sense.
 const RATES: RangeInclusive<u64> = MIB..=TIB;
 
@@ -88,8 +104,10 @@ impl AdmissionSettings {
     /// # Errors
     /// `Invalid`, with the key and what would be accepted.
     pub(super) fn resolve(&self) -> Result<policy::AdmissionSettings> {
-        let bandwidth = rate("bandwidth", self.bandwidth.as_ref())?;
+        let bandwidth = self.bandwidth()?;
+        let limit = if let Bandwidth::Fixed(limit) = bandwidth { Some(limit) } else { None };
         let throttle = self.throttle()?;
+        let learns = self.learns(bandwidth)?;
         number("cheque_percent", self.cheque_percent, 0..=100)?;
         number("interval_ms", self.interval_ms, 1..=1_000)?;
         number("hot_share_percent", self.hot_share_percent, 1..=10_000)?;
@@ -102,16 +120,45 @@ impl AdmissionSettings {
         }
         Ok(policy::AdmissionSettings {
             throttle,
-            limit_bytes_per_sec: bandwidth.unwrap_or(u64::MAX),
+            limit_bytes_per_sec: limit.unwrap_or(u64::MAX),
+            learns,
             operation_bytes,
             interval: Duration::from_millis(self.interval_ms),
             hot_share_percent: self.hot_share_percent,
             calm_intervals: self.calm_intervals,
             hot_parts: self.hot_parts,
             cheque_permille: self.cheque_percent * 10,
-            estimator: self.estimator(bandwidth)?,
+            estimator: self.estimator(limit)?,
             ..policy::AdmissionSettings::default()
         })
+    }
+
+    fn bandwidth(&self) -> Result<Bandwidth> {
+        match &self.bandwidth {
+            None => Ok(Bandwidth::Learned),
+            Some(Size::Text(text)) if text == "auto" => Ok(Bandwidth::Learned),
+            Some(Size::Text(text)) if text == "none" => Ok(Bandwidth::Unlimited),
+            given => Ok(rate("bandwidth", given.as_ref())?.map_or(Bandwidth::Learned, Bandwidth::Fixed)),
+        }
+    }
+
+    /// How the limit is learned, if it is.
+    fn learns(&self, bandwidth: Bandwidth) -> Result<Option<KneeSettings>> {
+        number("takeoff_percent", self.takeoff_percent, 110..=10_000)?;
+        let floor = rate("bandwidth_floor", Some(&self.bandwidth_floor))?.unwrap_or(MIB);
+        if bandwidth != Bandwidth::Learned {
+            return Ok(None);
+        }
+        for (key, given) in [("service_bandwidth", &self.service_bandwidth), ("headroom", &self.headroom)] {
+            if given.is_some() {
+                return Err(Error::invalid(format!(
+                    "admission.{key} says something of disks whose admission.bandwidth is given: give that, too, or leave \
+                     both out and have it learned"
+                )));
+            }
+        }
+        let takeoff_percent = self.takeoff_percent;
+        Ok(Some(KneeSettings { floor_bytes_per_sec: floor, takeoff_percent, ..KneeSettings::default() }))
     }
 
     fn throttle(&self) -> Result<policy::Throttle> {
@@ -198,9 +245,15 @@ mod tests {
     }
 
     #[test]
-    fn by_default_only_levels_hold_anybody_up() {
+    fn by_default_the_bandwidth_is_learned() {
         let unlimited = policy::AdmissionSettings { limit_bytes_per_sec: u64::MAX, ..Default::default() };
-        assert_eq!(resolve("").unwrap(), unlimited);
+        let learned = policy::AdmissionSettings { learns: Some(KneeSettings::default()), ..unlimited.clone() };
+        assert_eq!(resolve("").unwrap(), learned);
+        assert_eq!(resolve("bandwidth = 'auto'").unwrap(), learned);
+        assert_eq!(resolve("bandwidth = 'none'").unwrap(), unlimited);
+        let own = resolve("bandwidth_floor = '8M'\ntakeoff_percent = 300").unwrap().learns.unwrap();
+        assert_eq!((own.floor_bytes_per_sec, own.takeoff_percent), (8 * MIB, 300));
+        assert_eq!(resolve("bandwidth = '8M'").unwrap().learns, None);
     }
 
     #[test]
@@ -211,7 +264,7 @@ mod tests {
         assert_eq!((estimator.service_bytes_per_sec, estimator.headroom_bytes_per_sec), (2_130_000_000, 330_000_000));
         let own = resolve("bandwidth = '100M'\nservice_bandwidth = '1G'\nheadroom = '5M'").unwrap().estimator;
         assert_eq!((own.service_bytes_per_sec, own.headroom_bytes_per_sec), (1 << 30, 5 * MIB));
-        let small = resolve("service_bandwidth = '1M'").unwrap().estimator;
+        let small = resolve("bandwidth = '1M'\nservice_bandwidth = '1M'").unwrap().estimator;
         assert_eq!((small.service_bytes_per_sec, small.headroom_bytes_per_sec), (MIB, MIB / 2));
     }
 
@@ -252,7 +305,11 @@ mod tests {
             ("hot_share_percent = 0", "choose from 1 to 10000"),
             ("calm_intervals = 0", "choose from 1 to 100000"),
             ("operation_cost = '33M'", "admission.operation_cost = 33 MiB is too much: choose up to 32 MiB"),
-            ("service_bandwidth = 0", "admission.service_bandwidth = 0 B per second"),
+            ("bandwidth = '1G'\nservice_bandwidth = 0", "admission.service_bandwidth = 0 B per second"),
+            ("service_bandwidth = '1G'", "admission.service_bandwidth says something of disks whose"),
+            ("headroom = '1G'", "give that, too, or leave both out"),
+            ("takeoff_percent = 100", "choose from 110 to 10000"),
+            ("bandwidth_floor = '1K'", "admission.bandwidth_floor = 1 KiB per second cannot be"),
             ("bandwidth = '1G'\nheadroom = '2G'", "admission.headroom = 2 GiB leaves nothing"),
         ] {
             let error = resolve(text).unwrap_err();
@@ -263,7 +320,7 @@ mod tests {
     /// Whatever is accepted, no number of the policy overflows, and its buckets hold something.
     #[test]
     fn the_ends_of_all_ranges_work_together() {
-        for bandwidth in ["", "bandwidth = '1M'", "bandwidth = '1T'"] {
+        for bandwidth in ["", "bandwidth = 'none'", "bandwidth = '1M'", "bandwidth = '1T'"] {
             for interval in [1, 1_000] {
                 for (cheque, share) in [(0, 1), (100, 10_000)] {
                     let text = format!(

@@ -7,12 +7,14 @@ use base::{Instant, Map, SegmentId, VolumeId};
 
 use super::buckets::{Bucket, Buckets};
 use super::estimator::Estimator;
+use super::knee::Knee;
 use super::levels::{Allowance, ClientId};
 use super::line::{Key, Line, Lines, Place, Waiting};
 use super::monitor::Monitor;
 use super::reason::{Reason, Waits};
 use super::rings::{Rings, may_spend};
 use super::settings::{AdmissionSettings, Throttle};
+use crate::slow_requests::Direction;
 
 /// How often an estimate may change the cheque bucket's size.
 const RESIZE: Duration = Duration::from_millis(100);
@@ -24,6 +26,23 @@ pub struct Request {
     pub segment: SegmentId,
     /// Its length.
     pub bytes: u64,
+    /// Whether it reads or writes.
+    pub direction: Direction,
+}
+
+/// An I/O that was started, and is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// When it was started.
+    pub granted: Instant,
+    /// Its length.
+    pub bytes: u64,
+    /// Whether it read or wrote.
+    pub direction: Direction,
+    /// Whether anything below memory was asked for it.
+    pub went_below: bool,
 }
 
 /// What is said to an arrival.
@@ -59,6 +78,8 @@ pub(super) struct Volume {
     pub(super) allowance: Allowance,
     waits: Waits,
     started: u64,
+    /// When a request of it arrived last.
+    used_at: Option<Instant>,
 }
 
 /// What is left to do of a round of grants.
@@ -74,6 +95,13 @@ pub(super) enum Round {
 /// What a server's admission knows of itself.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct AdmissionStatus {
+    /// What the store below takes, in bytes per second: the limit that was set, or what was learned of the present mix.
+    /// Nothing where nothing is known.
+    pub limit_bytes_per_sec: Option<u64>,
+    /// Whether that holds anybody up now: what was learned does not while one volume is by itself.
+    pub is_limited: bool,
+    /// Tokens of an interval.
+    pub main_size: u64,
     /// Tokens in the main bucket, in bytes; below zero: debt.
     pub main: i64,
     /// Tokens in the cheque bucket.
@@ -117,6 +145,9 @@ pub struct Admission<T> {
     pub(super) buckets: Buckets,
     monitor: Monitor,
     estimator: Estimator,
+    knee: Option<Knee>,
+    /// Tokens per second that the buckets have their sizes from.
+    limit: u64,
     /// Whether nothing but the requests counted here uses the store.
     alone: bool,
     resized: Instant,
@@ -130,6 +161,8 @@ pub struct Admission<T> {
     pub(super) round: Round,
     pub(super) waiting: usize,
     pub(super) started_bytes: u64,
+    /// Tokens that were drawn.
+    pub(super) drawn: i128,
     /// When something beyond a base level was started last, since levels were changed.
     pub(super) burst_at: Instant,
     overdrawn_bytes: u64,
@@ -138,11 +171,8 @@ pub struct Admission<T> {
 impl<T> Admission<T> {
     /// Nobody there, both buckets full.
     pub fn new(settings: AdmissionSettings, now: Instant) -> Self {
-        let main = settings.main_bytes();
-        let cheque = match settings.throttle {
-            Throttle::DualBuckets => main.saturating_mul(settings.cheque_permille) / 1000,
-            _ => 0,
-        };
+        let limit = if settings.learns.is_some() { u64::MAX } else { settings.limit_bytes_per_sec };
+        let (main, cheque) = settings.bucket_sizes(limit);
         Admission {
             buckets: Buckets::new(settings.interval, main, cheque, now),
             monitor: Monitor::new(
@@ -152,6 +182,8 @@ impl<T> Admission<T> {
                 settings.calm_intervals,
             ),
             estimator: Estimator::new(settings.estimator),
+            knee: settings.learns.map(|learns| Knee::new(learns, now)),
+            limit,
             alone: false,
             resized: now,
             volumes: Vec::new(),
@@ -163,6 +195,7 @@ impl<T> Admission<T> {
             round: Round::Done,
             waiting: 0,
             started_bytes: 0,
+            drawn: 0,
             burst_at: Instant::ZERO,
             overdrawn_bytes: 0,
             settings,
@@ -197,6 +230,7 @@ impl<T> Admission<T> {
         }
         self.promised -= usize::from(!known.allowance.levels().base.is_none());
         known.allowance = Allowance::new(Levels::default(), self.settings.interval, Instant::ZERO);
+        known.used_at = None;
         self.by_volume.remove(&volume);
         self.free_volumes.push(number);
     }
@@ -207,13 +241,17 @@ impl<T> Admission<T> {
     /// [`Overload`]: nothing was put in line.
     pub fn submit(&mut self, now: Instant, request: Request, ticket: impl FnOnce() -> T) -> Result<Verdict, Overload> {
         let volume = self.volume_number(now, request.segment.volume);
-        let cost = request.bytes + self.settings.operation_bytes;
         if self.settings.throttle == Throttle::Off {
             self.volumes[volume as usize].started += 1;
             self.started_bytes += request.bytes;
             return Ok(Verdict::Start);
         }
+        self.volumes[volume as usize].used_at = Some(now);
         self.refill(now);
+        let cost = match &self.knee {
+            Some(knee) => knee.cost(request.direction, request.bytes),
+            None => request.bytes + self.settings.operation_bytes,
+        };
         let number = self.line_of(now, request.segment, volume);
         let line = self.lines.get_mut(number);
         self.monitor.on_arrival(&mut line.track, now, cost);
@@ -228,6 +266,11 @@ impl<T> Admission<T> {
             return Err(Overload { waiting_max: self.settings.waiting_max });
         }
         self.waiting += 1;
+        if matches!(reason, Reason::MainBucketEmpty | Reason::HotSegment)
+            && let Some(knee) = &mut self.knee
+        {
+            knee.on_wait();
+        }
         self.volumes[volume as usize].waits.on_wait(reason);
         let ticket = ticket();
         let line = self.lines.get_mut(number);
@@ -283,9 +326,23 @@ impl<T> Admission<T> {
         part.unwrap_or_else(|| self.buckets.next_refill())
     }
 
-    /// A request that was started at `granted` is done.
-    pub fn on_done(&mut self, now: Instant, granted: Instant, bytes: u64) {
-        self.estimator.on_done(now, now.nanos_since(granted), bytes);
+    /// A request that was started is done.
+    pub fn on_done(&mut self, now: Instant, done: Outcome) {
+        match &mut self.knee {
+            Some(knee) => {
+                let line = self.lines.find(&Key::Segment(done.segment));
+                let is_hot = line.is_some_and(|line| self.monitor.is_hot(&line.track, now));
+                knee.on_done(now, &done, is_hot);
+            }
+            None => self.estimator.on_done(now, now.nanos_since(done.granted), done.bytes),
+        }
+    }
+
+    /// A request that was started is gone, and nobody will know how long it took.
+    pub fn on_gone(&mut self) {
+        if let Some(knee) = &mut self.knee {
+            knee.on_gone();
+        }
     }
 
     /// Says whether anything but the requests that pass here uses the store: garbage collection, a rebuild.
@@ -295,12 +352,22 @@ impl<T> Admission<T> {
 
     /// What the store has left, in bytes per second, as far as that is known: background work takes no more.
     pub fn available(&self) -> Option<u64> {
-        self.estimator.available()
+        match &self.knee {
+            Some(knee) => knee.available(),
+            None => self.estimator.available().filter(|_| self.limit < u64::MAX),
+        }
     }
 
     /// What it knows of itself.
     pub fn status(&self, now: Instant) -> AdmissionStatus {
+        let set = Some(self.limit).filter(|limit| *limit < u64::MAX);
         AdmissionStatus {
+            limit_bytes_per_sec: match &self.knee {
+                Some(knee) => knee.bytes_per_sec(),
+                None => set,
+            },
+            is_limited: set.is_some(),
+            main_size: self.buckets.main_size(),
             main: self.buckets.main(),
             cheque: self.buckets.cheque(),
             cheque_size: self.buckets.cheque_size(),
@@ -311,7 +378,7 @@ impl<T> Admission<T> {
             overdrawn_bytes: self.overdrawn_bytes,
             p95_ns: self.estimator.p95_ns(),
             p99999_ns: self.estimator.predicted_p99999_ns(),
-            available_bytes_per_sec: self.estimator.available(),
+            available_bytes_per_sec: self.available(),
         }
     }
 
@@ -343,7 +410,8 @@ impl<T> Admission<T> {
     #[cold]
     fn add_volume(&mut self, now: Instant, id: VolumeId) -> u32 {
         let allowance = Allowance::new(Levels::default(), self.settings.interval, now);
-        let volume = Volume { client: ClientId::default(), allowance, waits: Waits::default(), started: 0 };
+        let volume =
+            Volume { client: ClientId::default(), allowance, waits: Waits::default(), started: 0, used_at: None };
         let number = match self.free_volumes.pop() {
             Some(number) => {
                 self.volumes[number as usize] = volume;
@@ -422,6 +490,10 @@ impl<T> Admission<T> {
             self.burst_at = now;
         }
         self.started_bytes += bytes;
+        self.drawn += i128::from(cost);
+        if let Some(knee) = &mut self.knee {
+            knee.on_start(now);
+        }
         self.overdrawn_bytes += if bucket == Bucket::Cheque { bytes } else { 0 };
         Ok(())
     }
@@ -442,7 +514,9 @@ impl<T> Admission<T> {
     #[cold]
     fn on_interval(&mut self, now: Instant) {
         self.estimator.update(now, self.alone);
-        let available = self.estimator.available();
+        self.learn(now);
+        // What is learned leaves room by itself: the cheque bucket gets what it lacks.
+        let available = self.available().filter(|_| self.knee.is_none());
         if self.settings.cheque_follows_estimate && now.since(self.resized) >= RESIZE {
             self.resized = now;
             self.resize_cheque(available);
@@ -455,10 +529,32 @@ impl<T> Admission<T> {
         }
     }
 
+    /// Looks at what the store below takes, and gives both buckets their sizes.
+    fn learn(&mut self, now: Instant) {
+        let (Some(knee), Some(learns)) = (&mut self.knee, self.settings.learns) else { return };
+        let is_used = |volume: &&Volume| volume.used_at.is_some_and(|at| now.since(at) < learns.absent);
+        let used = self.volumes.iter().filter(is_used).count();
+        knee.look(now, self.waiting > 0, used > 1);
+        if knee.holds() {
+            // Who is held is not calm because it does not ask for more.
+            for number in self.rings.hot.iter() {
+                self.monitor.keep_hot(&mut self.lines.get_mut(*number).track, now);
+            }
+        }
+        self.buckets.set_hot_held(knee.holds());
+        let limit = knee.limit().unwrap_or(u64::MAX);
+        if limit != self.limit {
+            self.limit = limit;
+            let (main, cheque) = self.settings.bucket_sizes(limit);
+            self.buckets.resize(main, cheque);
+            self.monitor.set_share(main.saturating_mul(self.settings.hot_share_percent) / 100);
+        }
+    }
+
     /// The cheque bucket holds what the store is estimated to have left in an interval, within bounds.
     fn resize_cheque(&mut self, available: Option<u64>) {
         let Some(per_sec) = available.filter(|_| self.settings.throttle == Throttle::DualBuckets) else { return };
-        let usual = self.settings.main_bytes().saturating_mul(self.settings.cheque_permille) / 1000;
+        let (_, usual) = self.settings.bucket_sizes(self.limit);
         let estimated = super::settings::per_interval(per_sec, self.settings.interval);
         self.buckets.set_cheque_size(estimated.clamp(usual / 4, usual * 2));
     }

@@ -33,11 +33,11 @@ impl<T> Admission<T> {
     /// No token comes from nothing: what was drawn and what is there is at most what was issued.
     fn audit_tokens(&self) -> Result<(), String> {
         let buckets = &self.buckets;
-        let drawn = i128::from(self.started_bytes) + i128::from(buckets.main()) + i128::from(buckets.cheque());
+        let drawn = self.drawn + i128::from(buckets.main()) + i128::from(buckets.cheque());
         match drawn > buckets.issued_at_most() {
             true => Err(format!(
-                "{} bytes were started, and {} and {} tokens are left, of {} that were issued",
-                self.started_bytes,
+                "{} tokens were drawn, and {} and {} are left, of {} that were issued",
+                self.drawn,
                 buckets.main(),
                 buckets.cheque(),
                 buckets.issued_at_most()

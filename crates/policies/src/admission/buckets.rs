@@ -44,10 +44,10 @@ pub struct Buckets {
     /// The parts of the interval, and how many of them have begun.
     parts: u64,
     parts_begun: u64,
-    /// The interval in which they were full.
-    begun: u64,
-    /// What was in them then, beyond one interval's tokens.
-    begun_with: i64,
+    /// Whether hot segments get nothing for now.
+    hot_held: bool,
+    /// All that was ever issued, what they were full of at first included.
+    issued_total: i128,
 }
 
 impl Buckets {
@@ -66,8 +66,8 @@ impl Buckets {
             hot_drawn: 0,
             parts: 1,
             parts_begun: 1,
-            begun: now.0 / interval_ns,
-            begun_with: cheque_size,
+            hot_held: false,
+            issued_total: i128::from(main_size) + i128::from(cheque_size),
         }
     }
 
@@ -93,8 +93,23 @@ impl Buckets {
 
     /// An upper bound of the tokens that there ever were.
     pub fn issued_at_most(&self) -> i128 {
-        let intervals = i128::from(self.issued - self.begun) + 1;
-        i128::from(self.main_size) * intervals + i128::from(self.begun_with)
+        self.issued_total
+    }
+
+    /// Tokens of an interval.
+    pub fn main_size(&self) -> u64 {
+        self.main_size as u64
+    }
+
+    /// Changes the tokens of the intervals to come, and what a full cheque bucket holds.
+    pub fn resize(&mut self, main_size: u64, cheque_size: u64) {
+        self.main_size = main_size.max(1) as i64;
+        self.set_cheque_size(cheque_size);
+    }
+
+    /// Has hot segments get nothing, or what is theirs.
+    pub fn set_hot_held(&mut self, held: bool) {
+        self.hot_held = held;
     }
 
     /// Changes what a full cheque bucket holds. What it holds beyond that is gone.
@@ -129,6 +144,7 @@ impl Buckets {
     /// Tokens that hot segments may draw.
     pub fn for_hot(&self) -> i64 {
         let share = match self.parts_begun < self.parts {
+            _ if self.hot_held => 0,
             true => self.issue.saturating_mul(self.parts_begun as i64) / self.parts as i64,
             false => return self.main,
         };
@@ -141,6 +157,7 @@ impl Buckets {
         let interval = now.0 / self.interval_ns;
         let Some(passed) = interval.checked_sub(self.issued).filter(|passed| *passed > 0) else { return false };
         self.issued = interval;
+        self.issued_total += i128::from(self.main_size) * i128::from(passed);
         let flow = self.cheque_flow(available);
         let mut left = passed;
         while left > 0 {

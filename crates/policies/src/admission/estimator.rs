@@ -27,6 +27,8 @@ const CELLS: usize = 1 + STEPS as usize * OCTAVES;
 /// `-ln(1 - p)` for P95 and for P99999.
 const LN_P95: f64 = 2.995_732_273_553_991;
 const LN_P99999: f64 = 11.512_925_464_970_229;
+/// How long the last estimate is held.
+const HELD: Duration = Duration::from_secs(5);
 /// Weight of a new fit of `k`.
 const FIT_WEIGHT: f64 = 1.0 / 16.0;
 /// Loads between which a fit means something: an idle queue says nothing of waiting, a full one is not stationary.
@@ -45,7 +47,7 @@ pub struct EstimatorSettings {
     pub fits: bool,
     /// How far back the percentile looks.
     pub window: Duration,
-    /// Requests that a percentile needs; with fewer, the last one is held.
+    /// Requests that a percentile needs; with fewer, the last one is held, for some seconds.
     pub samples_min: u64,
 }
 
@@ -84,6 +86,7 @@ pub struct Estimator {
     k: f64,
     p95_ns: Option<u64>,
     available: Option<u64>,
+    estimated_at: Instant,
 }
 
 impl Estimator {
@@ -101,6 +104,7 @@ impl Estimator {
             k: settings.k,
             p95_ns: None,
             available: None,
+            estimated_at: Instant::ZERO,
         }
     }
 
@@ -132,8 +136,12 @@ impl Estimator {
             }
         }
         if self.requests < self.settings.samples_min.max(1) {
+            if now.since(self.estimated_at) > HELD {
+                (self.p95_ns, self.available) = (None, None);
+            }
             return;
         }
+        self.estimated_at = now;
         let p95_ns = self.quantile_95();
         let mean_bytes = self.bytes as f64 / self.requests as f64;
         let per_ns = mean_bytes * LN_P95 / p95_ns as f64;
@@ -294,6 +302,10 @@ mod tests {
         estimator.on_done(Instant(151_000_000), 1_000_000, 4096);
         estimator.update(Instant(151_000_000), false);
         assert!(estimator.available() < first && estimator.p95_ns() >= Some(1_000_000));
+        estimator.update(Instant(5_100_000_000), false);
+        assert!(estimator.available().is_some());
+        estimator.update(Instant(5_200_000_000), false);
+        assert_eq!((estimator.available(), estimator.p95_ns()), (None, None), "what is old is no estimate");
     }
 
     #[test]

@@ -98,6 +98,12 @@ impl<T> Lines<T> {
         number
     }
 
+    /// The line of `key`, if there is one.
+    #[inline]
+    pub fn find(&self, key: &Key) -> Option<&Line<T>> {
+        self.by_key.get(key).map(|number| &self.lines[*number as usize])
+    }
+
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> &mut Line<T> {
         &mut self.lines[number as usize]

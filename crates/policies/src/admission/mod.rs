@@ -26,6 +26,9 @@
 //! - what is within the base levels starts at the latest at the next refill, as long as their sum fits the limit;
 //! - nobody waits without a [`Reason`], and nobody waits for ever.
 //!
+//! **The limit** is a number, or learned while the store runs ([`knee`]): then tokens are what requests cost the disk,
+//! and both buckets change with what it is found to take.
+//!
 //! **Baselines** are settings of the same component: [`Throttle`].
 //!
 //! The base level is looked at when a request reaches the head of its line, not when it arrives: a mark given on arrival
@@ -35,6 +38,7 @@ mod admit;
 mod audit;
 pub mod buckets;
 pub mod estimator;
+pub mod knee;
 pub mod levels;
 mod line;
 pub mod monitor;
@@ -44,7 +48,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use admit::{Admission, AdmissionStatus, Grant, Overload, Request, Verdict, VolumeStatus};
+pub use admit::{Admission, AdmissionStatus, Grant, Outcome, Overload, Request, Verdict, VolumeStatus};
 pub use levels::ClientId;
 pub use reason::{Reason, Wait, Waits};
 pub use settings::{AdmissionSettings, Throttle};

@@ -83,6 +83,11 @@ impl Monitor {
         }
     }
 
+    /// Changes what all segments together may ask for in an interval before the first of them is hot.
+    pub fn set_share(&mut self, share_bytes: u64) {
+        self.share_bytes = share_bytes;
+    }
+
     /// Segments that had a request in the last second.
     pub fn active(&self) -> u64 {
         self.active
@@ -118,6 +123,11 @@ impl Monitor {
             let above = (track.window.bytes / threshold.max(1)).min(self.last_seen.len() as u64);
             track.hot_until = track.hot_until.max(track.window_begun + above + 1);
         }
+    }
+
+    /// A hot segment goes on being hot, as if it had asked for too much in this interval.
+    pub fn keep_hot(&self, track: &mut Track, now: Instant) {
+        track.hot_until = track.hot_until.max(now.0 / self.interval_ns + 1 + self.calm_intervals);
     }
 
     /// Whether a segment is hot.

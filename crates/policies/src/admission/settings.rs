@@ -5,6 +5,7 @@ use std::time::Duration;
 use base::MIB;
 
 use super::estimator::EstimatorSettings;
+use super::knee::KneeSettings;
 
 /// Who may keep whom waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +29,8 @@ pub struct AdmissionSettings {
     pub throttle: Throttle,
     /// What the store below takes before its latency takes off, in bytes per second: the paper's 1.2 GBps.
     pub limit_bytes_per_sec: u64,
+    /// How that is learned instead; then it holds nobody up before latency has taken off.
+    pub learns: Option<KneeSettings>,
     /// Bytes that each operation costs besides its own.
     pub operation_bytes: u64,
     /// `T`: how often tokens are issued, and rates are judged.
@@ -56,6 +59,7 @@ impl Default for AdmissionSettings {
         AdmissionSettings {
             throttle: Throttle::DualBuckets,
             limit_bytes_per_sec: 1_200_000_000,
+            learns: None,
             operation_bytes: 0,
             interval: Duration::from_millis(10),
             hot_share_percent: 100,
@@ -71,9 +75,13 @@ impl Default for AdmissionSettings {
 }
 
 impl AdmissionSettings {
-    /// Tokens of one interval: the size of the main bucket.
-    pub fn main_bytes(&self) -> u64 {
-        per_interval(self.limit_bytes_per_sec, self.interval)
+    /// The sizes of the main and the cheque bucket with a limit.
+    pub(super) fn bucket_sizes(&self, limit_bytes_per_sec: u64) -> (u64, u64) {
+        let main = per_interval(limit_bytes_per_sec, self.interval);
+        match self.throttle {
+            Throttle::DualBuckets => (main, main.saturating_mul(self.cheque_permille) / 1000),
+            _ => (main, 0),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::slow_requests::Direction;
 use base::levels::{Credits, Levels, Rate};
 use base::{Instant, Prng, SegmentId, VolumeId};
 
@@ -34,7 +35,7 @@ impl Server {
 
     /// Submits `count` requests of 1,000 bytes; says how many started.
     fn submit(&mut self, now: Instant, segment: SegmentId, count: u64) -> u64 {
-        let request = Request { segment, bytes: 1000 };
+        let request = Request { segment, bytes: 1000, direction: Direction::Write };
         let mut started = 0;
         for _ in 0..count {
             self.next += 1;
@@ -168,7 +169,11 @@ fn a_level_that_is_used_up_holds_its_volume_only() {
 fn too_many_are_refused_and_none_of_them_is_in_line() {
     let mut server = Server::new(AdmissionSettings { waiting_max: 10, ..settings(Throttle::DualBuckets) });
     server.submit(at(0), segment(1, 0), 110);
-    let refused = server.admission.submit(at(0), Request { segment: segment(1, 0), bytes: 1000 }, || 0);
+    let refused = server.admission.submit(
+        at(0),
+        Request { segment: segment(1, 0), bytes: 1000, direction: Direction::Write },
+        || 0,
+    );
     assert_eq!(refused, Err(Overload { waiting_max: 10 }));
     assert_eq!(server.admission.status(at(0)).waiting, 10);
 }
@@ -228,7 +233,10 @@ fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
             let bytes = 512 * prng.between(1, 32);
             largest = largest.max(bytes);
             number += 1;
-            match server.submit(now, Request { segment: which, bytes }, || (which, number)).unwrap() {
+            match server
+                .submit(now, Request { segment: which, bytes, direction: Direction::Write }, || (which, number))
+                .unwrap()
+            {
                 Verdict::Start => {
                     started += bytes;
                     let line = waiting.iter().find(|(segment, _)| *segment == which);
@@ -293,7 +301,9 @@ fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
             }
         }
         if prng.one_in(2) {
-            server.on_done(now, now, largest);
+            let direction = Direction::Write;
+            let segment = segment(0, 0);
+            server.on_done(now, Outcome { segment, granted: now, bytes: largest, direction, went_below: true });
         }
     }
     // It all ends.
@@ -361,8 +371,8 @@ fn an_audit_notices_tokens_from_nothing_and_who_waits_beside_some() {
     assert_eq!(server.admission.audit(at(0)), Ok(200));
     let complaint = |server: &Server, now| server.admission.audit(now).unwrap_err();
     server.admission.buckets = Buckets::new(Duration::from_millis(10), 100_000, 20_000, at(0));
-    assert!(complaint(&server, at(0)).contains("100000 bytes were started, and 100000 and 20000 tokens are left"));
-    server.admission.started_bytes = 0;
+    assert!(complaint(&server, at(0)).contains("100000 tokens were drawn, and 100000 and 20000 are left"));
+    server.admission.drawn = 0;
     assert!(
         complaint(&server, at(0)).contains("waits for HotSegment although the main bucket has 100000 tokens for it")
     );
@@ -448,7 +458,8 @@ fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
         }
         for index in (0..ends.len()).rev().filter(|index| ends[*index].0 <= now).collect::<Vec<_>>() {
             let (_, number) = ends.swap_remove(index);
-            let request = Request { segment: segment(1, prng.below(2) as u32), bytes: 65_536 };
+            let request =
+                Request { segment: segment(1, prng.below(2) as u32), bytes: 65_536, direction: Direction::Write };
             if admission.submit(Instant(now), request, || number).unwrap() == Verdict::Start {
                 ends.push((now + 2 * MS, number));
             }
@@ -456,7 +467,8 @@ fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
         if small_at <= now {
             small_at += 5 * MS;
             asked += 1;
-            let request = Request { segment: segment(2, prng.below(2) as u32), bytes: 4096 };
+            let request =
+                Request { segment: segment(2, prng.below(2) as u32), bytes: 4096, direction: Direction::Write };
             admission.submit(Instant(now), request, || SMALL).unwrap();
         }
     }

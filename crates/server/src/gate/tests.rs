@@ -1,13 +1,18 @@
 //! Gates on two loops of a simulated machine, with one set of buckets.
 
 use base::levels::Rate;
-use base::{KIB, MIB};
+use base::{KIB, MIB, SegmentId};
 use policies::admission::Throttle;
+use policies::slow_requests::Direction;
 use runtime::sim::{NodeOptions, World};
 
 use super::*;
 
 const PAGE: u64 = 4 * KIB;
+
+fn page(segment: SegmentId) -> Request {
+    Request { segment, bytes: PAGE, direction: Direction::Write }
+}
 
 /// Two gates, and what they share.
 fn two_gates(seed: u64, throttle: Throttle) -> (World, [Gate; 2]) {
@@ -29,10 +34,12 @@ fn load(gate: &Gate, volume: u64, depth: usize) -> Rc<Cell<u64>> {
         let asking = async move {
             loop {
                 let since = gate.0.handle.now();
-                gate.pass(since, segment, PAGE).await.unwrap();
+                gate.pass(since, page(segment)).await.unwrap();
                 started.set(started.get() + PAGE);
                 gate.0.handle.sleep(Duration::from_micros(100)).await;
-                gate.on_done(gate.0.handle.now(), since, PAGE);
+                let Request { segment, bytes, direction } = page(segment);
+                let outcome = Outcome { segment, granted: since, bytes, direction, went_below: true };
+                gate.on_done(gate.0.handle.now(), outcome);
             }
         };
         handle.spawn(Class::Io, "load", asking).detach();

@@ -1,0 +1,610 @@
+//! What the store below takes before its latency takes off, learned while it runs: `bandwidth = "auto"`.
+//!
+//! **Intuition.** Below its knee a disk answers about as fast as if it were alone; above, it delivers no more, and all
+//! that grows is the queue (NSDI 2026, §4.2, figure 6). So whoever knows how long a request takes alone sees on which
+//! side of the knee the store is. From above it, what is delivered says where it is: the limit goes a little below that.
+//! From below, a limit that binds hides what lies above it: it is probed, a little higher for a moment, and taken back
+//! if latency rises. The paper calibrates once, offline; disks differ, age, and have neighbours of their own.
+//!
+//! **Names.** The *budget* is one disk's time: a request costs `theta` for its operation and for each of its bytes, by
+//! direction ([`Cost`]), in bytes of the mix in which the first limit was found; the limit of tokens stays, and what
+//! things cost is learned, so that a mix that was seen before is known again. *Alone* is what a request takes that met
+//! nobody below, the 95th percentile by direction and size ([`References`]). The *stretch* of a window is the 95th
+//! percentile of its steady requests' times, each over what it takes alone: they are whom the limit is for. Where there
+//! are none, it is the third quartile of all. Above [`KneeSettings::takeoff_percent`] latency has *taken off*. A limit
+//! *binds* in a window in which somebody waited for tokens.
+//!
+//! **Flow.** [`Knee::on_start`] and [`Knee::on_done`] count; [`Knee::look`], at each refill of the buckets, ends a window
+//! that is long enough, and decides:
+//! - taken off in a few windows in a row: costs rise until what was delivered costs more than the limit, and hot segments
+//!   are *held* for a window, until what is in line below is done;
+//! - taken off during a *probe*: the probe ends at once, they are held for as long as it lasted, and the next one comes
+//!   later, each time that happens again;
+//! - flat, and the limit binds: a probe, or the one before is kept;
+//! - bound for long, and nobody was alone: hot segments are held for a window, to see what alone is now;
+//! - else nothing: who asks for little proves nothing.
+//!
+//! **Proof expires**: a limit that was too high is probed again after [`KneeSettings::proof`] and not before, one that has
+//! become too low by a change below is found within that time; what was delivered is believed for one window.
+//!
+//! While one volume has the store for itself, limits protect nobody and do not hold ([`Knee::limit`]).
+
+use std::time::Duration;
+
+use base::{Instant, MIB};
+
+use super::admit::Outcome;
+use crate::slow_requests::Direction;
+
+/// What an operation costs besides its bytes, before anything was learned: a guess between disks that move 4 KiB as fast
+/// as 64 KiB and those that do not.
+const OPERATION_BYTES: f64 = 16_384.0;
+/// Costs stay within so many times their first guess, up or down.
+const THETA: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=64.0;
+/// Which part of what was delivered a limit leaves that is found.
+const CUTS: std::ops::RangeInclusive<f64> = 0.5..=0.93;
+/// The limit is at least so many times what steady segments have.
+const STEADY_ROOM: f64 = 4.0;
+/// How much of what steady segments had is forgotten in each window.
+const STEADY_FORGOTTEN: f64 = 1.0 / 512.0;
+/// Where nothing binds and fewer requests are below in the mean, latency is not what it is because of them.
+const BUSY: f64 = 3.0;
+/// A probe is tried only where the stretch is below this part of what has taken off, in percent.
+const PROBE_BELOW_PERCENT: u64 = 85;
+/// Steady requests that a window needs to be judged by them, and for how many windows it waits for so many.
+const STEADY_MIN: u32 = 8;
+const STEADY_WINDOWS: u32 = 4;
+/// Requests alone that are remembered of each direction and size.
+const REMEMBERED: usize = 128;
+/// How long hot segments are held: until hardly anything is in line below, but no longer than this, whatever the store
+/// below does; and where nobody was alone so far, long enough for somebody to come.
+const HOLD_MAX: Duration = Duration::from_secs(2);
+const HOLD_ALONE: Duration = Duration::from_millis(50);
+/// What a store below has in hand of which nothing is left in line.
+const DRAINED: usize = 2;
+/// How long nobody was alone before hot segments are held.
+const HOLD_EVERY: Duration = Duration::from_secs(10);
+/// The first pause after a probe that failed; each further one doubles it, up to the proof's time.
+const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// The pause between probes above a knee that was found not long ago.
+const PROBE_ABOVE: Duration = Duration::from_secs(2);
+const FOUND_HOLDS: Duration = Duration::from_secs(60);
+/// After so many probes in a row that knee is forgotten.
+const PROVEN: u32 = 5;
+/// Size classes: powers of two from 4 KiB.
+const CLASSES: usize = 14;
+/// Cells of a histogram of times, eight for each octave, from 4 us on.
+const FIRST_POWER: u32 = 12;
+const CELLS: usize = 8 * 24;
+
+/// How the knee is looked for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct KneeSettings {
+    /// The limit is never below this, in bytes per second, whatever latency says.
+    pub floor_bytes_per_sec: u64,
+    /// From how many times its time alone on latency has taken off, in percent.
+    pub takeoff_percent: u64,
+    /// How long a window is at least.
+    pub window: Duration,
+    /// Requests that a window needs; it lasts longer with fewer, and says nothing after [`KneeSettings::window_max`].
+    pub samples_min: u64,
+    /// See [`KneeSettings::samples_min`].
+    pub window_max: Duration,
+    /// How far a probe goes above the limit, in percent.
+    pub probe_percent: u64,
+    /// How long it is believed that more is too much.
+    pub proof: Duration,
+    /// A volume that was not used for so long leaves the store to another one for itself.
+    pub absent: Duration,
+}
+
+impl Default for KneeSettings {
+    fn default() -> Self {
+        KneeSettings {
+            floor_bytes_per_sec: MIB,
+            takeoff_percent: 160,
+            window: Duration::from_millis(100),
+            samples_min: 16,
+            window_max: Duration::from_secs(2),
+            probe_percent: 10,
+            proof: Duration::from_secs(5),
+            absent: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What requests cost: theta for the operations and bytes of reads and writes, in that order.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cost([f64; 4]);
+
+/// Operations (in [`OPERATION_BYTES`]) and bytes of reads and writes.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Load([f64; 4]);
+
+impl Load {
+    fn add(&mut self, direction: Direction, bytes: u64) {
+        let at = if direction == Direction::Read { 0 } else { 2 };
+        self.0[at] += OPERATION_BYTES;
+        self.0[at + 1] += bytes as f64;
+    }
+
+    fn bytes(&self) -> f64 {
+        self.0[1] + self.0[3]
+    }
+
+    fn scaled(&self, factor: f64) -> Load {
+        Load(self.0.map(|part| part * factor))
+    }
+}
+
+impl Cost {
+    /// Tokens of one request.
+    #[inline]
+    pub fn of(&self, direction: Direction, bytes: u64) -> u64 {
+        let at = if direction == Direction::Read { 0 } else { 2 };
+        (self.0[at] * OPERATION_BYTES + self.0[at + 1] * bytes as f64) as u64
+    }
+
+    fn of_load(&self, load: &Load) -> f64 {
+        self.0.iter().zip(load.0).map(|(theta, part)| theta * part).sum()
+    }
+
+    /// Changes costs as little as possible so that `load` costs `wanted` (Kaczmarz's projection): what it is made of
+    /// changes most, what it has nothing of stays.
+    fn project(&mut self, load: &Load, wanted: f64) {
+        let length: f64 = load.0.iter().map(|part| part * part).sum();
+        if length <= 0.0 {
+            return;
+        }
+        let step = (wanted - self.of_load(load)) / length;
+        for (theta, part) in self.0.iter_mut().zip(load.0) {
+            *theta = (*theta + step * part).clamp(*THETA.start(), *THETA.end());
+        }
+    }
+}
+
+/// What a request of each direction and size takes alone, in nanoseconds.
+#[derive(Clone, Debug, Default)]
+struct References([[Reference; CLASSES]; 2]);
+
+/// The last ones of a kind.
+#[derive(Clone, Debug, Default)]
+struct Reference {
+    ns: Vec<u64>,
+    next: usize,
+    /// Their 95th percentile, found anew now and then.
+    p95_ns: u64,
+}
+
+impl References {
+    fn of(&mut self, direction: Direction, bytes: u64) -> &mut Reference {
+        let class = (bytes.max(4096).next_power_of_two().ilog2() - 12) as usize;
+        &mut self.0[usize::from(direction != Direction::Read)][class.min(CLASSES - 1)]
+    }
+}
+
+impl Reference {
+    fn learn(&mut self, ns: u64) {
+        match self.ns.len() < REMEMBERED {
+            true => self.ns.push(ns),
+            false => self.ns[self.next] = ns,
+        }
+        self.next = (self.next + 1) % REMEMBERED;
+        if self.ns.len() <= 4 || self.next.is_multiple_of(8) {
+            let mut sorted = [u64::MAX; REMEMBERED];
+            sorted[..self.ns.len()].copy_from_slice(&self.ns);
+            sorted.sort_unstable();
+            self.p95_ns = sorted[(self.ns.len() * 95).div_ceil(100) - 1].max(1);
+        }
+    }
+}
+
+/// What is counted since the last look.
+#[derive(Clone, Debug)]
+struct Window {
+    begun: Instant,
+    done: Load,
+    requests: u64,
+    /// The time of all of them, which is how many there were at a time.
+    total_ns: u64,
+    /// Of the requests of steady segments, and of all of them.
+    steady: Times,
+    all: Times,
+    steady_done: Load,
+    binds: bool,
+}
+
+/// How long requests took, and what their like takes alone.
+#[derive(Clone, Debug)]
+struct Times {
+    took: [u32; CELLS],
+    alone: [u32; CELLS],
+    count: u32,
+}
+
+impl Times {
+    fn new() -> Times {
+        Times { took: [0; CELLS], alone: [0; CELLS], count: 0 }
+    }
+
+    fn add(&mut self, took_ns: u64, alone_ns: u64) {
+        self.took[cell_of(took_ns)] += 1;
+        self.alone[cell_of(alone_ns)] += 1;
+        self.count += 1;
+    }
+
+    /// A quantile of what they took over the same one of what they take alone, in percent.
+    fn stretch(&self, percent: u32) -> u64 {
+        let rank = (self.count * percent).div_ceil(100);
+        quantile(&self.took, rank) * 100 / quantile(&self.alone, rank)
+    }
+}
+
+fn quantile(cells: &[u32; CELLS], rank: u32) -> u64 {
+    let mut seen = 0;
+    let found = cells.iter().position(|count| {
+        seen += count;
+        seen >= rank
+    });
+    middle_of(found.unwrap_or(CELLS - 1))
+}
+
+impl Window {
+    fn new(begun: Instant) -> Window {
+        Window {
+            begun,
+            done: Load::default(),
+            requests: 0,
+            total_ns: 0,
+            steady: Times::new(),
+            all: Times::new(),
+            steady_done: Load::default(),
+            binds: false,
+        }
+    }
+
+    /// The stretch, in percent; none where too few requests could be compared.
+    fn stretch_percent(&self) -> Option<u64> {
+        if self.steady.count >= STEADY_MIN {
+            return Some(self.steady.stretch(95));
+        }
+        (u64::from(self.all.count) * 2 >= self.requests.max(1)).then(|| self.all.stretch(75))
+    }
+}
+
+/// What is tried at the moment.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Trial {
+    No,
+    /// Costs are lower than these were.
+    Probe(Cost),
+    /// Hot segments are held, from when on and for how long at least.
+    Held(Instant, Duration),
+}
+
+/// What it knows.
+#[derive(Clone, Debug)]
+pub struct Knee {
+    settings: KneeSettings,
+    cost: Cost,
+    /// Tokens per second; none before latency has taken off for the first time.
+    limit: Option<f64>,
+    references: References,
+    window: Window,
+    trial: Trial,
+    /// Windows in a row in which latency had taken off.
+    taken_off: u32,
+    /// What things cost when the knee was found last.
+    found: Option<(Cost, Instant)>,
+    /// Probes in a row that did not fail.
+    proven: u32,
+    /// When the limit was cut last.
+    cut_at: Instant,
+    /// No probe before, and how long the next pause will be.
+    probe_at: Instant,
+    pause: Duration,
+    /// Requests below, and when there was last more than one.
+    below: usize,
+    crowded_at: Instant,
+    /// When a request was alone last.
+    quiet_at: Instant,
+    /// What steady segments have in a second.
+    steady: Load,
+    /// What a second of the last window's mix may have, in bytes.
+    bytes_per_sec: Option<u64>,
+    delivered_bytes_per_sec: f64,
+    is_shared: bool,
+}
+
+impl Knee {
+    /// Nothing is known.
+    pub fn new(settings: KneeSettings, now: Instant) -> Knee {
+        Knee {
+            settings,
+            cost: Cost([1.0; 4]),
+            limit: None,
+            references: References::default(),
+            window: Window::new(now),
+            trial: Trial::No,
+            taken_off: 0,
+            found: None,
+            proven: 0,
+            cut_at: Instant::ZERO,
+            probe_at: now,
+            pause: PROBE_PAUSE,
+            below: 0,
+            crowded_at: Instant::ZERO,
+            quiet_at: now,
+            steady: Load::default(),
+            bytes_per_sec: None,
+            delivered_bytes_per_sec: 0.0,
+            is_shared: false,
+        }
+    }
+
+    /// Tokens of a request.
+    #[inline]
+    pub fn cost(&self, direction: Direction, bytes: u64) -> u64 {
+        self.cost.of(direction, bytes)
+    }
+
+    /// Tokens per second that hold now: none while nothing is known, or one volume is by itself.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit.filter(|_| self.is_shared).map(|limit| limit as u64)
+    }
+
+    /// Whether hot segments are held for a moment.
+    pub fn holds(&self) -> bool {
+        matches!(self.trial, Trial::Held(..))
+    }
+
+    /// What was learned: bytes per second of the mix that was seen last.
+    pub fn bytes_per_sec(&self) -> Option<u64> {
+        self.bytes_per_sec
+    }
+
+    /// What foreground leaves of that, in bytes per second. Nothing where nothing is known.
+    pub fn available(&self) -> Option<u64> {
+        self.bytes_per_sec.map(|limit| (limit as f64 - self.delivered_bytes_per_sec).max(0.0) as u64)
+    }
+
+    /// A request was started.
+    #[inline]
+    pub fn on_start(&mut self, now: Instant) {
+        self.below += 1;
+        if self.below > 1 {
+            self.crowded_at = now;
+        }
+    }
+
+    /// A request that was started is gone without an outcome.
+    pub fn on_gone(&mut self) {
+        self.below = self.below.saturating_sub(1);
+    }
+
+    /// A request waits for tokens.
+    #[inline]
+    pub fn on_wait(&mut self) {
+        self.window.binds = true;
+    }
+
+    /// A request is done. `is_hot`: its segment asks for more than its share.
+    #[inline]
+    pub fn on_done(&mut self, now: Instant, done: &Outcome, is_hot: bool) {
+        if self.below > 1 {
+            self.crowded_at = now;
+        }
+        self.below = self.below.saturating_sub(1);
+        let ns = now.nanos_since(done.granted);
+        let window = &mut self.window;
+        window.requests += 1;
+        window.total_ns += ns;
+        window.done.add(done.direction, done.bytes);
+        if !is_hot {
+            window.steady_done.add(done.direction, done.bytes);
+        }
+        let reference = self.references.of(done.direction, done.bytes);
+        if done.went_below && done.granted > self.crowded_at {
+            reference.learn(ns);
+            self.quiet_at = now;
+        }
+        if reference.ns.is_empty() {
+            return;
+        }
+        // What memory answers is as fast as it can be.
+        let alone_ns = reference.p95_ns;
+        let took_ns = if done.went_below { ns } else { alone_ns };
+        window.all.add(took_ns, alone_ns);
+        if !is_hot {
+            window.steady.add(took_ns, alone_ns);
+        }
+    }
+
+    /// Looks at the window that may end now. `waiting`: somebody waits for tokens; `is_shared`: more than one volume was
+    /// used lately.
+    pub fn look(&mut self, now: Instant, waiting: bool, is_shared: bool) {
+        self.is_shared = is_shared;
+        self.window.binds |= waiting && self.limit().is_some();
+        let (span, usual) = (now.since(self.window.begun), self.settings.window);
+        let is_seen = self.limit().is_some() && self.window.binds && self.window.steady.count >= STEADY_MIN;
+        if is_seen && !self.holds() && self.window.steady.stretch(75) > self.settings.takeoff_percent {
+            // No need to wait for the rest.
+            let window = std::mem::replace(&mut self.window, Window::new(now));
+            self.taken_off = 0;
+            match self.trial {
+                Trial::Probe(before) => self.fail_probe(now, before),
+                _ => {
+                    self.note_steady(&window, span);
+                    let load = window.done.scaled(1.0 / span.as_secs_f64());
+                    self.set_knee(now, &load, window.steady.stretch(95));
+                }
+            }
+            return;
+        }
+        if let Trial::Held(since, least) = self.trial {
+            let held = now.since(since);
+            if held < least || (self.below > DRAINED && held < HOLD_MAX) {
+                return;
+            }
+            // What was held on purpose says nothing of the knee.
+            (self.trial, self.quiet_at, self.window) = (Trial::No, now, Window::new(now));
+            return;
+        }
+        let is_enough = self.window.requests >= self.settings.samples_min
+            && (self.window.steady.count >= STEADY_MIN || span >= usual * STEADY_WINDOWS);
+        if span < usual || (!is_enough && span < self.settings.window_max) {
+            return;
+        }
+        let window = std::mem::replace(&mut self.window, Window::new(now));
+        // Who slept in between does not know how long it took.
+        if is_enough && span < self.settings.window_max {
+            self.judge(now, &window, span);
+            return;
+        }
+        if let Trial::Probe(before) = std::mem::replace(&mut self.trial, Trial::No) {
+            self.cost = before;
+        }
+        self.taken_off = 0;
+        self.delivered_bytes_per_sec = window.done.bytes() / span.as_secs_f64();
+        if window.requests == 0 {
+            // Whatever was lost count of is not there any more.
+            self.below = 0;
+        }
+    }
+
+    fn judge(&mut self, now: Instant, window: &Window, span: Duration) {
+        let load = window.done.scaled(1.0 / span.as_secs_f64());
+        self.delivered_bytes_per_sec = load.bytes();
+        self.note_steady(window, span);
+        let stretch = window.stretch_percent();
+        let is_busy = window.binds || window.total_ns as f64 >= BUSY * span.as_nanos() as f64;
+        let has_taken_off = is_busy && stretch.is_some_and(|stretch| stretch > self.settings.takeoff_percent);
+        match self.trial {
+            Trial::Probe(before) if has_taken_off => self.fail_probe(now, before),
+            _ if has_taken_off => {
+                self.taken_off += 1;
+                // A flush or a stall is an outlier, and may be in two windows.
+                if self.taken_off >= if window.binds { 2 } else { 3 } {
+                    self.taken_off = 0;
+                    self.set_knee(now, &load, stretch.unwrap_or(0));
+                }
+            }
+            trial => {
+                self.taken_off = 0;
+                if trial != Trial::No {
+                    self.pause = PROBE_PAUSE;
+                    self.proven += 1;
+                    if self.proven >= PROVEN {
+                        self.found = None;
+                    }
+                }
+                self.trial = Trial::No;
+                self.raise(now, &load, window.binds, stretch);
+            }
+        }
+        self.bytes_per_sec = self.limit.map(|limit| {
+            let cost = self.cost.of_load(&load).max(1.0);
+            (load.bytes() * limit / cost) as u64
+        });
+    }
+
+    fn fail_probe(&mut self, now: Instant, before: Cost) {
+        self.cost = before;
+        self.trial = Trial::Held(now, Duration::ZERO);
+        self.probe_later(now);
+        self.window = Window::new(now);
+    }
+
+    fn probe_later(&mut self, now: Instant) {
+        self.proven = 0;
+        self.probe_at = now + self.pause;
+        self.pause = (self.pause * 2).min(self.settings.proof);
+    }
+
+    /// What steady segments have, at most: hot ones may be taken for them and they for hot ones, now and then.
+    fn note_steady(&mut self, window: &Window, span: Duration) {
+        // Before there is a limit nobody is hot.
+        if self.limit().is_none() || window.steady.count == window.all.count {
+            return;
+        }
+        let found = window.steady_done.scaled(1.0 / span.as_secs_f64());
+        for (known, found) in self.steady.0.iter_mut().zip(found.0) {
+            *known = found.max(*known * (1.0 - STEADY_FORGOTTEN));
+        }
+    }
+
+    /// Latency has taken off: what was delivered is more than the store takes, by how much the stretch says.
+    fn set_knee(&mut self, now: Instant, load: &Load, stretch: u64) {
+        let (spent, floor) = (self.cost.of_load(load), self.settings.floor_bytes_per_sec as f64);
+        let limit = *self.limit.get_or_insert(spent.max(floor));
+        // Less than what was delivered lets the queue go. Where latency takes off again right after that, it is not a queue
+        // but the company.
+        let again = now.since(self.cut_at) < self.settings.window * 10;
+        let part = (self.settings.takeoff_percent as f64 / stretch.max(1) as f64).sqrt();
+        let part = if again { part.clamp(*CUTS.start(), *CUTS.end()) } else { *CUTS.end() };
+        self.cut_at = now;
+        // A limit of little more than what steady segments ask for would make them hot.
+        let least = (self.cost.of_load(&self.steady) * STEADY_ROOM).max(floor);
+        let part = part.max(least / spent.max(1.0));
+        if part < 1.0 {
+            let wanted = limit.min(spent.max(1.0) * 100.0) / part;
+            // While the limit holds, more than that was delivered only because it held no earlier.
+            self.cost.project(load, if self.is_shared { wanted.max(spent) } else { wanted });
+        }
+        self.found = Some((self.cost, now));
+        self.probe_later(now);
+        self.trial = Trial::Held(now, Duration::ZERO);
+    }
+
+    /// Latency is flat. Costs fall if the limit is what keeps it so.
+    fn raise(&mut self, now: Instant, load: &Load, binds: bool, stretch: Option<u64>) {
+        let held = Trial::Held(now, HOLD_ALONE);
+        let Some(limit) = self.limit else {
+            // Nobody was ever alone: a limit is needed that hot segments can be held by.
+            if stretch.is_none() && self.is_shared {
+                self.limit = Some(self.cost.of_load(load).max(self.settings.floor_bytes_per_sec as f64));
+                self.trial = held;
+            }
+            return;
+        };
+        let spent = self.cost.of_load(load);
+        if spent > limit {
+            // More than the limit, and nobody was the slower for it.
+            self.cost.project(load, limit);
+        }
+        let Some(stretch) = stretch.filter(|_| now.since(self.quiet_at) < HOLD_EVERY) else {
+            self.trial = if binds { held } else { Trial::No };
+            return;
+        };
+        let has_room = stretch * 100 < self.settings.takeoff_percent * PROBE_BELOW_PERCENT;
+        if binds && has_room && now >= self.probe_at {
+            // Up to where the knee was last it goes fast. What is above may be saved up: credits of a disk are no proof.
+            let is_above = self.found.is_some_and(|(found, at)| {
+                now.since(at) < FOUND_HOLDS && self.cost.of_load(load) <= found.of_load(load)
+            });
+            if is_above {
+                self.probe_at = now + PROBE_ABOVE;
+            }
+            self.trial = Trial::Probe(self.cost);
+            let percent = 100.0 + self.settings.probe_percent as f64;
+            self.cost.project(load, self.cost.of_load(load) * 100.0 / percent);
+        }
+    }
+}
+
+/// Where a time is counted.
+fn cell_of(ns: u64) -> usize {
+    let ns = ns.max(1 << FIRST_POWER);
+    let power = ns.ilog2();
+    let step = (ns >> (power - 3)) & 7;
+    ((power - FIRST_POWER) as usize * 8 + step as usize).min(CELLS - 1)
+}
+
+/// The middle of what is counted there.
+fn middle_of(cell: usize) -> u64 {
+    let (power, step) = (cell as u32 / 8 + FIRST_POWER, cell as u64 % 8);
+    (1u64 << power) + (step << (power - 3)) + (1 << (power - 4))
+}
+
+#[cfg(test)]
+mod tests;

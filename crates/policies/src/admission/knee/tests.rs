@@ -1,0 +1,170 @@
+use base::{KIB, Prng, SegmentId, VolumeId};
+
+use super::*;
+
+const MILLI: u64 = 1_000_000;
+const SEGMENT: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
+
+/// A knee that is asked every 10 ms, beside a store that answers as it is told.
+struct Bench {
+    knee: Knee,
+    now: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { knee: Knee::new(KneeSettings::default(), Instant(0)), now: 0 }
+    }
+
+    /// For so many milliseconds, requests of a kind, so many in each 10 of them, that take so long. At a time there are
+    /// `below` of them.
+    fn serve(&mut self, millis: u64, per_look: u64, bytes: u64, took_us: u64, is_hot: bool, below: usize) {
+        for _ in 0..millis / 10 {
+            for _ in 0..per_look {
+                for _ in 0..below {
+                    self.knee.on_start(Instant(self.now));
+                }
+                let done = Instant(self.now + took_us * 1000);
+                let (granted, direction) = (Instant(self.now + 1), Direction::Write);
+                let outcome = Outcome { segment: SEGMENT, granted, bytes, direction, went_below: true };
+                for _ in 0..below {
+                    self.knee.on_done(done, &outcome, is_hot);
+                }
+            }
+            self.now += 10 * MILLI;
+        }
+    }
+
+    fn look(&mut self, binds: bool, shared: bool) {
+        self.knee.look(Instant(self.now), binds, shared);
+    }
+
+    /// Serves and looks.
+    fn run(&mut self, millis: u64, per_look: u64, took_us: u64, binds: bool) {
+        for _ in 0..millis / 10 {
+            self.serve(10, per_look, 64 * KIB, took_us, false, 8);
+            self.look(binds, true);
+        }
+    }
+
+    /// Learns what a request takes alone, and then that many of them are too much: 200 in each 10 ms.
+    fn knee_found() -> Bench {
+        let mut bench = Bench::new();
+        bench.serve(500, 2, 64 * KIB, 100, false, 1);
+        bench.look(false, true);
+        assert_eq!(bench.knee.limit(), None, "nothing was too much");
+        bench.run(400, 25, 1_000, false);
+        assert!(bench.knee.limit().is_some());
+        bench
+    }
+
+    /// Tokens that a second of such requests costs, of those that there are.
+    fn share(&self, per_sec: u64) -> f64 {
+        (self.knee.cost(Direction::Write, 64 * KIB) * per_sec) as f64 / self.knee.limit.unwrap()
+    }
+}
+
+#[test]
+fn cells_hold_what_they_say() {
+    let mut prng = Prng::new(3);
+    for _ in 0..10_000 {
+        let ns = prng.between(5_000, 10_000_000_000);
+        let found = middle_of(cell_of(ns));
+        assert!((ns * 92 / 100..=ns * 108 / 100).contains(&found), "{ns}: {found}");
+    }
+    assert_eq!((cell_of(u64::MAX), cell_of(0)), (CELLS - 1, 0));
+}
+
+#[test]
+fn what_was_delivered_above_the_knee_costs_more_than_the_limit() {
+    let bench = Bench::knee_found();
+    assert!(bench.share(20_000) > 1.05, "20,000 a second were too much: {}", bench.share(20_000));
+}
+
+#[test]
+fn a_limit_that_binds_and_is_flat_is_raised_and_one_that_does_not_bind_is_not() {
+    let mut bench = Bench::knee_found();
+    bench.run(200, 2, 100, false);
+    let before = bench.share(1_000);
+    bench.run(5_000, 2, 100, false);
+    assert!((bench.share(1_000) / before - 1.0).abs() < 0.01, "who asks for little proves nothing");
+    bench.run(5_000, 2, 100, true);
+    assert!(bench.share(1_000) < before * 0.8, "{} before, {} now", before, bench.share(1_000));
+}
+
+#[test]
+fn a_wrong_low_start_is_left_within_half_a_minute_of_demand() {
+    let mut bench = Bench::knee_found();
+    bench.knee.cost = Cost([32.0; 4]);
+    let before = bench.share(1_000);
+    bench.run(30_000, 2, 100, true);
+    assert!(bench.share(1_000) < before / 8.0, "{} before, {} now", before, bench.share(1_000));
+}
+
+#[test]
+fn one_slow_window_is_an_outlier() {
+    let mut bench = Bench::new();
+    bench.serve(500, 2, 64 * KIB, 100, false, 1);
+    bench.look(false, true);
+    for _ in 0..10 {
+        bench.run(90, 25, 5_000, false);
+        bench.run(300, 25, 100, false);
+        assert_eq!(bench.knee.limit(), None);
+    }
+}
+
+#[test]
+fn a_stall_and_a_clock_that_jumps_leave_no_lasting_value() {
+    let mut bench = Bench::knee_found();
+    bench.run(500, 2, 100, false);
+    let before = bench.share(1_000);
+    // Ten seconds without any answer, then all of them at once.
+    bench.now += 10_000 * MILLI;
+    bench.look(true, true);
+    bench.serve(10, 64, 64 * KIB, 10_000_000, false, 1);
+    bench.now += 3_600_000 * MILLI;
+    bench.look(true, true);
+    bench.run(1_000, 2, 100, false);
+    assert!((0.8..1.25).contains(&(bench.share(1_000) / before)), "{} before, {} now", before, bench.share(1_000));
+}
+
+#[test]
+fn what_asks_for_little_is_not_slow_because_of_it() {
+    let mut bench = Bench::new();
+    bench.serve(500, 2, 64 * KIB, 100, false, 1);
+    bench.look(false, true);
+    for _ in 0..100 {
+        // 200 in a second that take 2 ms each are less than one at a time.
+        bench.serve(10, 2, 64 * KIB, 2_000, false, 1);
+        bench.look(false, true);
+    }
+    assert_eq!(bench.knee.limit(), None);
+}
+
+#[test]
+fn nobody_is_held_up_while_one_volume_is_alone() {
+    let mut bench = Bench::knee_found();
+    bench.look(false, false);
+    assert_eq!(bench.knee.limit(), None);
+    bench.look(false, true);
+    assert!(bench.knee.limit().is_some(), "what was learned holds as soon as somebody comes");
+}
+
+#[test]
+fn a_mix_that_changes_is_not_a_knee() {
+    let mut cost = Cost([1.0; 4]);
+    let (mut small, mut large) = (Load::default(), Load::default());
+    (0..60_000).for_each(|_| small.add(Direction::Write, 4 * KIB));
+    (0..16_000).for_each(|_| large.add(Direction::Write, 64 * KIB));
+    // Both are all that a disk takes.
+    for _ in 0..200 {
+        cost.project(&small, 1e9);
+        cost.project(&large, 1e9);
+    }
+    for load in [&small, &large] {
+        assert!((0.98..1.02).contains(&(cost.of_load(load) / 1e9)), "{cost:?}");
+    }
+    let mut mixed = small.scaled(0.5);
+    mixed.0.iter_mut().zip(large.0).for_each(|(sum, part)| *sum += part / 2.0);
+    assert!((0.98..1.02).contains(&(cost.of_load(&mixed) / 1e9)), "half of each, too");
+}
