@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((estimator.service_bytes_per_sec, estimator.headroom_bytes_per_sec), (2_130_000_000, 330_000_000));
         let own = resolve("bandwidth = '100M'\nservice_bandwidth = '1G'\nheadroom = '5M'").unwrap().estimator;
         assert_eq!((own.service_bytes_per_sec, own.headroom_bytes_per_sec), (1 << 30, 5 * MIB));
-        let small = resolve("bandwidth = '1M'\nservice_bandwidth = '1M'").unwrap().estimator;
+        let small = resolve("bandwidth = '100M'\nservice_bandwidth = '1M'").unwrap().estimator;
         assert_eq!((small.service_bytes_per_sec, small.headroom_bytes_per_sec), (MIB, MIB / 2));
     }
 

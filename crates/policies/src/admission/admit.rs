@@ -12,38 +12,12 @@ use super::levels::{Allowance, ClientId};
 use super::line::{Key, Line, Lines, Place, Waiting};
 use super::monitor::Monitor;
 use super::reason::{Reason, Waits};
+use super::request::{Outcome, Request};
 use super::rings::{Rings, may_spend};
 use super::settings::{AdmissionSettings, Throttle};
-use crate::slow_requests::Direction;
 
 /// How often an estimate may change the cheque bucket's size.
 const RESIZE: Duration = Duration::from_millis(100);
-
-/// An I/O that arrives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
-    /// Its segment, and with it its volume.
-    pub segment: SegmentId,
-    /// Its length.
-    pub bytes: u64,
-    /// Whether it reads or writes.
-    pub direction: Direction,
-}
-
-/// An I/O that was started, and is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// Its segment.
-    pub segment: SegmentId,
-    /// When it was started.
-    pub granted: Instant,
-    /// Its length.
-    pub bytes: u64,
-    /// Whether it read or wrote.
-    pub direction: Direction,
-    /// Whether anything below memory was asked for it.
-    pub went_below: bool,
-}
 
 /// What is said to an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

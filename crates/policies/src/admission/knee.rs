@@ -33,14 +33,19 @@ use std::time::Duration;
 
 use base::{Instant, MIB};
 
-use super::admit::Outcome;
+use super::request::Outcome;
 use crate::slow_requests::Direction;
 
-/// What an operation costs besides its bytes, before anything was learned: a guess between disks that move 4 KiB as fast
-/// as 64 KiB and those that do not.
-const OPERATION_BYTES: f64 = 16_384.0;
-/// Costs stay within so many times their first guess, up or down.
-const THETA: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=64.0;
+mod alone;
+mod cost;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use alone::References;
+use cost::{Cost, Load};
+use window::{STEADY_MIN, Window};
+
 /// Which part of what was delivered a limit leaves that is found.
 const CUTS: std::ops::RangeInclusive<f64> = 0.5..=0.93;
 /// The limit is at least so many times what steady segments have.
@@ -51,14 +56,12 @@ const STEADY_FORGOTTEN: f64 = 1.0 / 512.0;
 const BUSY: f64 = 3.0;
 /// A probe is tried only where the stretch is below this part of what has taken off, in percent.
 const PROBE_BELOW_PERCENT: u64 = 85;
-/// Steady requests that a window needs to be judged by them, and for how many windows it waits for so many.
-const STEADY_MIN: u32 = 8;
+/// For how many windows it is waited for enough steady requests to judge by.
 const STEADY_WINDOWS: u32 = 4;
-/// Requests alone that are remembered of each direction and size.
-const REMEMBERED: usize = 128;
 /// How long hot segments are held: until hardly anything is in line below, but no longer than this, whatever the store
 /// below does; and where nobody was alone so far, long enough for somebody to come.
 const HOLD_MAX: Duration = Duration::from_secs(2);
+/// See [`HOLD_MAX`].
 const HOLD_ALONE: Duration = Duration::from_millis(50);
 /// What a store below has in hand of which nothing is left in line.
 const DRAINED: usize = 2;
@@ -68,14 +71,10 @@ const HOLD_EVERY: Duration = Duration::from_secs(10);
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
 /// The pause between probes above a knee that was found not long ago.
 const PROBE_ABOVE: Duration = Duration::from_secs(2);
+/// For how long it counts as found not long ago.
 const FOUND_HOLDS: Duration = Duration::from_secs(60);
 /// After so many probes in a row that knee is forgotten.
 const PROVEN: u32 = 5;
-/// Size classes: powers of two from 4 KiB.
-const CLASSES: usize = 14;
-/// Cells of a histogram of times, eight for each octave, from 4 us on.
-const FIRST_POWER: u32 = 12;
-const CELLS: usize = 8 * 24;
 
 /// How the knee is looked for.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -110,165 +109,6 @@ impl Default for KneeSettings {
             proof: Duration::from_secs(5),
             absent: Duration::from_secs(60),
         }
-    }
-}
-
-/// What requests cost: theta for the operations and bytes of reads and writes, in that order.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Cost([f64; 4]);
-
-/// Operations (in [`OPERATION_BYTES`]) and bytes of reads and writes.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-struct Load([f64; 4]);
-
-impl Load {
-    fn add(&mut self, direction: Direction, bytes: u64) {
-        let at = if direction == Direction::Read { 0 } else { 2 };
-        self.0[at] += OPERATION_BYTES;
-        self.0[at + 1] += bytes as f64;
-    }
-
-    fn bytes(&self) -> f64 {
-        self.0[1] + self.0[3]
-    }
-
-    fn scaled(&self, factor: f64) -> Load {
-        Load(self.0.map(|part| part * factor))
-    }
-}
-
-impl Cost {
-    /// Tokens of one request.
-    #[inline]
-    pub fn of(&self, direction: Direction, bytes: u64) -> u64 {
-        let at = if direction == Direction::Read { 0 } else { 2 };
-        (self.0[at] * OPERATION_BYTES + self.0[at + 1] * bytes as f64) as u64
-    }
-
-    fn of_load(&self, load: &Load) -> f64 {
-        self.0.iter().zip(load.0).map(|(theta, part)| theta * part).sum()
-    }
-
-    /// Changes costs as little as possible so that `load` costs `wanted` (Kaczmarz's projection): what it is made of
-    /// changes most, what it has nothing of stays.
-    fn project(&mut self, load: &Load, wanted: f64) {
-        let length: f64 = load.0.iter().map(|part| part * part).sum();
-        if length <= 0.0 {
-            return;
-        }
-        let step = (wanted - self.of_load(load)) / length;
-        for (theta, part) in self.0.iter_mut().zip(load.0) {
-            *theta = (*theta + step * part).clamp(*THETA.start(), *THETA.end());
-        }
-    }
-}
-
-/// What a request of each direction and size takes alone, in nanoseconds.
-#[derive(Clone, Debug, Default)]
-struct References([[Reference; CLASSES]; 2]);
-
-/// The last ones of a kind.
-#[derive(Clone, Debug, Default)]
-struct Reference {
-    ns: Vec<u64>,
-    next: usize,
-    /// Their 95th percentile, found anew now and then.
-    p95_ns: u64,
-}
-
-impl References {
-    fn of(&mut self, direction: Direction, bytes: u64) -> &mut Reference {
-        let class = (bytes.max(4096).next_power_of_two().ilog2() - 12) as usize;
-        &mut self.0[usize::from(direction != Direction::Read)][class.min(CLASSES - 1)]
-    }
-}
-
-impl Reference {
-    fn learn(&mut self, ns: u64) {
-        match self.ns.len() < REMEMBERED {
-            true => self.ns.push(ns),
-            false => self.ns[self.next] = ns,
-        }
-        self.next = (self.next + 1) % REMEMBERED;
-        if self.ns.len() <= 4 || self.next.is_multiple_of(8) {
-            let mut sorted = [u64::MAX; REMEMBERED];
-            sorted[..self.ns.len()].copy_from_slice(&self.ns);
-            sorted.sort_unstable();
-            self.p95_ns = sorted[(self.ns.len() * 95).div_ceil(100) - 1].max(1);
-        }
-    }
-}
-
-/// What is counted since the last look.
-#[derive(Clone, Debug)]
-struct Window {
-    begun: Instant,
-    done: Load,
-    requests: u64,
-    /// The time of all of them, which is how many there were at a time.
-    total_ns: u64,
-    /// Of the requests of steady segments, and of all of them.
-    steady: Times,
-    all: Times,
-    steady_done: Load,
-    binds: bool,
-}
-
-/// How long requests took, and what their like takes alone.
-#[derive(Clone, Debug)]
-struct Times {
-    took: [u32; CELLS],
-    alone: [u32; CELLS],
-    count: u32,
-}
-
-impl Times {
-    fn new() -> Times {
-        Times { took: [0; CELLS], alone: [0; CELLS], count: 0 }
-    }
-
-    fn add(&mut self, took_ns: u64, alone_ns: u64) {
-        self.took[cell_of(took_ns)] += 1;
-        self.alone[cell_of(alone_ns)] += 1;
-        self.count += 1;
-    }
-
-    /// A quantile of what they took over the same one of what they take alone, in percent.
-    fn stretch(&self, percent: u32) -> u64 {
-        let rank = (self.count * percent).div_ceil(100);
-        quantile(&self.took, rank) * 100 / quantile(&self.alone, rank)
-    }
-}
-
-fn quantile(cells: &[u32; CELLS], rank: u32) -> u64 {
-    let mut seen = 0;
-    let found = cells.iter().position(|count| {
-        seen += count;
-        seen >= rank
-    });
-    middle_of(found.unwrap_or(CELLS - 1))
-}
-
-impl Window {
-    fn new(begun: Instant) -> Window {
-        Window {
-            begun,
-            done: Load::default(),
-            requests: 0,
-            total_ns: 0,
-            steady: Times::new(),
-            all: Times::new(),
-            steady_done: Load::default(),
-            binds: false,
-        }
-    }
-
-    /// The stretch, in percent; none where too few requests could be compared.
-    fn stretch_percent(&self) -> Option<u64> {
-        if self.steady.count >= STEADY_MIN {
-            return Some(self.steady.stretch(95));
-        }
-        (u64::from(self.all.count) * 2 >= self.requests.max(1)).then(|| self.all.stretch(75))
     }
 }
 
@@ -408,7 +248,7 @@ impl Knee {
             reference.learn(ns);
             self.quiet_at = now;
         }
-        if reference.ns.is_empty() {
+        if reference.is_empty() {
             return;
         }
         // What memory answers is as fast as it can be.
@@ -591,20 +431,3 @@ impl Knee {
         }
     }
 }
-
-/// Where a time is counted.
-fn cell_of(ns: u64) -> usize {
-    let ns = ns.max(1 << FIRST_POWER);
-    let power = ns.ilog2();
-    let step = (ns >> (power - 3)) & 7;
-    ((power - FIRST_POWER) as usize * 8 + step as usize).min(CELLS - 1)
-}
-
-/// The middle of what is counted there.
-fn middle_of(cell: usize) -> u64 {
-    let (power, step) = (cell as u32 / 8 + FIRST_POWER, cell as u64 % 8);
-    (1u64 << power) + (step << (power - 3)) + (1 << (power - 4))
-}
-
-#[cfg(test)]
-mod tests;

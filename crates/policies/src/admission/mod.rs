@@ -43,12 +43,14 @@ pub mod levels;
 mod line;
 pub mod monitor;
 mod reason;
+mod request;
 mod rings;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use admit::{Admission, AdmissionStatus, Grant, Outcome, Overload, Request, Verdict, VolumeStatus};
+pub use admit::{Admission, AdmissionStatus, Grant, Overload, Verdict, VolumeStatus};
 pub use levels::ClientId;
 pub use reason::{Reason, Wait, Waits};
+pub use request::{Outcome, Request};
 pub use settings::{AdmissionSettings, Throttle};

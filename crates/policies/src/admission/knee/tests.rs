@@ -1,5 +1,6 @@
 use base::{KIB, Prng, SegmentId, VolumeId};
 
+use super::window::{CELLS, cell_of, middle_of};
 use super::*;
 
 const MILLI: u64 = 1_000_000;
