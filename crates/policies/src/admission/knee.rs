@@ -44,7 +44,7 @@ mod window;
 
 use alone::References;
 use cost::{Cost, Load};
-use window::{STEADY_MIN, Window};
+use window::{Cell, STEADY_MIN, Window};
 
 /// Which part of what was delivered a limit leaves that is found.
 const CUTS: std::ops::RangeInclusive<f64> = 0.5..=0.93;
@@ -239,10 +239,8 @@ impl Knee {
         let window = &mut self.window;
         window.requests += 1;
         window.total_ns += ns;
-        window.done.add(done.direction, done.bytes);
-        if !is_hot {
-            window.steady_done.add(done.direction, done.bytes);
-        }
+        let counted = if is_hot { &mut window.hot } else { &mut window.steady };
+        counted.load.add(done.direction, done.bytes);
         let reference = self.references.of(done.direction, done.bytes);
         if done.went_below && done.granted > self.crowded_at {
             reference.learn(ns);
@@ -252,12 +250,8 @@ impl Knee {
             return;
         }
         // What memory answers is as fast as it can be.
-        let alone_ns = reference.p95_ns;
-        let took_ns = if done.went_below { ns } else { alone_ns };
-        window.all.add(took_ns, alone_ns);
-        if !is_hot {
-            window.steady.add(took_ns, alone_ns);
-        }
+        let took = if done.went_below { Cell::of(ns) } else { reference.p95 };
+        counted.compare(took, reference.p95);
     }
 
     /// Looks at the window that may end now. `waiting`: somebody waits for tokens; `is_shared`: more than one volume was
@@ -275,7 +269,7 @@ impl Knee {
                 Trial::Probe(before) => self.fail_probe(now, before),
                 _ => {
                     self.note_steady(&window, span);
-                    let load = window.done.scaled(1.0 / span.as_secs_f64());
+                    let load = window.done().scaled(1.0 / span.as_secs_f64());
                     self.set_knee(now, &load, window.steady.stretch(95));
                 }
             }
@@ -296,6 +290,7 @@ impl Knee {
             return;
         }
         let window = std::mem::replace(&mut self.window, Window::new(now));
+        self.references.find();
         // Who slept in between does not know how long it took.
         if is_enough && span < self.settings.window_max {
             self.judge(now, &window, span);
@@ -305,7 +300,7 @@ impl Knee {
             self.cost = before;
         }
         self.taken_off = 0;
-        self.delivered_bytes_per_sec = window.done.bytes() / span.as_secs_f64();
+        self.delivered_bytes_per_sec = window.done().bytes() / span.as_secs_f64();
         if window.requests == 0 {
             // Whatever was lost count of is not there any more.
             self.below = 0;
@@ -313,7 +308,7 @@ impl Knee {
     }
 
     fn judge(&mut self, now: Instant, window: &Window, span: Duration) {
-        let load = window.done.scaled(1.0 / span.as_secs_f64());
+        let load = window.done().scaled(1.0 / span.as_secs_f64());
         self.delivered_bytes_per_sec = load.bytes();
         self.note_steady(window, span);
         let stretch = window.stretch_percent();
@@ -364,10 +359,10 @@ impl Knee {
     /// What steady segments have, at most: hot ones may be taken for them and they for hot ones, now and then.
     fn note_steady(&mut self, window: &Window, span: Duration) {
         // Before there is a limit nobody is hot.
-        if self.limit().is_none() || window.steady.count == window.all.count {
+        if self.limit().is_none() || window.hot.count == 0 {
             return;
         }
-        let found = window.steady_done.scaled(1.0 / span.as_secs_f64());
+        let found = window.steady.load.scaled(1.0 / span.as_secs_f64());
         for (known, found) in self.steady.0.iter_mut().zip(found.0) {
             *known = found.max(*known * (1.0 - STEADY_FORGOTTEN));
         }

@@ -27,6 +27,10 @@ impl Load {
         self.0[at + 1] += bytes as f64;
     }
 
+    pub(super) fn plus(&self, other: &Load) -> Load {
+        Load(std::array::from_fn(|at| self.0[at] + other.0[at]))
+    }
+
     pub(super) fn bytes(&self) -> f64 {
         self.0[1] + self.0[3]
     }

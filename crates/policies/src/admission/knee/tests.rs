@@ -1,6 +1,6 @@
 use base::{KIB, Prng, SegmentId, VolumeId};
 
-use super::window::{CELLS, cell_of, middle_of};
+use super::window::CELLS;
 use super::*;
 
 const MILLI: u64 = 1_000_000;
@@ -70,10 +70,10 @@ fn cells_hold_what_they_say() {
     let mut prng = Prng::new(3);
     for _ in 0..10_000 {
         let ns = prng.between(5_000, 10_000_000_000);
-        let found = middle_of(cell_of(ns));
+        let found = Cell::of(ns).middle_ns();
         assert!((ns * 92 / 100..=ns * 108 / 100).contains(&found), "{ns}: {found}");
     }
-    assert_eq!((cell_of(u64::MAX), cell_of(0)), (CELLS - 1, 0));
+    assert_eq!((Cell::of(u64::MAX), Cell::of(0)), (Cell(CELLS - 1), Cell(0)));
 }
 
 #[test]
