@@ -17,11 +17,11 @@
 //! **Flow.** [`Knee::on_start`] and [`Knee::on_done`] count; [`Knee::look`], at each refill of the buckets, ends a window
 //! that is long enough, and decides:
 //! - taken off in a few windows in a row: costs rise until what was delivered costs more than the limit, and hot segments
-//!   are *held* for a window, until what is in line below is done;
-//! - taken off during a *probe*: the probe ends at once, they are held for as long as it lasted, and the next one comes
-//!   later, each time that happens again;
+//!   are *held* until what is in line below is done;
+//! - taken off during a *probe*: the probe is taken back at once, they are held, and the next one comes later, each time that
+//!   happens again;
 //! - flat, and the limit binds: a probe, or the one before is kept;
-//! - bound for long, and nobody was alone: hot segments are held for a window, to see what alone is now;
+//! - bound for long, and nobody was alone: hot segments are held for a moment, to see what alone is now;
 //! - else nothing: who asks for little proves nothing.
 //!
 //! **Proof expires**: a limit that was too high is probed again after [`KneeSettings::proof`] and not before, one that has
@@ -371,7 +371,11 @@ impl Knee {
     /// Latency has taken off: what was delivered is more than the store takes, by how much the stretch says.
     fn set_knee(&mut self, now: Instant, load: &Load, stretch: u64) {
         let (spent, floor) = (self.cost.of_load(load), self.settings.floor_bytes_per_sec as f64);
-        let limit = *self.limit.get_or_insert(spent.max(floor));
+        // What asks for so little is not what makes it slow.
+        if load.plain() < floor {
+            return;
+        }
+        let limit = *self.limit.get_or_insert(spent);
         // Less than what was delivered lets the queue go. Where latency takes off again right after that, it is not a queue
         // but the company.
         let again = now.since(self.cut_at) < self.settings.window * 10;
@@ -379,10 +383,10 @@ impl Knee {
         let part = if again { part.clamp(*CUTS.start(), *CUTS.end()) } else { *CUTS.end() };
         self.cut_at = now;
         // A limit of little more than what steady segments ask for would make them hot.
-        let least = (self.cost.of_load(&self.steady) * STEADY_ROOM).max(floor);
-        let part = part.max(least / spent.max(1.0));
+        let steady = self.cost.of_load(&self.steady) / spent;
+        let part = part.max(STEADY_ROOM * steady).max(floor / load.plain());
         if part < 1.0 {
-            let wanted = limit.min(spent.max(1.0) * 100.0) / part;
+            let wanted = limit / part;
             // While the limit holds, more than that was delivered only because it held no earlier.
             self.cost.project(load, if self.is_shared { wanted.max(spent) } else { wanted });
         }
@@ -397,7 +401,7 @@ impl Knee {
         let Some(limit) = self.limit else {
             // Nobody was ever alone: a limit is needed that hot segments can be held by.
             if stretch.is_none() && self.is_shared {
-                self.limit = Some(self.cost.of_load(load).max(self.settings.floor_bytes_per_sec as f64));
+                self.limit = Some(load.plain().max(self.settings.floor_bytes_per_sec as f64));
                 self.trial = held;
             }
             return;

@@ -86,6 +86,8 @@ fn compared_with_the_best_limit() {
             rows.push((stretch(disk, &free, seed), best, run(*disk, auto(), load, seed), seed));
         }
         let mib = |bytes: f64| bytes / MIB as f64;
+        // The middle one of the seeds.
+        rows.sort_by_key(|(_, _, found, _)| found.p99);
         let (free, best, found, seed) = rows.swap_remove(1);
         let best_text =
             best.map_or("none".into(), |best| format!("{:.0}, {:.2}", mib(best.burst), stretch(disk, &best, seed)));

@@ -31,6 +31,11 @@ impl Load {
         Load(std::array::from_fn(|at| self.0[at] + other.0[at]))
     }
 
+    /// What it costs before anything was learned.
+    pub(super) fn plain(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
     pub(super) fn bytes(&self) -> f64 {
         self.0[1] + self.0[3]
     }
