@@ -50,8 +50,8 @@ pub struct Overload {
 pub(super) struct Volume {
     client: ClientId,
     pub(super) allowance: Allowance,
-    waits: Waits,
-    started: u64,
+    pub(super) waits: Waits,
+    pub(super) started: u64,
     /// When a request of it arrived last.
     used_at: Option<Instant>,
 }
@@ -66,67 +66,20 @@ pub(super) enum Round {
     Done,
 }
 
-/// What a server's admission knows of itself.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct AdmissionStatus {
-    /// What the store below takes, in bytes per second: the limit that was set, or what was learned of the present mix.
-    /// Nothing where nothing is known.
-    pub limit_bytes_per_sec: Option<u64>,
-    /// Whether that holds anybody up now: what was learned does not while one volume is by itself.
-    pub is_limited: bool,
-    /// Tokens of an interval.
-    pub main_size: u64,
-    /// Tokens in the main bucket, in bytes; below zero: debt.
-    pub main: i64,
-    /// Tokens in the cheque bucket.
-    pub cheque: i64,
-    /// What a full cheque bucket holds.
-    pub cheque_size: u64,
-    /// Requests in line.
-    pub waiting: usize,
-    /// Segments that were used in the last second.
-    pub active_segments: u64,
-    /// Segments that are hot.
-    pub hot_segments: u64,
-    /// Bytes that were started, and how many of them on the cheque bucket.
-    pub started_bytes: u64,
-    /// See [`AdmissionStatus::started_bytes`].
-    pub overdrawn_bytes: u64,
-    /// The estimate: 95th percentile, the 99.999th that follows from it, what the store has left in bytes per second.
-    pub p95_ns: Option<u64>,
-    /// See [`AdmissionStatus::p95_ns`].
-    pub p99999_ns: Option<u64>,
-    /// See [`AdmissionStatus::p95_ns`].
-    pub available_bytes_per_sec: Option<u64>,
-}
-
-/// What a server's admission knows of a volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct VolumeStatus {
-    /// What it is held to.
-    pub levels: Levels,
-    /// Requests that were started.
-    pub started: u64,
-    /// What requests waited for.
-    pub waits: Waits,
-    /// Its segments that are hot now.
-    pub hot_segments: Vec<SegmentId>,
-}
-
 /// The admission of a block server; `T` is what the server finds a waiting request by.
 pub struct Admission<T> {
     pub(super) settings: AdmissionSettings,
     pub(super) buckets: Buckets,
-    monitor: Monitor,
-    estimator: Estimator,
-    knee: Option<Knee>,
+    pub(super) monitor: Monitor,
+    pub(super) estimator: Estimator,
+    pub(super) knee: Option<Knee>,
     /// Tokens per second that the buckets have their sizes from.
-    limit: u64,
+    pub(super) limit: u64,
     /// Whether nothing but the requests counted here uses the store.
     alone: bool,
     resized: Instant,
     pub(super) volumes: Vec<Volume>,
-    by_volume: Map<VolumeId, u32>,
+    pub(super) by_volume: Map<VolumeId, u32>,
     free_volumes: Vec<u32>,
     /// Volumes with a base level.
     promised: usize,
@@ -139,7 +92,7 @@ pub struct Admission<T> {
     pub(super) drawn: i128,
     /// When something beyond a base level was started last, since levels were changed.
     pub(super) burst_at: Instant,
-    overdrawn_bytes: u64,
+    pub(super) overdrawn_bytes: u64,
 }
 
 impl<T> Admission<T> {
@@ -330,43 +283,6 @@ impl<T> Admission<T> {
             Some(knee) => knee.available(),
             None => self.estimator.available().filter(|_| self.limit < u64::MAX),
         }
-    }
-
-    /// What it knows of itself.
-    pub fn status(&self, now: Instant) -> AdmissionStatus {
-        let set = Some(self.limit).filter(|limit| *limit < u64::MAX);
-        AdmissionStatus {
-            limit_bytes_per_sec: match &self.knee {
-                Some(knee) => knee.bytes_per_sec(),
-                None => set,
-            },
-            is_limited: set.is_some(),
-            main_size: self.buckets.main_size(),
-            main: self.buckets.main(),
-            cheque: self.buckets.cheque(),
-            cheque_size: self.buckets.cheque_size(),
-            waiting: self.waiting,
-            active_segments: self.monitor.active(),
-            hot_segments: self.lines.used().filter(|line| self.is_hot(line, now)).count() as u64,
-            started_bytes: self.started_bytes,
-            overdrawn_bytes: self.overdrawn_bytes,
-            p95_ns: self.estimator.p95_ns(),
-            p99999_ns: self.estimator.predicted_p99999_ns(),
-            available_bytes_per_sec: self.available(),
-        }
-    }
-
-    /// What it knows of a volume, if requests for it were made.
-    pub fn volume(&self, volume: VolumeId, now: Instant) -> Option<VolumeStatus> {
-        let known = &self.volumes[*self.by_volume.get(&volume)? as usize];
-        let hot = self.lines.used().filter(|line| self.is_hot(line, now)).filter_map(|line| match line.key {
-            Key::Segment(segment) if segment.volume == volume => Some(segment),
-            _ => None,
-        });
-        let mut hot_segments: Vec<SegmentId> = hot.collect();
-        hot_segments.sort_unstable();
-        let levels = *known.allowance.levels();
-        Some(VolumeStatus { levels, started: known.started, waits: known.waits, hot_segments })
     }
 
     pub(super) fn is_hot(&self, line: &Line<T>, now: Instant) -> bool {

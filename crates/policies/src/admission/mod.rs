@@ -46,11 +46,13 @@ mod reason;
 mod request;
 mod rings;
 mod settings;
+mod status;
 #[cfg(test)]
 mod tests;
 
-pub use admit::{Admission, AdmissionStatus, Grant, Overload, Verdict, VolumeStatus};
+pub use admit::{Admission, Grant, Overload, Verdict};
 pub use levels::ClientId;
 pub use reason::{Reason, Wait, Waits};
 pub use request::{Outcome, Request};
 pub use settings::{AdmissionSettings, Throttle};
+pub use status::{AdmissionStatus, VolumeStatus};
