@@ -1,5 +1,8 @@
 //! What an engine says of itself: its figures, and what somebody might be waiting for.
 
+use base::BLOCK;
+use policies::background::Work;
+
 use crate::core::Core;
 use crate::statistics::Statistics;
 
@@ -37,6 +40,17 @@ impl Core {
             read_ahead: self.reader.ahead(),
             verify: self.files.statistics(),
             index_tables: self.index.statistics(),
+        }
+    }
+
+    /// See [`crate::Engine::background_work`].
+    pub(crate) fn background_work(&self) -> Work {
+        let (moved, scrubbed) = (self.gc.statistics().moved_bytes, self.scrub.statistics().read_bytes);
+        let tables = self.index.statistics().table_bytes_written;
+        let of_files = self.store.background_work();
+        Work {
+            read_bytes: moved + scrubbed + of_files.read_bytes,
+            written_bytes: self.counters.dumped_blocks.get() * BLOCK + moved + tables + of_files.written_bytes,
         }
     }
 

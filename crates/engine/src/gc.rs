@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{BLOCK, Epoch, ErrorKind, FileId, Instant, Map, Result, SegmentId, Set};
-use policies::background::Spare;
+use policies::background::{Left, Spare};
 use policies::gc::{GcDecision, GcFile, GcSegment, GcSettings, GcView, plan_gc};
 use runtime::{Class, Handle, Task};
 
@@ -146,9 +146,9 @@ impl Gc {
         }))
     }
 
-    /// Says what foreground work leaves of the disks' bandwidth, in bytes per second. Holds for a second.
-    pub fn set_spare(&self, bytes_per_sec: u64) {
-        self.0.spare.set(Spare::new(self.0.handle.now(), bytes_per_sec));
+    /// Says what foreground work leaves of the disks' bandwidth. Holds for a second.
+    pub fn set_spare(&self, left: Left) {
+        self.0.spare.set(Spare::new(self.0.handle.now(), left));
     }
 
     /// Starts collecting. Ends when dropped; a pass that was under way is harmless, and begins anew after a restart.
@@ -278,8 +278,8 @@ impl Gc {
     async fn pace(&self, moved_bytes: u64) {
         let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (self.0.space)();
         let view = GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait, files: &[], segments: &[] };
-        let spare = self.0.spare.get().at(self.0.handle.now());
-        let pace = self.0.options.settings.pace_bytes_per_sec(view.room_permille(), spare);
+        let left = self.0.spare.get().at(self.0.handle.now());
+        let pace = self.0.options.settings.pace_bytes_per_sec(view.room_permille(), left);
         if let (Some(bytes_per_sec), false) = (pace, writers_wait) {
             let nanos = u128::from(moved_bytes) * 1_000_000_000 / u128::from(bytes_per_sec.max(1));
             self.0.handle.sleep(Duration::from_nanos(nanos as u64)).await;

@@ -101,6 +101,7 @@ use std::rc::Rc;
 
 use base::{AllocationExtent, Bytes, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use files::Store;
+use policies::background::{Left, Work};
 use policies::ready::plan_sizes;
 use runtime::Handle;
 
@@ -222,12 +223,17 @@ impl Engine {
         self.0.close().await
     }
 
-    /// Says what foreground work leaves of the disks' bandwidth, in bytes per second: background work takes no more of
-    /// it while there is room. Holds for a second.
-    pub fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
-        self.0.gc.set_spare(bytes_per_sec);
-        self.0.scrub.set_spare(bytes_per_sec);
-        self.0.store.set_spare_bandwidth(bytes_per_sec);
+    /// Says what foreground work leaves of the disks' bandwidth: background work takes no more of it while there is room.
+    /// Holds for a second.
+    pub fn set_spare_bandwidth(&self, left: Left) {
+        self.0.gc.set_spare(left);
+        self.0.scrub.set_spare(left);
+        self.0.store.set_spare_bandwidth(left);
+    }
+
+    /// What it had the disks do besides what clients wait for, since it was opened.
+    pub fn background_work(&self) -> Work {
+        self.0.background_work()
     }
 
     /// Says how many bytes all volumes together may come to hold: space for data files is made ready for as much of it

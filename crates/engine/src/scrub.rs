@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::{BLOCK, FileId, Instant, KIB, Result, SegmentId};
-use policies::background::Spare;
+use policies::background::{Left, Spare};
 use policies::scrub::ScrubSettings;
 use runtime::{Class, Handle, Task};
 
@@ -99,9 +99,9 @@ impl Scrub {
         }))
     }
 
-    /// Says what foreground work leaves of the disks' bandwidth, in bytes per second. Holds for a second.
-    pub fn set_spare(&self, bytes_per_sec: u64) {
-        self.0.spare.set(Spare::new(self.0.handle.now(), bytes_per_sec));
+    /// Says what foreground work leaves of the disks' bandwidth. Holds for a second.
+    pub fn set_spare(&self, left: Left) {
+        self.0.spare.set(Spare::new(self.0.handle.now(), left));
     }
 
     /// Starts the rounds, if there are any. They end when it is dropped.
@@ -237,8 +237,8 @@ impl Scrub {
             statistics.read_bytes += checked.read_bytes;
             statistics.lost += checked.lost;
         });
-        let spare = self.0.spare.get().at(self.0.handle.now());
-        self.0.handle.sleep(self.0.settings.time_for(checked.read_bytes, spare)).await;
+        let left = self.0.spare.get().at(self.0.handle.now());
+        self.0.handle.sleep(self.0.settings.time_for(checked.read_bytes, left)).await;
     }
 
     fn count(&self, change: impl FnOnce(&mut ScrubStatistics)) {

@@ -23,6 +23,7 @@ use std::rc::Rc;
 
 use base::seeded::is_on;
 use base::{AlignedBuf, Bytes, Epoch, FileId, Gathered, Incarnation, Result, StoreId};
+use policies::background::{Left, Work};
 
 pub mod dry_run;
 pub mod local;
@@ -173,7 +174,11 @@ pub trait FileEngine {
     /// See [`Store::on_request`].
     fn on_request(&self) {}
     /// See [`Store::set_spare_bandwidth`]. An engine that copies nothing in the background does not need to know.
-    fn set_spare_bandwidth(&self, _bytes_per_sec: u64) {}
+    fn set_spare_bandwidth(&self, _left: Left) {}
+    /// See [`Store::background_work`].
+    fn background_work(&self) -> Work {
+        Work::default()
+    }
 }
 
 /// Bytes that went to disk, by kind of file, and what went wrong.
@@ -373,10 +378,14 @@ impl Store {
         self.0.on_request();
     }
 
-    /// Says what foreground work leaves of the disks' bandwidth, in bytes per second: copies are made of it. Holds for
-    /// a second.
-    pub fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
-        self.0.set_spare_bandwidth(bytes_per_sec);
+    /// Says what foreground work leaves of the disks' bandwidth: copies are made of it. Holds for a second.
+    pub fn set_spare_bandwidth(&self, left: Left) {
+        self.0.set_spare_bandwidth(left);
+    }
+
+    /// What it had the disks do without being asked: copies that were lacking, space that was prepared.
+    pub fn background_work(&self) -> Work {
+        self.0.background_work()
     }
 }
 

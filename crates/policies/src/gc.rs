@@ -15,7 +15,7 @@
 
 use base::{FileId, Instant, MIB, SegmentId};
 
-use crate::background::copy_pace;
+use crate::background::{Left, copy_pace};
 
 /// Settings of garbage collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,13 +144,12 @@ impl GcSettings {
         }
     }
 
-    /// Bytes that GC may copy in a second at this much room; `None`: as fast as it can. `spare` is what foreground work
-    /// leaves of the disks' bandwidth, where that is known ([`super::background`]); GC takes what it needs when room is
-    /// scarce.
-    pub fn pace_bytes_per_sec(&self, room_permille: u64, spare: Option<u64>) -> Option<u64> {
+    /// Bytes that GC may copy in a second at this much room; `None`: as fast as it can. GC takes what it needs when room
+    /// is scarce, whatever foreground work leaves.
+    pub fn pace_bytes_per_sec(&self, room_permille: u64, left: Left) -> Option<u64> {
         let half = self.scarce_permille / 2;
-        if room_permille >= self.scarce_permille && spare.is_some() {
-            return Some(copy_pace(self.copy_bytes_per_sec, 0, spare));
+        if room_permille >= self.scarce_permille && left != Left::All {
+            return Some(copy_pace(self.copy_bytes_per_sec, 0, left));
         }
         if room_permille <= half {
             return None;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Instant, MIB};
 
-use crate::background::read_pace;
+use crate::background::{Left, read_pace};
 
 /// A start is no time for it: the first round begins after this part of a period (an hour of 15 days).
 const FIRST_ROUND_PART: u32 = 360;
@@ -41,13 +41,12 @@ impl ScrubSettings {
         (due.max(now), due < now)
     }
 
-    /// How long reading so many bytes should take. `spare` is what foreground work leaves of the disks' bandwidth, where
-    /// that is known ([`super::background`]).
-    pub fn time_for(&self, bytes: u64, spare: Option<u64>) -> Duration {
+    /// How long reading so many bytes should take. `left` is what foreground work leaves of the disks' bandwidth.
+    pub fn time_for(&self, bytes: u64, left: Left) -> Duration {
         if self.bytes_per_sec == 0 {
             return Duration::ZERO;
         }
-        let pace = read_pace(self.bytes_per_sec, spare).max(1);
+        let pace = read_pace(self.bytes_per_sec, left).max(1);
         Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(pace)).min(u128::from(u64::MAX)) as u64)
     }
 }
@@ -60,15 +59,19 @@ mod tests {
     fn the_numbers_of_the_paper_hold_together_for_12_4_tib() {
         let settings = ScrubSettings::default();
         let bytes = (12.35 * (1u64 << 40) as f64) as u64;
-        let took = settings.time_for(bytes, None);
-        assert!(took < settings.period && settings.time_for(bytes / 100 * 101, None) > settings.period, "{took:?}");
+        let took = settings.time_for(bytes, Left::All);
+        assert!(
+            took < settings.period && settings.time_for(bytes / 100 * 101, Left::All) > settings.period,
+            "{took:?}"
+        );
     }
 
     #[test]
     fn it_yields_and_never_stops() {
         let settings = ScrubSettings { bytes_per_sec: 16 * MIB, ..ScrubSettings::default() };
-        let millis = |spare| settings.time_for(MIB, spare).as_micros();
-        assert_eq!([None, Some(u64::MAX), Some(8 * MIB), Some(0)].map(millis), [62_500, 62_500, 125_000, 1_000_000]);
+        let micros = |left| settings.time_for(MIB, left).as_micros();
+        let all = [Left::All, Left::Bytes(u64::MAX), Left::Unknown, Left::Bytes(8 * MIB), Left::Bytes(0)];
+        assert_eq!(all.map(micros), [62_500, 62_500, 125_000, 125_000, 1_000_000]);
         assert_eq!(ScrubSettings { bytes_per_sec: 0, ..settings }.first_round_at(Instant(7)), None);
     }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use base::{AllocationExtent, Bytes, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use policies::background::{Left, Work};
 
 /// The engine as a server sees it; [`engine::Engine`] is the real one. The contracts are those of its methods.
 pub trait Backend: 'static {
@@ -43,7 +44,12 @@ pub trait Backend: 'static {
     fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>>;
 
     /// See [`engine::Engine::set_spare_bandwidth`].
-    fn set_spare_bandwidth(&self, _bytes_per_sec: u64) {}
+    fn set_spare_bandwidth(&self, _left: Left) {}
+
+    /// See [`engine::Engine::background_work`]. What does none has nothing to say.
+    fn background_work(&self) -> Work {
+        Work::default()
+    }
 
     /// See [`engine::Engine::begin_scrub`]. What has no copies has none to look at.
     fn begin_scrub(&self) {}
@@ -99,8 +105,12 @@ impl Backend for engine::Engine {
         self.drop_volume(volume)
     }
 
-    fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
-        self.set_spare_bandwidth(bytes_per_sec);
+    fn set_spare_bandwidth(&self, left: Left) {
+        self.set_spare_bandwidth(left);
+    }
+
+    fn background_work(&self) -> Work {
+        self.background_work()
     }
 
     fn begin_scrub(&self) {

@@ -19,6 +19,7 @@ use futures_channel::oneshot::Sender;
 use policies::admission::{
     Admission, AdmissionSettings, AdmissionStatus, ClientId, Outcome, Reason, Request, Verdict, VolumeStatus,
 };
+use policies::background::{Left, Work};
 use runtime::sync::foreign;
 use runtime::{Class, Handle, Lock};
 
@@ -68,13 +69,14 @@ pub(crate) struct Gate(Rc<Inner>);
 struct Inner {
     handle: Handle,
     buckets: Buckets,
-    /// When background work is told next what is left.
+    /// When background work is told next what is left, and what it had done when it was told last.
     spare_due: Cell<Instant>,
+    worked: Cell<Work>,
 }
 
 impl Gate {
     pub fn new(handle: &Handle, buckets: Buckets) -> Gate {
-        Gate(Rc::new(Inner { handle: handle.clone(), buckets, spare_due: Cell::default() }))
+        Gate(Rc::new(Inner { handle: handle.clone(), buckets, spare_due: Cell::default(), worked: Cell::default() }))
     }
 
     /// Looks at the books that all loops share.
@@ -124,10 +126,10 @@ impl Gate {
         }
     }
 
-    /// An I/O that passed is done. Now and then: what foreground leaves of the store's bandwidth, for those
-    /// who work in the background on this loop.
+    /// An I/O that passed is done. Now and then the policy hears of the `work` that was done in the background of this loop,
+    /// and who does it of what clients leave of the store's bandwidth.
     #[inline]
-    pub fn on_done(&self, now: Instant, outcome: Outcome) -> Option<u64> {
+    pub fn on_done(&self, now: Instant, outcome: Outcome, work: impl FnOnce() -> Work) -> Option<Left> {
         let shared = &self.0.buckets.0;
         self.ask_at(now, |policy, now| {
             policy.on_done(now, outcome);
@@ -135,7 +137,9 @@ impl Gate {
                 return None;
             }
             self.0.spare_due.set(now + SPARE_EVERY);
-            policy.available().map(|spare| spare / shared.loops)
+            let work = work();
+            policy.on_background(&work.since(&self.0.worked.replace(work)));
+            Some(policy.available().map_or(Left::Unknown, |spare| Left::Bytes(spare / shared.loops)))
         })
     }
 

@@ -277,8 +277,8 @@ impl<B: Backend> Server<B> {
             // A write is on a disk now; a read may have been answered from memory.
             let went_below = direction == Direction::Write || admitted.passage.of(Stage::Disk) > 0;
             let outcome = Outcome { segment, granted: admitted.since, bytes, direction, went_below };
-            if let Some(spare) = self.gate.on_done(now, outcome) {
-                self.backend.set_spare_bandwidth(spare);
+            if let Some(left) = self.gate.on_done(now, outcome, || self.backend.background_work()) {
+                self.backend.set_spare_bandwidth(left);
             }
         }
         let latency_ns = now.nanos_since(admitted.since);

@@ -6,6 +6,7 @@ use base::io::fragment_checksums;
 use base::{Bytes, KIB, MIB, Prng, VolumeId, WriteStamp};
 use files::FileKind;
 use files::memory::{Memory, MemoryOptions};
+use policies::background::Left;
 use runtime::sim::{NodeOptions, World};
 
 use super::*;
@@ -186,7 +187,7 @@ fn rounds_come_once_a_period_at_the_pace_that_was_set_and_more_slowly_beside_oth
     let sparing = async move {
         let clock = spared.0.handle.clone();
         for _ in 0..120 {
-            spared.set_spare_bandwidth(0);
+            spared.set_spare_bandwidth(Left::Bytes(0));
             clock.sleep(Duration::from_millis(100)).await;
         }
     };

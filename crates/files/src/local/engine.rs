@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes, Error, FileId, Gathered, Incarnation, Result, StoreId};
-use policies::background::Spare;
+use policies::background::{Left, Spare, Work};
 use runtime::{Class, sync};
 
 use super::Local;
@@ -137,7 +137,11 @@ impl FileEngine for Rc<Local> {
         self.readiness.on_activity();
     }
 
-    fn set_spare_bandwidth(&self, bytes_per_sec: u64) {
-        self.spare.set(Spare::new(self.handle.now(), bytes_per_sec));
+    fn set_spare_bandwidth(&self, left: Left) {
+        self.spare.set(Spare::new(self.handle.now(), left));
+    }
+
+    fn background_work(&self) -> Work {
+        self.counters.background.get()
     }
 }

@@ -55,7 +55,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::{Error, Incarnation, Instant, MIB, Result, StoreId};
-use policies::background::Spare;
+use policies::background::{Spare, Work};
 use policies::ready::ReadySettings;
 use runtime::{Class, Handle};
 
@@ -197,9 +197,19 @@ struct Counters {
     written_bytes: [Cell<u64>; 6],
     read_bytes: [Cell<u64>; 6],
     copy_errors: Cell<u64>,
+    background: Cell<Work>,
 }
 
 impl Counters {
+    /// Nobody asked for these reads and writes.
+    fn on_background(&self, read_bytes: u64, written_bytes: u64) {
+        let before = self.background.get();
+        self.background.set(Work {
+            read_bytes: before.read_bytes + read_bytes,
+            written_bytes: before.written_bytes + written_bytes,
+        });
+    }
+
     fn on_written(&self, kind: usize, bytes: u64) {
         self.written_bytes[kind].set(self.written_bytes[kind].get() + bytes);
     }

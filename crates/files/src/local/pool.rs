@@ -138,8 +138,11 @@ impl Local {
                     pace.spend(step).await;
                 }
                 let part: Bytes = zeros.slice(..step.min(end - offset) as usize);
-                self.counters.on_written(kind as usize, part.len() as u64);
                 let len = part.len() as u64;
+                self.counters.on_written(kind as usize, len);
+                if pace.is_some() {
+                    self.counters.on_background(0, len);
+                }
                 file.write_at(offset, part).await?;
                 offset += len;
             }

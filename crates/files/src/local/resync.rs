@@ -179,6 +179,7 @@ impl Local {
                 self.check_same_as_suspects(entry, offset, &bytes).await?;
                 file.write_at(HEADER + offset, bytes.freeze()).await.map_err(here)?;
                 self.counters.on_written(entry.kind as usize, len);
+                self.counters.on_background(len, len);
                 offset += len;
             }
             let header = Header { birth: (*copy.birth).clone(), sealed: Some(length) };
@@ -461,6 +462,7 @@ impl Local {
             if let Ok(theirs) = self.read_from(entry.id, None, offset, len as usize).await {
                 self.compare_range(&file, &copy, offset, &theirs).await?;
             }
+            self.counters.on_background(2 * len, 0);
             directory.behind_bytes.set(directory.behind_bytes.get().saturating_sub(len));
             offset += len;
         }

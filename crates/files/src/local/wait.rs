@@ -82,6 +82,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use base::MIB;
+    use policies::background::Left;
     use runtime::sim::{NodeOptions, World};
 
     use super::*;
@@ -96,13 +97,11 @@ mod tests {
         let copied = world.block_on(&handle, async move {
             let mut pace = Pace::beside(&told, &here, 0, 64 * MIB);
             let mut copied = Vec::new();
-            for left in [None, Some(32 * MIB), Some(0)] {
+            for left in [Left::All, Left::Unknown, Left::Bytes(32 * MIB), Left::Bytes(0)] {
                 let begun = here.now();
                 let mut bytes = 0;
                 while here.now() < begun + Duration::from_secs(4) {
-                    if let Some(left) = left {
-                        told.set(Spare::new(here.now(), left));
-                    }
+                    told.set(Spare::new(here.now(), left));
                     pace.spend(MIB).await;
                     bytes += MIB;
                 }
@@ -110,6 +109,6 @@ mod tests {
             }
             copied
         });
-        assert_eq!(copied, [64, 16, 4]);
+        assert_eq!(copied, [64, 32, 16, 4]);
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use base::levels::{Credits, Levels, Rate};
 use base::{Instant, Map, SegmentId, VolumeId};
 
+use super::background::Background;
 use super::buckets::{Bucket, Buckets};
-use super::estimator::Estimator;
+use super::estimator::{Estimate, Estimator};
 use super::knee::Knee;
 use super::levels::{Allowance, ClientId};
 use super::line::{Key, Line, Lines, Place, Waiting};
@@ -15,6 +16,7 @@ use super::reason::{Reason, Waits};
 use super::request::{Outcome, Request};
 use super::rings::{Rings, may_spend};
 use super::settings::{AdmissionSettings, Throttle};
+use crate::background::Work;
 
 /// How often an estimate may change the cheque bucket's size.
 const RESIZE: Duration = Duration::from_millis(100);
@@ -75,8 +77,7 @@ pub struct Admission<T> {
     pub(super) knee: Option<Knee>,
     /// Tokens per second that the buckets have their sizes from.
     pub(super) limit: u64,
-    /// Whether nothing but the requests counted here uses the store.
-    alone: bool,
+    background: Background,
     resized: Instant,
     pub(super) volumes: Vec<Volume>,
     pub(super) by_volume: Map<VolumeId, u32>,
@@ -111,7 +112,7 @@ impl<T> Admission<T> {
             estimator: Estimator::new(settings.estimator),
             knee: settings.learns.map(|learns| Knee::new(learns, now)),
             limit,
-            alone: false,
+            background: Background::new(now),
             resized: now,
             volumes: Vec::new(),
             by_volume: Map::default(),
@@ -261,28 +262,34 @@ impl<T> Admission<T> {
                 let is_hot = line.is_some_and(|line| self.monitor.is_hot(&line.track, now));
                 knee.on_done(now, &done, is_hot);
             }
-            None => self.estimator.on_done(now, now.nanos_since(done.granted), done.bytes),
+            None => self.estimator.on_done(now, &done),
         }
     }
 
     /// A request that was started is gone, and nobody will know how long it took.
     pub fn on_gone(&mut self) {
-        if let Some(knee) = &mut self.knee {
-            knee.on_gone();
+        match &mut self.knee {
+            Some(knee) => knee.on_gone(),
+            None => self.estimator.on_gone(),
         }
     }
 
-    /// Says whether anything but the requests that pass here uses the store: garbage collection, a rebuild.
-    pub fn set_background(&mut self, is_busy: bool) {
-        self.alone = !is_busy;
+    /// Something was done that nobody waits for: dumps, garbage collection, copies.
+    pub fn on_background(&mut self, work: &Work) {
+        self.background.add(work);
     }
 
     /// What the store has left, in bytes per second, as far as that is known: background work takes no more.
     pub fn available(&self) -> Option<u64> {
         match &self.knee {
             Some(knee) => knee.available(),
-            None => self.estimator.available().filter(|_| self.limit < u64::MAX),
+            None => self.estimate().map(|estimate| estimate.available_bytes_per_sec),
         }
+    }
+
+    /// The estimate: of a limit that was set.
+    pub(super) fn estimate(&self) -> Option<Estimate> {
+        self.estimator.estimate().filter(|_| self.limit < u64::MAX)
     }
 
     pub(super) fn is_hot(&self, line: &Line<T>, now: Instant) -> bool {
@@ -381,8 +388,9 @@ impl<T> Admission<T> {
         }
         self.started_bytes += bytes;
         self.drawn += i128::from(cost);
-        if let Some(knee) = &mut self.knee {
-            knee.on_start(now);
+        match &mut self.knee {
+            Some(knee) => knee.on_start(now),
+            None => self.estimator.on_start(now),
         }
         self.overdrawn_bytes += if bucket == Bucket::Cheque { bytes } else { 0 };
         Ok(())
@@ -403,7 +411,10 @@ impl<T> Admission<T> {
 
     #[cold]
     fn on_interval(&mut self, now: Instant) {
-        self.estimator.update(now, self.alone);
+        self.background.look(now);
+        if self.knee.is_none() {
+            self.estimator.update(now, self.background.bytes_per_sec());
+        }
         self.learn(now);
         // What is learned leaves room by itself: the cheque bucket gets what it lacks.
         let available = self.available().filter(|_| self.knee.is_none());
@@ -424,7 +435,7 @@ impl<T> Admission<T> {
         let (Some(knee), Some(learns)) = (&mut self.knee, self.settings.learns) else { return };
         let is_used = |volume: &&Volume| volume.used_at.is_some_and(|at| now.since(at) < learns.absent);
         let used = self.volumes.iter().filter(is_used).count();
-        knee.look(now, self.waiting > 0, used > 1);
+        knee.look(now, self.waiting > 0, used > 1, &self.background);
         if knee.holds() {
             // Who is held is not calm because it does not ask for more.
             for number in self.rings.hot.iter() {

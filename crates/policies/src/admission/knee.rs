@@ -7,9 +7,9 @@
 //! if latency rises. The paper calibrates once, offline; disks differ, age, and have neighbours of their own.
 //!
 //! **Names.** The *budget* is one disk's time: a request costs `theta` for its operation and for each of its bytes, by
-//! direction ([`Cost`]), in bytes of the mix in which the first limit was found; the limit of tokens stays, and what
+//! direction ([`Cost`]), background operations included, in bytes of the mix in which the first limit was found; the limit of tokens stays, and what
 //! things cost is learned, so that a mix that was seen before is known again. *Alone* is what a request takes that met
-//! nobody below, the 95th percentile by direction and size ([`References`]). The *stretch* of a window is the 95th
+//! nobody below, the 95th percentile by direction and size ([`super::company`]). The *stretch* of a window is the 95th
 //! percentile of its steady requests' times, each over what it takes alone: they are whom the limit is for. Where there
 //! are none, it is the third quartile of all. Above [`KneeSettings::takeoff_percent`] latency has *taken off*. A limit
 //! *binds* in a window in which somebody waited for tokens.
@@ -33,18 +33,18 @@ use std::time::Duration;
 
 use base::{Instant, MIB};
 
+use super::background::Background;
+use super::company::Company;
+use super::cost::{Cost, Load};
 use super::request::Outcome;
+use super::tally::Tally;
 use crate::slow_requests::Direction;
 
-mod alone;
-mod cost;
 #[cfg(test)]
 mod tests;
 mod window;
 
-use alone::References;
-use cost::{Cost, Load};
-use window::{Cell, STEADY_MIN, Window};
+use window::{STEADY_MIN, Window};
 
 /// Which part of what was delivered a limit leaves that is found.
 const CUTS: std::ops::RangeInclusive<f64> = 0.5..=0.93;
@@ -56,6 +56,10 @@ const STEADY_FORGOTTEN: f64 = 1.0 / 512.0;
 const BUSY: f64 = 3.0;
 /// A probe is tried only where the stretch is below this part of what has taken off, in percent.
 const PROBE_BELOW_PERCENT: u64 = 85;
+/// What clients have in any case of what the disk takes, whatever the background does.
+const CLIENTS_MIN: f64 = 0.25;
+/// How long what requests took is told.
+const LATENCY_HOLDS: Duration = Duration::from_secs(5);
 /// For how many windows it is waited for enough steady requests to judge by.
 const STEADY_WINDOWS: u32 = 4;
 /// How long hot segments are held: until hardly anything is in line below, but no longer than this, whatever the store
@@ -129,7 +133,7 @@ pub struct Knee {
     cost: Cost,
     /// Tokens per second; none before latency has taken off for the first time.
     limit: Option<f64>,
-    references: References,
+    company: Company,
     window: Window,
     trial: Trial,
     /// Windows in a row in which latency had taken off.
@@ -143,16 +147,17 @@ pub struct Knee {
     /// No probe before, and how long the next pause will be.
     probe_at: Instant,
     pause: Duration,
-    /// Requests below, and when there was last more than one.
-    below: usize,
-    crowded_at: Instant,
     /// When a request was alone last.
     quiet_at: Instant,
     /// What steady segments have in a second.
     steady: Load,
-    /// What a second of the last window's mix may have, in bytes.
+    /// What the background has in a second.
+    background: Load,
+    /// What a second of the last window's mix may have, in bytes, and what clients leave of that.
     bytes_per_sec: Option<u64>,
-    delivered_bytes_per_sec: f64,
+    left_bytes_per_sec: u64,
+    /// What requests took in the last window.
+    latency: Option<(Tally, Instant)>,
     is_shared: bool,
 }
 
@@ -163,7 +168,7 @@ impl Knee {
             settings,
             cost: Cost([1.0; 4]),
             limit: None,
-            references: References::default(),
+            company: Company::default(),
             window: Window::new(now),
             trial: Trial::No,
             taken_off: 0,
@@ -172,12 +177,12 @@ impl Knee {
             cut_at: Instant::ZERO,
             probe_at: now,
             pause: PROBE_PAUSE,
-            below: 0,
-            crowded_at: Instant::ZERO,
             quiet_at: now,
             steady: Load::default(),
+            background: Load::default(),
             bytes_per_sec: None,
-            delivered_bytes_per_sec: 0.0,
+            left_bytes_per_sec: 0,
+            latency: None,
             is_shared: false,
         }
     }
@@ -188,9 +193,12 @@ impl Knee {
         self.cost.of(direction, bytes)
     }
 
-    /// Tokens per second that hold now: none while nothing is known, or one volume is by itself.
+    /// Tokens per second that clients have now: none while nothing is known, or one volume is by itself. What the background
+    /// does comes out of the same budget, but never takes more than the most of it, nor what steady segments need.
     pub fn limit(&self) -> Option<u64> {
-        self.limit.filter(|_| self.is_shared).map(|limit| limit as u64)
+        let limit = self.limit.filter(|_| self.is_shared)?;
+        let least = (limit * CLIENTS_MIN).max(STEADY_ROOM * self.cost.of_load(&self.steady)).min(limit);
+        Some((limit - self.cost.of_load(&self.background)).max(least) as u64)
     }
 
     /// Whether hot segments are held for a moment.
@@ -203,23 +211,25 @@ impl Knee {
         self.bytes_per_sec
     }
 
-    /// What foreground leaves of that, in bytes per second. Nothing where nothing is known.
+    /// What clients leave of that, in bytes per second: nothing while any of them waits. None where nothing is known.
     pub fn available(&self) -> Option<u64> {
-        self.bytes_per_sec.map(|limit| (limit as f64 - self.delivered_bytes_per_sec).max(0.0) as u64)
+        self.bytes_per_sec.map(|_| self.left_bytes_per_sec)
+    }
+
+    /// What requests took lately.
+    pub(super) fn latency(&self, now: Instant) -> Option<&Tally> {
+        self.latency.as_ref().filter(|(_, at)| now.since(*at) < LATENCY_HOLDS).map(|(tally, _)| tally)
     }
 
     /// A request was started.
     #[inline]
     pub fn on_start(&mut self, now: Instant) {
-        self.below += 1;
-        if self.below > 1 {
-            self.crowded_at = now;
-        }
+        self.company.on_start(now);
     }
 
     /// A request that was started is gone without an outcome.
     pub fn on_gone(&mut self) {
-        self.below = self.below.saturating_sub(1);
+        self.company.on_gone();
     }
 
     /// A request waits for tokens.
@@ -231,37 +241,29 @@ impl Knee {
     /// A request is done. `is_hot`: its segment asks for more than its share.
     #[inline]
     pub fn on_done(&mut self, now: Instant, done: &Outcome, is_hot: bool) {
-        if self.below > 1 {
-            self.crowded_at = now;
-        }
-        self.below = self.below.saturating_sub(1);
-        let ns = now.nanos_since(done.granted);
+        let compared = self.company.on_done(now, done);
         let window = &mut self.window;
         window.requests += 1;
-        window.total_ns += ns;
+        window.total_ns += now.nanos_since(done.granted);
         let counted = if is_hot { &mut window.hot } else { &mut window.steady };
         counted.load.add(done.direction, done.bytes);
-        let reference = self.references.of(done.direction, done.bytes);
-        if done.went_below && done.granted > self.crowded_at {
-            reference.learn(ns);
+        if compared.was_alone {
             self.quiet_at = now;
         }
-        if reference.is_empty() {
-            return;
+        if let Some(alone) = compared.alone {
+            counted.tally.add(compared.took, alone);
         }
-        // What memory answers is as fast as it can be.
-        let took = if done.went_below { Cell::of(ns) } else { reference.p95 };
-        counted.compare(took, reference.p95);
     }
 
     /// Looks at the window that may end now. `waiting`: somebody waits for tokens; `is_shared`: more than one volume was
-    /// used lately.
-    pub fn look(&mut self, now: Instant, waiting: bool, is_shared: bool) {
+    /// used lately; `background`: what nobody waits for.
+    pub(super) fn look(&mut self, now: Instant, waiting: bool, is_shared: bool, background: &Background) {
         self.is_shared = is_shared;
+        self.background = *background.per_sec();
         self.window.binds |= waiting && self.limit().is_some();
         let (span, usual) = (now.since(self.window.begun), self.settings.window);
-        let is_seen = self.limit().is_some() && self.window.binds && self.window.steady.count >= STEADY_MIN;
-        if is_seen && !self.holds() && self.window.steady.stretch(75) > self.settings.takeoff_percent {
+        let is_seen = self.limit().is_some() && self.window.binds && self.window.steady.tally.count >= STEADY_MIN;
+        if is_seen && !self.holds() && self.window.steady.tally.stretch(75) > self.settings.takeoff_percent {
             // No need to wait for the rest.
             let window = std::mem::replace(&mut self.window, Window::new(now));
             self.taken_off = 0;
@@ -269,15 +271,15 @@ impl Knee {
                 Trial::Probe(before) => self.fail_probe(now, before),
                 _ => {
                     self.note_steady(&window, span);
-                    let load = window.done().scaled(1.0 / span.as_secs_f64());
-                    self.set_knee(now, &load, window.steady.stretch(95));
+                    let load = window.done().scaled(1.0 / span.as_secs_f64()).plus(&self.background);
+                    self.set_knee(now, &load, window.steady.tally.stretch(95));
                 }
             }
             return;
         }
         if let Trial::Held(since, least) = self.trial {
             let held = now.since(since);
-            if held < least || (self.below > DRAINED && held < HOLD_MAX) {
+            if held < least || (self.company.below() > DRAINED && held < HOLD_MAX) {
                 return;
             }
             // What was held on purpose says nothing of the knee.
@@ -285,12 +287,12 @@ impl Knee {
             return;
         }
         let is_enough = self.window.requests >= self.settings.samples_min
-            && (self.window.steady.count >= STEADY_MIN || span >= usual * STEADY_WINDOWS);
+            && (self.window.steady.tally.count >= STEADY_MIN || span >= usual * STEADY_WINDOWS);
         if span < usual || (!is_enough && span < self.settings.window_max) {
             return;
         }
         let window = std::mem::replace(&mut self.window, Window::new(now));
-        self.references.find();
+        self.company.find();
         // Who slept in between does not know how long it took.
         if is_enough && span < self.settings.window_max {
             self.judge(now, &window, span);
@@ -300,16 +302,17 @@ impl Knee {
             self.cost = before;
         }
         self.taken_off = 0;
-        self.delivered_bytes_per_sec = window.done().bytes() / span.as_secs_f64();
+        let bytes_per_sec = window.done().bytes() / span.as_secs_f64();
+        self.left_bytes_per_sec = self.bytes_per_sec.unwrap_or(0).saturating_sub(bytes_per_sec as u64);
         if window.requests == 0 {
-            // Whatever was lost count of is not there any more.
-            self.below = 0;
+            self.company.forget_below();
         }
     }
 
     fn judge(&mut self, now: Instant, window: &Window, span: Duration) {
-        let load = window.done().scaled(1.0 / span.as_secs_f64());
-        self.delivered_bytes_per_sec = load.bytes();
+        let clients = window.done().scaled(1.0 / span.as_secs_f64());
+        let load = clients.plus(&self.background);
+        self.latency = Some((window.tally(), now)).filter(|(tally, _)| tally.count > 0);
         self.note_steady(window, span);
         let stretch = window.stretch_percent();
         let is_busy = window.binds || window.total_ns as f64 >= BUSY * span.as_nanos() as f64;
@@ -338,9 +341,11 @@ impl Knee {
             }
         }
         self.bytes_per_sec = self.limit.map(|limit| {
-            let cost = self.cost.of_load(&load).max(1.0);
-            (load.bytes() * limit / cost) as u64
+            let cost = self.cost.of_load(&clients).max(1.0);
+            (clients.bytes() * limit / cost) as u64
         });
+        let left = self.bytes_per_sec.filter(|_| !window.binds).unwrap_or(0);
+        self.left_bytes_per_sec = left.saturating_sub(clients.bytes() as u64);
     }
 
     fn fail_probe(&mut self, now: Instant, before: Cost) {
@@ -359,7 +364,7 @@ impl Knee {
     /// What steady segments have, at most: hot ones may be taken for them and they for hot ones, now and then.
     fn note_steady(&mut self, window: &Window, span: Duration) {
         // Before there is a limit nobody is hot.
-        if self.limit().is_none() || window.hot.count == 0 {
+        if self.limit().is_none() || window.hot.tally.count == 0 {
             return;
         }
         let found = window.steady.load.scaled(1.0 / span.as_secs_f64());

@@ -16,7 +16,9 @@
 //! **Flow.** [`Admission::submit`] counts an arrival ([`monitor`]) and starts it or puts it in line;
 //! [`Admission::next_grant`] hands out what may start now, one request at a time: base first, then steady, then hot
 //! lines, each ring by deficit round robin. [`Admission::next_look`] says when to ask again: at the next refill, or
-//! when hot lines get their next part of the interval's tokens, and never while nobody waits. [`Admission::on_done`] feeds the [`estimator`] with the latency of what was started.
+//! when hot lines get their next part of the interval's tokens, and never while nobody waits. [`Admission::on_done`] feeds the
+//! [`estimator`], or the [`knee`], with the latency of what was started, and [`Admission::on_background`] with what else
+//! there is to do.
 //!
 //! **Invariants** ([`Admission::audit`], which the simulated store asks after every request, and `tests.rs`):
 //! - requests of one segment start in the order of their arrival;
@@ -36,7 +38,10 @@
 
 mod admit;
 mod audit;
+mod background;
 pub mod buckets;
+mod company;
+mod cost;
 pub mod estimator;
 pub mod knee;
 pub mod levels;
@@ -47,6 +52,7 @@ mod request;
 mod rings;
 mod settings;
 mod status;
+mod tally;
 #[cfg(test)]
 mod tests;
 

@@ -4,6 +4,7 @@ use base::levels::Levels;
 use base::{Instant, SegmentId, VolumeId};
 
 use super::admit::Admission;
+use super::estimator::Estimate;
 use super::line::Key;
 use super::reason::Waits;
 
@@ -33,7 +34,8 @@ pub struct AdmissionStatus {
     pub started_bytes: u64,
     /// See [`AdmissionStatus::started_bytes`].
     pub overdrawn_bytes: u64,
-    /// The estimate: 95th percentile, the 99.999th that follows from it, what the store has left in bytes per second.
+    /// What requests take below: the 95th percentile of the last moments, the 99.999th that follows from it, and what the
+    /// store has left, in bytes per second.
     pub p95_ns: Option<u64>,
     /// See [`AdmissionStatus::p95_ns`].
     pub p99999_ns: Option<u64>,
@@ -58,6 +60,7 @@ impl<T> Admission<T> {
     /// What it knows of itself.
     pub fn status(&self, now: Instant) -> AdmissionStatus {
         let set = Some(self.limit).filter(|limit| *limit < u64::MAX);
+        let latency = self.latency(now);
         AdmissionStatus {
             limit_bytes_per_sec: match &self.knee {
                 Some(knee) => knee.bytes_per_sec(),
@@ -73,10 +76,17 @@ impl<T> Admission<T> {
             hot_segments: self.lines.used().filter(|line| self.is_hot(line, now)).count() as u64,
             started_bytes: self.started_bytes,
             overdrawn_bytes: self.overdrawn_bytes,
-            p95_ns: self.estimator.p95_ns(),
-            p99999_ns: self.estimator.predicted_p99999_ns(),
+            p95_ns: latency.map(|latency| latency.p95_ns),
+            p99999_ns: latency.map(|latency| latency.p99999_ns()),
             available_bytes_per_sec: self.available(),
         }
+    }
+
+    /// What requests took below in the last moments.
+    fn latency(&self, now: Instant) -> Option<Estimate> {
+        let Some(knee) = &self.knee else { return self.estimate() };
+        let (p95_ns, alone_ns) = knee.latency(now)?.quantile(95);
+        Some(Estimate { p95_ns, alone_ns, available_bytes_per_sec: self.available().unwrap_or(0) })
     }
 
     /// What it knows of a volume, if requests for it were made.

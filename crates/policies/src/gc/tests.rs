@@ -92,18 +92,18 @@ fn a_segment_is_counted_when_much_may_be_unseen() {
 #[test]
 fn the_pace_rises_until_nothing_holds_it() {
     let settings = GcSettings::default();
-    assert_eq!(settings.pace_bytes_per_sec(1000, None), Some(64 * MIB));
-    assert_eq!(settings.pace_bytes_per_sec(30, None), Some(64 * MIB));
-    assert_eq!(settings.pace_bytes_per_sec(20, None), Some(192 * MIB));
-    assert_eq!(settings.pace_bytes_per_sec(15, None), None);
-    let beside = |spare| settings.pace_bytes_per_sec(1000, Some(spare));
+    assert_eq!(settings.pace_bytes_per_sec(1000, Left::All), Some(64 * MIB));
+    assert_eq!(settings.pace_bytes_per_sec(30, Left::All), Some(64 * MIB));
+    assert_eq!(settings.pace_bytes_per_sec(20, Left::All), Some(192 * MIB));
+    assert_eq!(settings.pace_bytes_per_sec(15, Left::All), None);
+    let beside = |spare| settings.pace_bytes_per_sec(1000, Left::Bytes(spare));
     assert_eq!(
         [0, 32 * MIB, 1 << 40].map(beside),
         [4 * MIB, 16 * MIB, 64 * MIB].map(Some),
         "what is left of the disks"
     );
-    assert_eq!(settings.pace_bytes_per_sec(20, Some(0)), Some(192 * MIB), "room comes first");
-    let paces: Vec<Option<u64>> = (0..=1000).rev().map(|room| settings.pace_bytes_per_sec(room, None)).collect();
+    assert_eq!(settings.pace_bytes_per_sec(20, Left::Bytes(0)), Some(192 * MIB), "room comes first");
+    let paces: Vec<Option<u64>> = (0..=1000).rev().map(|room| settings.pace_bytes_per_sec(room, Left::All)).collect();
     assert!(paces.windows(2).all(|pair| pair[1].is_none() || pair[0] <= pair[1]));
 }
 

@@ -3,6 +3,7 @@
 use base::levels::Rate;
 use base::{KIB, MIB, SegmentId};
 use policies::admission::Throttle;
+use policies::background::Work;
 use policies::slow_requests::Direction;
 use runtime::sim::{NodeOptions, World};
 
@@ -39,7 +40,7 @@ fn load(gate: &Gate, volume: u64, depth: usize) -> Rc<Cell<u64>> {
                 gate.0.handle.sleep(Duration::from_micros(100)).await;
                 let Request { segment, bytes, direction } = page(segment);
                 let outcome = Outcome { segment, granted: since, bytes, direction, went_below: true };
-                gate.on_done(gate.0.handle.now(), outcome);
+                gate.on_done(gate.0.handle.now(), outcome, Work::default);
             }
         };
         handle.spawn(Class::Io, "load", asking).detach();

@@ -1,7 +1,7 @@
-use base::{KIB, Prng, SegmentId, VolumeId};
+use base::{KIB, SegmentId, VolumeId};
 
-use super::window::CELLS;
 use super::*;
+use crate::background::Work;
 
 const MILLI: u64 = 1_000_000;
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
@@ -9,12 +9,13 @@ const SEGMENT: SegmentId = SegmentId { volume: VolumeId(1), index: 0 };
 /// A knee that is asked every 10 ms, beside a store that answers as it is told.
 struct Bench {
     knee: Knee,
+    background: Background,
     now: u64,
 }
 
 impl Bench {
     fn new() -> Bench {
-        Bench { knee: Knee::new(KneeSettings::default(), Instant(0)), now: 0 }
+        Bench { knee: Knee::new(KneeSettings::default(), Instant(0)), background: Background::new(Instant(0)), now: 0 }
     }
 
     /// For so many milliseconds, requests of a kind, so many in each 10 of them, that take so long. At a time there are
@@ -37,7 +38,7 @@ impl Bench {
     }
 
     fn look(&mut self, binds: bool, shared: bool) {
-        self.knee.look(Instant(self.now), binds, shared);
+        self.knee.look(Instant(self.now), binds, shared, &self.background);
     }
 
     /// Serves and looks.
@@ -63,17 +64,6 @@ impl Bench {
     fn share(&self, per_sec: u64) -> f64 {
         (self.knee.cost(Direction::Write, 64 * KIB) * per_sec) as f64 / self.knee.limit.unwrap()
     }
-}
-
-#[test]
-fn cells_hold_what_they_say() {
-    let mut prng = Prng::new(3);
-    for _ in 0..10_000 {
-        let ns = prng.between(5_000, 10_000_000_000);
-        let found = Cell::of(ns).middle_ns();
-        assert!((ns * 92 / 100..=ns * 108 / 100).contains(&found), "{ns}: {found}");
-    }
-    assert_eq!((Cell::of(u64::MAX), Cell::of(0)), (Cell(CELLS - 1), Cell(0)));
 }
 
 #[test]
@@ -168,4 +158,40 @@ fn a_mix_that_changes_is_not_a_knee() {
     let mut mixed = small.scaled(0.5);
     mixed.0.iter_mut().zip(large.0).for_each(|(sum, part)| *sum += part / 2.0);
     assert!((0.98..1.02).contains(&(cost.of_load(&mixed) / 1e9)), "half of each, too");
+}
+
+#[test]
+fn the_background_works_out_of_the_same_budget_and_leaves_clients_a_part_of_it() {
+    let mut bench = Bench::knee_found();
+    let alone = bench.knee.limit().unwrap();
+    let mut limits = Vec::new();
+    for written_bytes in [2 * MIB, 1 << 30] {
+        bench.background.add(&Work { read_bytes: 0, written_bytes });
+        bench.now += 200 * MILLI;
+        bench.background.look(Instant(bench.now));
+        bench.look(false, true);
+        limits.push(bench.knee.limit().unwrap());
+    }
+    assert!(limits[0] < alone && limits[0] > alone / 2, "{alone} alone, {} beside some", limits[0]);
+    assert!((alone / 5..alone / 3).contains(&limits[1]), "{alone} alone, {} beside too much", limits[1]);
+}
+
+#[test]
+fn nothing_is_left_while_clients_wait() {
+    let mut bench = Bench::knee_found();
+    assert_eq!(bench.knee.available(), Some(0), "latency has just taken off");
+    bench.run(500, 2, 100, false);
+    let of_all = bench.knee.bytes_per_sec().unwrap();
+    assert!(bench.knee.available().unwrap() > of_all / 2, "{:?} of {of_all}", bench.knee.available());
+    bench.run(500, 2, 100, true);
+    assert_eq!(bench.knee.available(), Some(0));
+}
+
+#[test]
+fn what_requests_take_is_told_for_some_seconds() {
+    let mut bench = Bench::knee_found();
+    bench.run(500, 2, 100, false);
+    let (took, alone) = bench.knee.latency(Instant(bench.now)).unwrap().quantile(95);
+    assert!((90_000..110_000).contains(&took) && (90_000..110_000).contains(&alone), "{took} {alone}");
+    assert!(bench.knee.latency(Instant(bench.now + 5_100 * MILLI)).is_none());
 }

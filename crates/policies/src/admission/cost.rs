@@ -4,11 +4,14 @@
 //! byte some more. Neither is known. What is known is the load that was as much as the disk takes, again and again, of
 //! different mixes; each says that its cost is the limit. So costs are moved as little as that needs.
 
+use crate::background::Work;
 use crate::slow_requests::Direction;
 
 /// What an operation costs besides its bytes, before anything was learned: a guess between disks that move 4 KiB as fast
 /// as 64 KiB and those that do not.
 const OPERATION_BYTES: f64 = 16_384.0;
+/// What background work reads or writes at a time, about.
+const WORK_BYTES: f64 = 524_288.0;
 /// Costs stay within so many times their first guess, up or down.
 const THETA: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=64.0;
 
@@ -25,6 +28,16 @@ impl Load {
         let at = if direction == Direction::Read { 0 } else { 2 };
         self.0[at] += OPERATION_BYTES;
         self.0[at + 1] += bytes as f64;
+    }
+
+    /// What was done in the background.
+    pub(super) fn of_work(work: &Work) -> Load {
+        let mut load = Load::default();
+        for (at, bytes) in [(0, work.read_bytes), (2, work.written_bytes)] {
+            load.0[at] = bytes as f64 / WORK_BYTES * OPERATION_BYTES;
+            load.0[at + 1] = bytes as f64;
+        }
+        load
     }
 
     pub(super) fn plus(&self, other: &Load) -> Load {
