@@ -275,6 +275,7 @@ const KEYS: [(&str, &[&str]); 6] = [
             "client_cap",
             "segment_cap",
             "cheque_percent",
+            "cheque_follows_demand",
             "interval_ms",
             "hot_share_percent",
             "calm_intervals",

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::levels::Levels;
+use base::units::format_size;
 use base::{Error, Instant, Result, VolumeId};
 use futures_channel::oneshot::Sender;
 use policies::admission::{
@@ -139,6 +140,14 @@ impl Gate {
             self.0.spare_due.set(now + SPARE_EVERY);
             let work = work();
             policy.on_background(&work.since(&self.0.worked.replace(work)));
+            if let Some(measured) = policy.take_excess() {
+                let (limit, measured) = (policy.settings().limit_bytes_per_sec, format_size(measured));
+                tracing::warn!(
+                    "admission.bandwidth = {} per second is more than the disks take: with {measured} latency has taken off \
+                     already. Set less, or leave it out, and it is learned",
+                    format_size(limit)
+                );
+            }
             Some(policy.available().map_or(Left::Unknown, |spare| Left::Bytes(spare / shared.loops)))
         })
     }

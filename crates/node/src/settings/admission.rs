@@ -33,6 +33,8 @@ pub struct AdmissionSettings {
     pub segment_cap: Option<Size>,
     /// The cheque bucket's size in percent of the main one's.
     pub cheque_percent: u64,
+    /// Whether that follows what calm segments ask for, between a quarter and twice of it.
+    pub cheque_follows_demand: bool,
     /// How often tokens are issued.
     pub interval_ms: u64,
     /// From how much of a fair share on a segment is hot, in percent.
@@ -76,6 +78,7 @@ impl Default for AdmissionSettings {
             client_cap: None,
             segment_cap: None,
             cheque_percent: defaults.cheque_permille / 10,
+            cheque_follows_demand: defaults.cheque_follows_demand,
             interval_ms: defaults.interval.as_millis() as u64,
             hot_share_percent: defaults.hot_share_percent,
             calm_intervals: defaults.calm_intervals,
@@ -128,6 +131,7 @@ impl AdmissionSettings {
             calm_intervals: self.calm_intervals,
             hot_parts: self.hot_parts,
             cheque_permille: self.cheque_percent * 10,
+            cheque_follows_demand: self.cheque_follows_demand,
             estimator: self.estimator(limit)?,
             ..policy::AdmissionSettings::default()
         })
@@ -270,12 +274,12 @@ mod tests {
 
     #[test]
     fn each_setting_reaches_the_policy() {
-        let text = "throttle = 'client-cap'\nclient_cap = '60M'\ncheque_percent = 30\ninterval_ms = 5\n\
+        let text = "throttle = 'client-cap'\nclient_cap = '60M'\ncheque_percent = 30\ncheque_follows_demand = false\ninterval_ms = 5\n\
                     hot_share_percent = 150\ncalm_intervals = 7\nhot_parts = 4\noperation_cost = '4K'";
         let found = resolve(text).unwrap();
         assert_eq!(found.throttle, policy::Throttle::ClientCap(60 * MIB));
         assert_eq!((found.cheque_permille, found.interval), (300, Duration::from_millis(5)));
-        assert_eq!(found.hot_parts, 4);
+        assert_eq!((found.hot_parts, found.cheque_follows_demand), (4, false));
         assert_eq!((found.hot_share_percent, found.calm_intervals, found.operation_bytes), (150, 7, 4096));
         let capped = resolve("throttle = 'segment-cap'\nsegment_cap = '1M'").unwrap().throttle;
         assert_eq!(capped, policy::Throttle::SegmentCap(MIB));

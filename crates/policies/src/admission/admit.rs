@@ -1,13 +1,11 @@
 //! Admission as a whole: arrivals, grants, completions.
 
-use std::time::Duration;
-
 use base::levels::{Credits, Levels, Rate};
 use base::{Instant, Map, SegmentId, VolumeId};
 
 use super::background::Background;
 use super::buckets::{Bucket, Buckets};
-use super::estimator::{Estimate, Estimator};
+use super::estimator::Estimator;
 use super::knee::Knee;
 use super::levels::{Allowance, ClientId};
 use super::line::{Key, Line, Lines, Place, Waiting};
@@ -16,10 +14,6 @@ use super::reason::{Reason, Waits};
 use super::request::{Outcome, Request};
 use super::rings::{Rings, may_spend};
 use super::settings::{AdmissionSettings, Throttle};
-use crate::background::Work;
-
-/// How often an estimate may change the cheque bucket's size.
-const RESIZE: Duration = Duration::from_millis(100);
 
 /// What is said to an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +49,16 @@ pub(super) struct Volume {
     pub(super) waits: Waits,
     pub(super) started: u64,
     /// When a request of it arrived last.
-    used_at: Option<Instant>,
+    pub(super) used_at: Option<Instant>,
+}
+
+/// Intervals in a row in which latency had taken off below half of the limit.
+#[derive(Default)]
+pub(super) struct Slow {
+    pub(super) intervals: u64,
+    /// The most that was delivered meanwhile.
+    pub(super) bytes_per_sec: u64,
+    pub(super) is_told: bool,
 }
 
 /// What is left to do of a round of grants.
@@ -77,15 +80,19 @@ pub struct Admission<T> {
     pub(super) knee: Option<Knee>,
     /// Tokens per second that the buckets have their sizes from.
     pub(super) limit: u64,
-    background: Background,
-    resized: Instant,
+    pub(super) background: Background,
+    pub(super) resized: Instant,
+    /// Tokens that steady segments drew in this interval, and the most in one of the last.
+    pub(super) steady_drawn: u64,
+    pub(super) steady_demand: u64,
+    pub(super) slow: Slow,
     pub(super) volumes: Vec<Volume>,
     pub(super) by_volume: Map<VolumeId, u32>,
     free_volumes: Vec<u32>,
     /// Volumes with a base level.
     promised: usize,
     pub(super) lines: Lines<T>,
-    rings: Rings,
+    pub(super) rings: Rings,
     pub(super) round: Round,
     pub(super) waiting: usize,
     pub(super) started_bytes: u64,
@@ -114,6 +121,9 @@ impl<T> Admission<T> {
             limit,
             background: Background::new(now),
             resized: now,
+            steady_drawn: 0,
+            steady_demand: 0,
+            slow: Slow::default(),
             volumes: Vec::new(),
             by_volume: Map::default(),
             free_volumes: Vec::new(),
@@ -274,24 +284,6 @@ impl<T> Admission<T> {
         }
     }
 
-    /// Something was done that nobody waits for: dumps, garbage collection, copies.
-    pub fn on_background(&mut self, work: &Work) {
-        self.background.add(work);
-    }
-
-    /// What the store has left, in bytes per second, as far as that is known: background work takes no more.
-    pub fn available(&self) -> Option<u64> {
-        match &self.knee {
-            Some(knee) => knee.available(),
-            None => self.estimate().map(|estimate| estimate.available_bytes_per_sec),
-        }
-    }
-
-    /// The estimate: of a limit that was set.
-    pub(super) fn estimate(&self) -> Option<Estimate> {
-        self.estimator.estimate().filter(|_| self.limit < u64::MAX)
-    }
-
     pub(super) fn is_hot(&self, line: &Line<T>, now: Instant) -> bool {
         self.settings.throttle == Throttle::DualBuckets && self.monitor.is_hot(&line.track, now)
     }
@@ -392,6 +384,7 @@ impl<T> Admission<T> {
             Some(knee) => knee.on_start(now),
             None => self.estimator.on_start(now),
         }
+        self.steady_drawn += if is_hot { 0 } else { cost };
         self.overdrawn_bytes += if bucket == Bucket::Cheque { bytes } else { 0 };
         Ok(())
     }
@@ -411,53 +404,15 @@ impl<T> Admission<T> {
 
     #[cold]
     fn on_interval(&mut self, now: Instant) {
-        self.background.look(now);
-        if self.knee.is_none() {
-            self.estimator.update(now, self.background.bytes_per_sec());
-        }
-        self.learn(now);
+        self.review_limit(now);
         // What is learned leaves room by itself: the cheque bucket gets what it lacks.
         let available = self.available().filter(|_| self.knee.is_none());
-        if self.settings.cheque_follows_estimate && now.since(self.resized) >= RESIZE {
-            self.resized = now;
-            self.resize_cheque(available);
-        }
         self.buckets.refill(now, available);
         self.lines.sweep(&self.monitor, now);
         self.begin_round(now);
         if !self.rings.hot.is_empty() {
             self.buckets.divide(now, self.settings.hot_parts);
         }
-    }
-
-    /// Looks at what the store below takes, and gives both buckets their sizes.
-    fn learn(&mut self, now: Instant) {
-        let (Some(knee), Some(learns)) = (&mut self.knee, self.settings.learns) else { return };
-        let is_used = |volume: &&Volume| volume.used_at.is_some_and(|at| now.since(at) < learns.absent);
-        let used = self.volumes.iter().filter(is_used).count();
-        knee.look(now, self.waiting > 0, used > 1, &self.background);
-        if knee.holds() {
-            // Who is held is not calm because it does not ask for more.
-            for number in self.rings.hot.iter() {
-                self.monitor.keep_hot(&mut self.lines.get_mut(*number).track, now);
-            }
-        }
-        self.buckets.set_hot_held(knee.holds());
-        let limit = knee.limit().unwrap_or(u64::MAX);
-        if limit != self.limit {
-            self.limit = limit;
-            let (main, cheque) = self.settings.bucket_sizes(limit);
-            self.buckets.resize(main, cheque);
-            self.monitor.set_share(main.saturating_mul(self.settings.hot_share_percent) / 100);
-        }
-    }
-
-    /// The cheque bucket holds what the store is estimated to have left in an interval, within bounds.
-    fn resize_cheque(&mut self, available: Option<u64>) {
-        let Some(per_sec) = available.filter(|_| self.settings.throttle == Throttle::DualBuckets) else { return };
-        let (_, usual) = self.settings.bucket_sizes(self.limit);
-        let estimated = super::settings::per_interval(per_sec, self.settings.interval);
-        self.buckets.set_cheque_size(estimated.clamp(usual / 4, usual * 2));
     }
 
     fn begin_round(&mut self, now: Instant) {

@@ -89,6 +89,10 @@ pub struct Estimate {
     /// `w0`: the 95th percentile of what their like takes alone, or what the
     /// fastest took where that is not known.
     pub alone_ns: u64,
+    /// Whether that was seen.
+    pub is_alone_known: bool,
+    /// `lambda`: what was asked for, in bytes per second.
+    pub arrivals_bytes_per_sec: u64,
     /// `delta`: what can be used besides, in bytes per second (equation 2).
     pub available_bytes_per_sec: u64,
 }
@@ -166,7 +170,8 @@ impl Estimator {
         self.estimated_at = now;
         self.company.find();
         let (p95_ns, alone) = tally.quantile(95);
-        let alone_ns = match alone > Cell::default().middle_ns() {
+        let is_alone_known = alone > Cell::default().middle_ns();
+        let alone_ns = match is_alone_known {
             true => alone,
             false => tally.quantile(1).0.min(p95_ns / 2),
         };
@@ -182,7 +187,13 @@ impl Estimator {
         }
         // More than what nothing known uses is not there.
         let left = (self.k * per_waiting).min(service - arrivals) - self.settings.headroom_bytes_per_sec as f64;
-        self.estimate = Some(Estimate { p95_ns, alone_ns, available_bytes_per_sec: left.max(0.0) as u64 });
+        self.estimate = Some(Estimate {
+            p95_ns,
+            alone_ns,
+            is_alone_known,
+            arrivals_bytes_per_sec: arrivals as u64,
+            available_bytes_per_sec: left.max(0.0) as u64,
+        });
     }
 
     /// What followed from the last window that had enough requests, if that was not long ago.
@@ -199,9 +210,14 @@ impl Estimator {
 impl Estimate {
     /// The 99.999th percentile that equation 1 predicts, in nanoseconds.
     pub fn p99999_ns(&self) -> u64 {
-        let waiting_ns = self.p95_ns.saturating_sub(self.alone_ns);
-        self.alone_ns.min(self.p95_ns) + (waiting_ns as f64 * (LN_P99999 / LN_P95)) as u64
+        p99999_ns(self.p95_ns, self.alone_ns)
     }
+}
+
+/// See [`Estimate::p99999_ns`].
+pub(super) fn p99999_ns(p95_ns: u64, alone_ns: u64) -> u64 {
+    let waiting_ns = p95_ns.saturating_sub(alone_ns);
+    p95_ns.min(alone_ns) + (waiting_ns as f64 * (LN_P99999 / LN_P95)) as u64
 }
 
 #[cfg(test)]

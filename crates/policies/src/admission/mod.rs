@@ -45,6 +45,7 @@ mod cost;
 pub mod estimator;
 pub mod knee;
 pub mod levels;
+mod limit;
 mod line;
 pub mod monitor;
 mod reason;

@@ -46,8 +46,8 @@ pub struct AdmissionSettings {
     pub hot_parts: u64,
     /// The cheque bucket's size in thousandths of the main one's.
     pub cheque_permille: u64,
-    /// Whether the estimate changes that size (between a quarter and twice of it), at most every 100 ms.
-    pub cheque_follows_estimate: bool,
+    /// Whether that size follows what steady segments ask for (between a quarter and twice of it), at most every 100 ms.
+    pub cheque_follows_demand: bool,
     /// What is assumed of the store below.
     pub estimator: EstimatorSettings,
     /// Requests that may wait: more are refused. Agents bound what they have in flight, which keeps it far below.
@@ -67,7 +67,7 @@ impl Default for AdmissionSettings {
             calm_intervals: 10,
             hot_parts: 10,
             cheque_permille: 200,
-            cheque_follows_estimate: false,
+            cheque_follows_demand: true,
             estimator: EstimatorSettings::default(),
             waiting_max: 1 << 20,
         }

@@ -4,7 +4,7 @@ use base::levels::Levels;
 use base::{Instant, SegmentId, VolumeId};
 
 use super::admit::Admission;
-use super::estimator::Estimate;
+use super::estimator::p99999_ns;
 use super::line::Key;
 use super::reason::Waits;
 
@@ -60,7 +60,10 @@ impl<T> Admission<T> {
     /// What it knows of itself.
     pub fn status(&self, now: Instant) -> AdmissionStatus {
         let set = Some(self.limit).filter(|limit| *limit < u64::MAX);
-        let latency = self.latency(now);
+        let latency = match &self.knee {
+            Some(knee) => knee.latency(now).map(|latency| latency.quantile(95)),
+            None => self.estimate().map(|estimate| (estimate.p95_ns, estimate.alone_ns)),
+        };
         AdmissionStatus {
             limit_bytes_per_sec: match &self.knee {
                 Some(knee) => knee.bytes_per_sec(),
@@ -76,17 +79,10 @@ impl<T> Admission<T> {
             hot_segments: self.lines.used().filter(|line| self.is_hot(line, now)).count() as u64,
             started_bytes: self.started_bytes,
             overdrawn_bytes: self.overdrawn_bytes,
-            p95_ns: latency.map(|latency| latency.p95_ns),
-            p99999_ns: latency.map(|latency| latency.p99999_ns()),
+            p95_ns: latency.map(|(p95_ns, _)| p95_ns),
+            p99999_ns: latency.map(|(p95_ns, alone_ns)| p99999_ns(p95_ns, alone_ns)),
             available_bytes_per_sec: self.available(),
         }
-    }
-
-    /// What requests took below in the last moments.
-    fn latency(&self, now: Instant) -> Option<Estimate> {
-        let Some(knee) = &self.knee else { return self.estimate() };
-        let (p95_ns, alone_ns) = knee.latency(now)?.quantile(95);
-        Some(Estimate { p95_ns, alone_ns, available_bytes_per_sec: self.available().unwrap_or(0) })
     }
 
     /// What it knows of a volume, if requests for it were made.

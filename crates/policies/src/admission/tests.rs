@@ -6,6 +6,7 @@ use base::levels::{Credits, Levels, Rate};
 use base::{Instant, Prng, SegmentId, VolumeId};
 
 use super::buckets::Buckets;
+use super::estimator::EstimatorSettings;
 use super::*;
 
 const T: u64 = 10_000_000;
@@ -211,7 +212,7 @@ fn invariants_hold_under_random_load() {
 
 fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
     let hot_parts = *prng.pick(&[1, 10]);
-    let settings = AdmissionSettings { cheque_follows_estimate: prng.one_in(2), hot_parts, ..settings(throttle) };
+    let settings = AdmissionSettings { cheque_follows_demand: prng.one_in(2), hot_parts, ..settings(throttle) };
     let (interval, limit) = (settings.interval, settings.limit_bytes_per_sec);
     let mut server: Admission<(SegmentId, u64)> = Admission::new(settings, at(0));
     // At most half of the limit is promised.
@@ -473,4 +474,47 @@ fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
         }
     }
     (waited, asked)
+}
+
+#[test]
+fn the_cheque_bucket_follows_what_steady_segments_ask_for() {
+    for (follows, per_interval, size) in [(true, 1, 5_000), (true, 15, 30_000), (true, 60, 40_000), (false, 60, 20_000)]
+    {
+        let settings = AdmissionSettings { cheque_follows_demand: follows, ..settings(Throttle::DualBuckets) };
+        let mut server = Server::new(settings);
+        for interval in 0..40 {
+            for number in 0..per_interval {
+                server.submit(at(interval), segment(number, 0), 1);
+            }
+            server.grants(at(interval));
+        }
+        let found = server.admission.status(at(39)).cheque_size;
+        assert_eq!(found, size, "{per_interval} in each interval");
+    }
+}
+
+#[test]
+fn a_limit_beyond_what_the_disks_take_is_told_once_with_what_they_do() {
+    let estimator = EstimatorSettings { samples_min: 20, ..EstimatorSettings::default() };
+    let settings = AdmissionSettings { limit_bytes_per_sec: 1 << 40, estimator, ..settings(Throttle::DualBuckets) };
+    let mut admission: Admission<()> = Admission::new(settings, at(0));
+    let mut told = Vec::new();
+    let request = Request { segment: segment(1, 0), bytes: 4096, direction: Direction::Write };
+    // For a second one at a time, then ten at a time that take twenty times as long.
+    for interval in 0..500u64 {
+        let (at_once, took) = if interval < 100 { (1, 50_000) } else { (10, 1_000_000) };
+        for round in 0..5 {
+            let now = Instant(interval * T + round * 2_000_000);
+            (0..at_once).for_each(|_| assert_eq!(admission.submit(now, request, || ()), Ok(Verdict::Start)));
+            for _ in 0..at_once {
+                let granted = Instant(now.0 + 1);
+                let Request { segment, bytes, direction } = request;
+                admission
+                    .on_done(Instant(now.0 + took), Outcome { segment, granted, bytes, direction, went_below: true });
+            }
+        }
+        told.extend(admission.take_excess());
+    }
+    // 50 in 10 ms.
+    assert!(told.len() == 1 && (18_000_000..23_000_000).contains(&told[0]), "{told:?}");
 }
