@@ -56,15 +56,26 @@ pub fn read_pace(most: u64, left: Left) -> u64 {
     }
 }
 
-/// Bytes that may be copied in a second, by what would copy `most` if it was alone, and `least` whatever else there is to
-/// do: as long as copies are lacking the next failure loses data.
-pub fn copy_pace(most: u64, least: u64, left: Left) -> u64 {
-    // Each byte that is copied is read and written.
-    let half = match left {
+/// Bytes that may be copied in a second, by what would copy `most` if it was alone.
+pub fn copy_pace(most: u64, left: Left) -> u64 {
+    read_pace(most, halved(left))
+}
+
+/// The same of copies that are lacking, of which `least` are made whatever else there is to do: as long as they lack, the
+/// next failure loses data.
+pub fn rebuild_pace(most: u64, least: u64, left: Left) -> u64 {
+    match halved(left) {
+        Left::Bytes(left) => left.max(least).min(most),
+        other => read_pace(most, other),
+    }
+}
+
+/// Each byte that is copied is read and written.
+fn halved(left: Left) -> Left {
+    match left {
         Left::Bytes(left) => Left::Bytes(left / 2),
         other => other,
-    };
-    read_pace(most, half).max(least.min(most))
+    }
 }
 
 /// What background work had the disks do since the start, in bytes, one copy counted: dumps, merges, garbage collection,
@@ -94,9 +105,10 @@ mod tests {
     #[test]
     fn copies_take_half_of_what_is_left_but_always_a_little() {
         let all = [Left::Bytes(0), Left::Bytes(32), Left::Bytes(64), Left::Bytes(1000), Left::Unknown, Left::All];
-        assert_eq!(all.map(|left| copy_pace(160, 0, left)), [10, 16, 32, 160, 80, 160]);
-        assert_eq!([Left::Bytes(0), Left::Bytes(80), Left::All].map(|left| copy_pace(160, 20, left)), [20, 40, 160]);
-        assert_eq!(copy_pace(160, 1000, Left::Bytes(0)), 160);
+        assert_eq!(all.map(|left| copy_pace(160, left)), [10, 16, 32, 160, 80, 160]);
+        assert_eq!(all.map(|left| rebuild_pace(160, 3, left)), [3, 16, 32, 160, 80, 160]);
+        assert_eq!([Left::Bytes(0), Left::Bytes(80)].map(|left| rebuild_pace(160, 20, left)), [20, 40]);
+        assert_eq!(rebuild_pace(160, 1000, Left::Bytes(0)), 160);
     }
 
     #[test]

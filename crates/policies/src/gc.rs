@@ -149,7 +149,7 @@ impl GcSettings {
     pub fn pace_bytes_per_sec(&self, room_permille: u64, left: Left) -> Option<u64> {
         let half = self.scarce_permille / 2;
         if room_permille >= self.scarce_permille && left != Left::All {
-            return Some(copy_pace(self.copy_bytes_per_sec, 0, left));
+            return Some(copy_pace(self.copy_bytes_per_sec, left));
         }
         if room_permille <= half {
             return None;

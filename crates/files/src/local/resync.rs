@@ -35,7 +35,7 @@ use super::header::{Birth, HEADER, Header};
 use super::names::Name;
 use super::pool::{Vacancy, allocate};
 use super::space::plan_placement;
-use super::wait::Pace;
+use super::wait::{Pace, both};
 
 /// Bytes that are compared or copied in one step.
 const STEP: u64 = MIB;
@@ -168,16 +168,23 @@ impl Local {
             reserved.set(HEADER + length);
             let (least, most) = (self.options.resync_floor_bytes_per_sec, self.options.resync_bytes_per_sec);
             let mut pace = Pace::beside(&self.spare, &self.handle, least, most);
-            let mut offset = 0;
-            while offset < length {
+            let read = |offset: u64| {
                 let len = STEP.min(length - offset);
+                self.read_from(entry.id, None, offset, len as usize)
+            };
+            let mut offset = 0;
+            let mut bytes = read(offset).await?;
+            while offset < length {
+                let len = bytes.len() as u64;
                 pace.spend(len).await;
                 if entry.state.borrow().deleted || !copy.is_live() {
                     return Ok(false);
                 }
-                let bytes = self.read_from(entry.id, None, offset, len as usize).await?;
                 self.check_same_as_suspects(entry, offset, &bytes).await?;
-                file.write_at(HEADER + offset, bytes.freeze()).await.map_err(here)?;
+                // What is next is read meanwhile.
+                let (written, next) = both(file.write_at(HEADER + offset, bytes.freeze()), read(offset + len)).await;
+                written.map_err(here)?;
+                bytes = next?;
                 self.counters.on_written(entry.kind as usize, len);
                 self.counters.on_background(len, len);
                 offset += len;
@@ -458,9 +465,13 @@ impl Local {
             if entry.state.borrow().deleted {
                 return Ok(());
             }
+            let theirs = self.read_from(entry.id, None, offset, len as usize);
+            let (theirs, ours) = both(theirs, file.read_up_to(HEADER + offset, len as usize)).await;
             // Where the members' cannot be read, this may be the copy that is left.
-            if let Ok(theirs) = self.read_from(entry.id, None, offset, len as usize).await {
-                self.compare_range(&file, &copy, offset, &theirs).await?;
+            if let Ok(theirs) = theirs
+                && !ours.is_ok_and(|ours| ours[..] == theirs[..])
+            {
+                self.compare_blocks(&file, &copy, offset, &theirs).await?;
             }
             self.counters.on_background(2 * len, 0);
             directory.behind_bytes.set(directory.behind_bytes.get().saturating_sub(len));
@@ -472,13 +483,8 @@ impl Local {
         Ok(())
     }
 
-    /// Compares a range of a copy with `theirs`, and writes the blocks of it that cannot be read.
-    async fn compare_range(&self, file: &File, copy: &Copy, offset: u64, theirs: &[u8]) -> io::Result<()> {
-        if let Ok(ours) = file.read_up_to(HEADER + offset, theirs.len()).await
-            && ours[..] == theirs[..]
-        {
-            return Ok(());
-        }
+    /// Compares the blocks of a copy with `theirs`, and writes those that cannot be read.
+    async fn compare_blocks(&self, file: &File, copy: &Copy, offset: u64, theirs: &[u8]) -> io::Result<()> {
         for (index, block) in theirs.chunks(BLOCK as usize).enumerate() {
             let at = offset + index as u64 * BLOCK;
             match file.read_at(HEADER + at, block.len()).await {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use base::Instant;
-use policies::background::{Spare, copy_pace};
+use policies::background::{Spare, rebuild_pace};
 use runtime::Handle;
 
 /// The results of all `futures`, in their order. They run together.
@@ -26,6 +26,32 @@ pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<
         match results.iter().all(Option::is_some) {
             true => Poll::Ready(results.drain(..).flatten().collect()),
             false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// The results of both. They run together.
+pub(crate) async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    let mut results = (None, None);
+    poll_fn(move |cx| {
+        if results.0.is_none()
+            && let Poll::Ready(value) = first.as_mut().poll(cx)
+        {
+            results.0 = Some(value);
+        }
+        if results.1.is_none()
+            && let Poll::Ready(value) = second.as_mut().poll(cx)
+        {
+            results.1 = Some(value);
+        }
+        match (results.0.take(), results.1.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            unfinished => {
+                results = unfinished;
+                Poll::Pending
+            }
         }
     })
     .await
@@ -73,7 +99,7 @@ impl Pace {
         self.handle.yield_now().await;
         self.handle.sleep_until(self.next).await;
         let now = self.handle.now();
-        let bytes_per_sec = copy_pace(self.most, self.least, self.spare.get().at(now)).max(1);
+        let bytes_per_sec = rebuild_pace(self.most, self.least, self.spare.get().at(now)).max(1);
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_sec);
         self.next = self.next.max(now) + Duration::from_nanos(nanos as u64);
     }
@@ -95,7 +121,7 @@ mod tests {
         let spare: Rc<Cell<Spare>> = Rc::default();
         let (here, told) = (handle.clone(), spare.clone());
         let copied = world.block_on(&handle, async move {
-            let mut pace = Pace::beside(&told, &here, 0, 64 * MIB);
+            let mut pace = Pace::beside(&told, &here, 4 * MIB, 64 * MIB);
             let mut copied = Vec::new();
             for left in [Left::All, Left::Unknown, Left::Bytes(32 * MIB), Left::Bytes(0)] {
                 let begun = here.now();
