@@ -10,7 +10,7 @@ use base::MIB;
 use disks::{DISKS, Disk};
 use policies::admission::knee::KneeSettings;
 use policies::admission::{AdmissionSettings, Throttle};
-use world::{Load, Outcomes, run};
+use world::{Load, Outcomes, run, run_stores};
 
 /// Limits that are tried to find the best one.
 const LIMITS: u32 = 20;
@@ -64,6 +64,20 @@ fn a_burst_that_is_alone_has_everything() {
         let load = Load { steady_per_sec: 0, ..load_for(disk) };
         let share = run(*disk, auto(), load, 3).burst / run(*disk, off(), load, 3).burst;
         assert!((0.99..=1.01).contains(&share), "{}: {share:.3}", disk.name);
+    }
+}
+
+#[test]
+fn two_stores_on_one_disk_find_limits_that_leave_room_for_each_other() {
+    for disk in DISKS.iter().filter(|disk| matches!(disk.name, "SATA SSD" | "NVMe")) {
+        let load = Load { steady_per_sec: load_for(disk).steady_per_sec / 2, ..load_for(disk) };
+        let found = run_stores(*disk, auto(), load, 5, 2);
+        let free = run_stores(*disk, off(), load, 5, 2);
+        let stretches = |outcomes: &[Outcomes]| [0, 1].map(|store| stretch(disk, &outcomes[store], 5));
+        let (with, without, shares) = (stretches(&found), stretches(&free), found[0].burst / found[1].burst);
+        println!("{}: {with:.2?} times alone, {without:.2?} without a throttle, bursts {found:.0?}", disk.name);
+        assert!(with.iter().all(|with| *with < 5.0 && without[0] > 2.0 * with), "{}: {with:.2?}", disk.name);
+        assert!((0.33..3.0).contains(&shares), "{}: one has {shares:.2} times what the other has", disk.name);
     }
 }
 
