@@ -29,7 +29,7 @@ use super::tally::{Cell, Tally};
 /// Slots of the sliding window.
 const SLOTS: usize = 10;
 /// `-ln(1 - p)` for P95 and for P99999.
-const LN_P95: f64 = 2.995_732_273_553_991;
+pub(super) const LN_P95: f64 = 2.995_732_273_553_991;
 const LN_P99999: f64 = 11.512_925_464_970_229;
 /// How long the last estimate is held.
 const HELD: Duration = Duration::from_secs(5);

@@ -40,6 +40,7 @@ mod admit;
 mod audit;
 mod background;
 pub mod buckets;
+pub mod calibration;
 mod company;
 mod cost;
 pub mod estimator;
