@@ -5,10 +5,10 @@
 //! every live byte is read in every copy.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use base::{Error, Result};
+use base::Result;
 use control::table::VolumeState;
 use control::table::recovery::{self, Recovered};
 use engine::Inspection;
@@ -16,14 +16,13 @@ use files::dry_run::DryRun;
 use files::local::superblock::Shard;
 use files::local::{self, LocalOptions, OpenReport};
 use files::{FileInfo, FileKind, Store};
-use runtime::{File, Handle, OpenOptions};
+use runtime::Handle;
 use serde::Serialize;
 
 use crate::shards;
 
 /// How long to wait for locks: a process that was killed may still be dying.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What was found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -162,7 +161,7 @@ pub async fn inspect(
     for shard in Shard::all(count) {
         let directories = shards::directories(directories, shard.index);
         for directory in &directories {
-            locks.push(hold_lock(handle, directory).await?);
+            locks.push(local::hold_lock(handle, directory, LOCK_WAIT).await?);
         }
         let options = LocalOptions { read_only: true, shard, store: id, ..LocalOptions::new(directories) };
         let (store, opened) = match local::open(handle, options).await {
@@ -188,23 +187,6 @@ pub async fn inspect(
     }
     report.add_volumes(&table);
     Ok(report)
-}
-
-/// Holds the lock of a directory, if it has one: a running store has it already.
-async fn hold_lock(handle: &Handle, directory: &Path) -> Result<Option<File>> {
-    let Ok(lock) = handle.open(&directory.join("lock"), OpenOptions::default()).await else { return Ok(None) };
-    let failed = |error| Error::from_io(format!("the lock of {}", directory.display()), &error);
-    let deadline = handle.now() + LOCK_WAIT;
-    while !lock.try_lock().await.map_err(failed)? {
-        if handle.now() >= deadline {
-            let holder = lock.read_up_to(0, 256).await.map_err(failed)?;
-            let holder = String::from_utf8_lossy(&holder).trim().to_owned();
-            let holder = if holder.is_empty() { "another process" } else { &holder };
-            return Err(Error::conflict(format!("{} is in use by {holder}: stop it first", directory.display())));
-        }
-        handle.sleep(LOCK_INTERVAL).await;
-    }
-    Ok(Some(lock))
 }
 
 impl Report {

@@ -16,6 +16,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use base::Bytes;
 use base::{Error, ErrorKind, Result};
@@ -28,8 +29,10 @@ use super::layout::Unreadable;
 use super::names::Name;
 use super::superblock::{SLOT, SLOTS, Superblock};
 
+/// The scratch file of a measurement of the disk ([`super::scratch`]).
+pub const SCRATCH: &str = "calibration.scratch";
 /// Names that may be in a directory before it becomes one of a store.
-const NEIGHBOURS: [&str; 3] = ["lock", "lost+found", "nbd.sock"];
+const NEIGHBOURS: [&str; 4] = ["lock", "lost+found", "nbd.sock", SCRATCH];
 
 /// A directory that is ours alone from now on (or, for reading only, that we look at).
 pub(crate) struct Guarded {
@@ -64,6 +67,9 @@ pub(crate) async fn probe_directory(handle: &Handle, path: &Path, options: &Loca
 
 async fn try_probe(handle: &Handle, path: &Path, options: &LocalOptions) -> Result<Probe> {
     let Some(entries) = list(handle, path).await? else { return Ok(Probe::Nothing) };
+    if !options.read_only && entries.iter().any(|entry| entry.name == SCRATCH) {
+        remove_left_over(handle, path, options.lock_wait).await?;
+    }
     if !entries.iter().any(|entry| entry.name == "superblock") {
         check_empty(handle, path, &entries, options).await?;
         return Ok(Probe::Empty);
@@ -116,14 +122,66 @@ pub(crate) async fn form_directory(handle: &Handle, path: &Path, options: &Local
     Ok(guards)
 }
 
+/// Holds the lock of a directory that is only looked at, if it has one: a running store has it already. Nothing is
+/// changed.
+///
+/// # Errors
+/// `Conflict` if a running store has it, `Io`.
+pub async fn hold_lock(handle: &Handle, directory: &Path, wait: Duration) -> Result<Option<File>> {
+    let Ok(lock) = handle.open(&directory.join("lock"), OpenOptions::default()).await else { return Ok(None) };
+    let failed = |error| Error::from_io(format!("the lock of {}", directory.display()), &error);
+    if lock_within(handle, &lock, wait).await.map_err(failed)? {
+        return Ok(Some(lock));
+    }
+    if let Ok(scratch) = handle.open(&directory.join(SCRATCH), OpenOptions::default()).await {
+        // Who measures a disk does not write its name into the lock, which belongs to the store.
+        take_scratch(handle, directory, &scratch, Duration::ZERO).await?;
+    }
+    let holder = holder_of(&lock).await.map_err(failed)?;
+    Err(Error::conflict(format!("{} is in use by {holder}: stop it first", directory.display())))
+}
+
+/// Who has the lock, as it says itself.
+async fn holder_of(lock: &File) -> io::Result<String> {
+    let holder = lock.read_up_to(0, 256).await?;
+    let holder = String::from_utf8_lossy(&holder).trim().to_owned();
+    Ok(if holder.is_empty() { "another process".into() } else { holder })
+}
+
+/// Removes the scratch file that a process which died has left in `directory`, if anything.
+///
+/// # Errors
+/// `Conflict` if somebody uses it, `Io`.
+pub(crate) async fn remove_left_over(handle: &Handle, directory: &Path, wait: Duration) -> Result<()> {
+    let path = directory.join(SCRATCH);
+    let failed = |error: io::Error| explain(directory, &error);
+    let left_over = match handle.open(&path, OpenOptions::default()).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(failed)?,
+    };
+    take_scratch(handle, directory, &left_over, wait).await?;
+    handle.remove(&path).await.map_err(failed)?;
+    tracing::info!(path = %path.display(), "removed what an interrupted calibration has left");
+    Ok(())
+}
+
+/// Locks a scratch file.
+pub(crate) async fn take_scratch(handle: &Handle, directory: &Path, file: &File, wait: Duration) -> Result<()> {
+    match lock_within(handle, file, wait).await.map_err(|error| explain(directory, &error))? {
+        true => Ok(()),
+        false => Err(Error::conflict(format!(
+            "{} is in use by levee calibrate: wait until that is done, or stop it",
+            directory.display()
+        ))),
+    }
+}
+
 async fn take_guards(handle: &Handle, path: &Path, options: &LocalOptions, open: OpenOptions) -> Result<Guards> {
     let lock_path = path.join("lock");
     let create = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     let lock = handle.open(&lock_path, create).await.map_err(|error| explain(path, &error))?;
     if !lock_within(handle, &lock, options.lock_wait).await.map_err(|error| explain(path, &error))? {
-        let holder = lock.read_up_to(0, 256).await.map_err(|error| explain(path, &error))?;
-        let holder = String::from_utf8_lossy(&holder).trim().to_owned();
-        let holder = if holder.is_empty() { "another process" } else { &holder };
+        let holder = holder_of(&lock).await.map_err(|error| explain(path, &error))?;
         return Err(Error::conflict(format!(
             "{} is in use by {holder}: stop it, or give another directory",
             path.display()

@@ -13,7 +13,7 @@
 //! the directories in agreement, deciding by [`agreement`]. [`lifecycle`] creates, seals and deletes, with space from
 //! [`pool`], which [`ready`] fills ahead of need; [`access`] appends and reads. [`resync`] brings copies back in the
 //! background. [`catalogue`] and [`directory`] hold what is known of files and directories; [`layout`], [`superblock`],
-//! [`header`] and [`names`] are the formats; [`space`] is arithmetic.
+//! [`header`] and [`names`] are the formats; [`space`] is arithmetic. [`scratch`] lends room to measurements.
 //!
 //! **Invariants.**
 //! - What an append confirmed is durable in every copy of the file in a member directory.
@@ -42,6 +42,7 @@ pub mod plan;
 mod pool;
 mod ready;
 mod resync;
+pub mod scratch;
 mod scrub;
 mod space;
 mod spares;
@@ -66,6 +67,7 @@ use self::membership::Membership;
 use self::superblock::{MEMBERS_MAX, Shard, StoreRecord};
 use crate::{DirectoryStatus, Statistics, StoreSpace};
 
+pub use self::guard::{SCRATCH, hold_lock};
 pub use self::open::{open, shards};
 
 /// How long the room of the file systems, as they last said, is believed while files come and go.

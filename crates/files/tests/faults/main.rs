@@ -8,3 +8,4 @@ mod disks;
 mod ownership;
 mod power;
 mod ready;
+mod scratch;
