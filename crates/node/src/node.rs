@@ -27,7 +27,7 @@ use crate::settings::{Resolved, Settings};
 use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
-const NEIGHBOURS: [&str; 2] = [http::TOKEN_FILE, "nbd.sock"];
+pub(crate) const NEIGHBOURS: [&str; 2] = [http::TOKEN_FILE, "nbd.sock"];
 
 /// Where a node can be reached.
 #[derive(Clone, Debug)]

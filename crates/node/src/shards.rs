@@ -45,7 +45,7 @@ fn folder(index: u8) -> String {
 
 /// What may be in an empty directory that is to be the first shard's, besides `neighbours`: where there is one shard
 /// only, the folder of another one is what is left of a store.
-fn neighbours_of(neighbours: &[String], count: u8) -> Vec<String> {
+pub(crate) fn neighbours_of(neighbours: &[String], count: u8) -> Vec<String> {
     neighbours.iter().cloned().chain((1..count).map(folder)).collect()
 }
 

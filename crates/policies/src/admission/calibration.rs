@@ -218,8 +218,9 @@ impl Calibration {
         }
     }
 
-    /// What came of it. `sample` is of the step that was asked for last, and of nothing else.
-    pub fn on_measured(&mut self, now: Instant, sample: &Sample) {
+    /// What came of it. `sample` is of the step that was asked for last, and of nothing else. Gives the point that it is,
+    /// if a rate was tried.
+    pub fn on_measured(&mut self, now: Instant, sample: &Sample) -> Option<Point> {
         match self.stage {
             Stage::Alone => {
                 self.alone = Alone::of(sample);
@@ -238,9 +239,15 @@ impl Calibration {
                 self.alone_again = Some(Alone::of(sample));
                 self.stage = Stage::Done;
             }
-            Stage::Rise | Stage::Refine | Stage::Prove => self.on_point(now, sample),
+            Stage::Rise | Stage::Refine | Stage::Prove => {
+                let point = Point::of(sample, self.rate, &self.alone, self.settings.takeoff_percent);
+                self.points.push(point);
+                self.on_point(now, sample, &point);
+                return Some(point);
+            }
             Stage::Done => {}
         }
+        None
     }
 
     /// What was found; to be asked when there is nothing more to do.
@@ -253,9 +260,7 @@ impl Calibration {
         Found { alone: self.alone.clone(), points, knee, mu, fit, doubts: self.doubts() }
     }
 
-    fn on_point(&mut self, now: Instant, sample: &Sample) {
-        let point = Point::of(sample, self.rate, &self.alone, self.settings.takeoff_percent);
-        self.points.push(point);
+    fn on_point(&mut self, now: Instant, sample: &Sample, point: &Point) {
         let is_bad = match self.stage {
             Stage::Prove => {
                 point.outran || point.stretch_percent * 100 > self.settings.takeoff_percent * PROOF_ROOM_PERCENT
