@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::units::parse_size;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use lab::verify::FaultKind;
+use node::calibrate::Mix;
 use wire::api::Size;
 
 /// Levee, an elastic block store: virtual disks over NBD on local directories.
@@ -44,6 +45,10 @@ pub enum Command {
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
     /// Changes nothing. Exits 1 if anything is damaged.
     Inspect(Inspect),
+    /// Measure what the disks of a store that is not running take before their latency takes off, and print the lines for
+    /// its configuration. Says what it will write and for how long, and asks. Leaves nothing behind. The default,
+    /// bandwidth = "auto", needs no calibration.
+    Calibrate(Calibrate),
     /// Test this very build in a simulated world.
     #[command(subcommand)]
     Lab(Lab),
@@ -243,6 +248,42 @@ pub struct Inspect {
     /// The store's directories, all of them.
     #[arg(value_name = "DIR", required = true)]
     pub directories: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `levee calibrate`.
+#[derive(Args)]
+pub struct Calibrate {
+    /// A directory of the store, or an empty one on the disk. Give it once per directory. Default: those of --config,
+    /// else the one that `levee up` uses.
+    #[arg(long = "dir", value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
+    /// Take directories, copies, takeoff_percent and operation_cost from this TOML file.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The scratch file in each directory: the larger, the less of it is in caches of the disk.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub size: u64,
+    /// How long all takes, about; from 10 to 3600. Slow disks need more to be judged.
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(10..=3600))]
+    pub seconds: u64,
+    /// What is asked for, at random places: sizes (powers of two) and the share of reads in percent.
+    #[arg(long, value_name = "SIZE-SIZE:READS", default_value = "4K-64K:50", value_parser = Mix::parse)]
+    pub mix: Mix,
+    /// Everything random depends on it.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Draw the plot there. Default: here; with --json nowhere.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Say what would be done, and do nothing.
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

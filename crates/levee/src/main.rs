@@ -3,12 +3,13 @@
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
 //! ([`client`]), [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
 //! stands and what it does, [`explain`] says in sentences why a volume waits, [`inspect`]
-//! looks at a store that does not run, [`verify`] tests this build in simulated worlds. What is printed goes to standard
+//! looks at a store that does not run, [`calibrate`] measures its disks, [`verify`] tests this build in simulated worlds. What is printed goes to standard
 //! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
 //! failed, 2 wrong usage; those of `levee status` are its answer.
 
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
+mod calibrate;
 mod cli;
 mod client;
 mod completions;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Top(options) => top::run(options),
         Command::Completions(options) => completions::run(options),
         Command::Inspect(options) => inspect::run(options),
+        Command::Calibrate(options) => calibrate::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),
         #[cfg(feature = "seeded-bugs")]

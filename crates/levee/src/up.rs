@@ -4,7 +4,7 @@
 //! A panic anywhere ends the process at once: what was acknowledged is on disk, and the next start recovers it, while
 //! a store with a part missing could only do harm.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::Poll;
 
@@ -78,25 +78,7 @@ async fn start(handle: &Handle, settings: &Settings, options: &Up) -> Result<Nod
 
 /// The file's settings with the flags over them.
 fn settings(options: &Up) -> Result<Settings> {
-    let mut settings = match &options.config {
-        None => Settings::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Error::from_io(format!("cannot read {}", path.display()), &error))?;
-            Settings::from_toml(&text).map_err(|error| error.context(path.display()))?
-        }
-    };
-    if !options.directories.is_empty() {
-        settings.directories = options.directories.clone();
-    }
-    if settings.directories.is_empty() {
-        settings.directories.push(default_directory()?);
-    }
-    for directory in &mut settings.directories {
-        // The addresses that are printed must work from anywhere.
-        *directory = std::path::absolute(&directory)
-            .map_err(|error| Error::from_io(format!("--dir {}", directory.display()), &error))?;
-    }
+    let mut settings = settings_of(options.config.as_deref(), &options.directories)?;
     settings.nbd.listen = options.listen.unwrap_or(settings.nbd.listen);
     settings.api.listen = options.api_listen.unwrap_or(settings.api.listen);
     settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
@@ -106,6 +88,33 @@ fn settings(options: &Up) -> Result<Settings> {
     settings.accept_data_loss = options.accept_data_loss;
     settings.accept_missing_directories = options.accept_missing_directories;
     settings.holder = format!("levee up, process {}", std::process::id());
+    Ok(settings)
+}
+
+/// The settings of a file, else the defaults, for these directories, else for those that it names, else for the default one.
+///
+/// # Errors
+/// `Invalid` and `Io`, with the file.
+pub fn settings_of(config: Option<&Path>, directories: &[PathBuf]) -> Result<Settings> {
+    let mut settings = match config {
+        None => Settings::default(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Error::from_io(format!("cannot read {}", path.display()), &error))?;
+            Settings::from_toml(&text).map_err(|error| error.context(path.display()))?
+        }
+    };
+    if !directories.is_empty() {
+        settings.directories = directories.to_vec();
+    }
+    if settings.directories.is_empty() {
+        settings.directories.push(default_directory()?);
+    }
+    for directory in &mut settings.directories {
+        // The addresses that are printed must work from anywhere.
+        *directory = std::path::absolute(&directory)
+            .map_err(|error| Error::from_io(format!("--dir {}", directory.display()), &error))?;
+    }
     Ok(settings)
 }
 

@@ -46,7 +46,7 @@ impl Disk {
 }
 
 /// A store that was written to by two lives: small writes, and large ones past the journal.
-fn written(directory: &Path) -> Store {
+pub fn written(directory: &Path) -> Store {
     let config = directory.with_extension("toml");
     fs::write(&config, "[engine]\njournal_file = \"4M\"\n").unwrap();
     let start = || Store::start(directory, &["--volume", "vm-1", "--size", "1G", "--config", config.to_str().unwrap()]);
@@ -65,7 +65,7 @@ fn written(directory: &Path) -> Store {
 }
 
 /// Every file below `directory`: length, checksum, time of the last change.
-fn snapshot(directory: &Path) -> Vec<(PathBuf, u64, u32, SystemTime)> {
+pub fn snapshot(directory: &Path) -> Vec<(PathBuf, u64, u32, SystemTime)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use store::{LEVEE, Store, levee, output, refused, text};
 
+mod calibrate;
 mod inspect;
 mod status;
 mod store;
