@@ -104,7 +104,7 @@ pub struct Step {
 /// What keeps a result from being trusted.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Doubt {
-    /// Requests that were alone took so many nanoseconds before and after, in the median.
+    /// Reads or writes that were alone took so many nanoseconds before and after, in the median.
     IdleChanged(u64, u64),
     /// So many bytes per second were delivered at first, full, and so many at the end.
     Slower(u64, u64),
@@ -359,10 +359,9 @@ impl Calibration {
         let mut doubts = Vec::new();
         let differ = |one: f64, other: f64, percent: f64| one.max(other) * 100.0 > one.min(other) * percent;
         if let Some(again) = &self.alone_again {
-            let (before, after) = (self.alone.p50_ns(), again.p50_ns());
-            if differ(before as f64, after as f64, CHANGED_PERCENT) {
-                doubts.push(Doubt::IdleChanged(before, after));
-            }
+            let pairs = self.alone.p50_ns().into_iter().zip(again.p50_ns());
+            let changed = pairs.filter(|(before, after)| differ(*before as f64, *after as f64, CHANGED_PERCENT));
+            doubts.extend(changed.map(|(before, after)| Doubt::IdleChanged(before, after)));
         }
         let (first, last) = self.full;
         if first * 100.0 > last * SLOWER_PERCENT {

@@ -193,7 +193,8 @@ pub struct AloneClass {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Alone {
     classes: Vec<AloneClass>,
-    p50_ns: u64,
+    /// The medians of reads and of writes. That of both says nothing where one takes 50 times as long as the other.
+    p50_ns: [u64; 2],
     p95_ns: u64,
 }
 
@@ -211,7 +212,13 @@ impl Alone {
         let mut all = sample.took_ns();
         all.sort_unstable();
         let classes = kinds.into_iter().map(class).collect();
-        Alone { classes, p50_ns: percentile(&all, 50), p95_ns: percentile(&all, 95) }
+        let p50_ns = Direction::ALL.map(|direction| {
+            let of = sample.took.iter().filter(|(ask, _)| ask.direction == direction);
+            let mut took: Vec<u64> = of.map(|(_, ns)| *ns).collect();
+            took.sort_unstable();
+            percentile(&took, 50)
+        });
+        Alone { classes, p50_ns, p95_ns: percentile(&all, 95) }
     }
 
     /// By direction and size.
@@ -219,12 +226,12 @@ impl Alone {
         &self.classes
     }
 
-    /// The median of the whole mix, in nanoseconds.
-    pub fn p50_ns(&self) -> u64 {
+    /// The medians of reads and of writes, in nanoseconds; zero where there was none.
+    pub fn p50_ns(&self) -> [u64; 2] {
         self.p50_ns
     }
 
-    /// The 95th percentile of the whole mix.
+    /// The 95th percentile of the whole mix, in nanoseconds.
     pub fn p95_ns(&self) -> u64 {
         self.p95_ns
     }
