@@ -100,6 +100,6 @@ mod tests {
         assert_eq!(parse(line), Some([8_321_094 * 512, 12_008_152 * 512]));
         assert_eq!(parse("1 2 3"), None);
         assert_eq!((major(0xfe01), minor(0xfe01)), (254, 1));
-        assert_eq!((major(0x10_3000_0003), minor(0x1030_0003)), (0x1_0000, 0x10_303));
+        assert_eq!((major(0x1000_0000_0103), minor(0x1030_0003)), (0x1001, 0x1_0303));
     }
 }
