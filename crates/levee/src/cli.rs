@@ -113,7 +113,8 @@ pub enum Lab {
     /// build and the same seeds give the same hash. Exits 1 on a violation, with the command that replays it.
     Verify(Verify),
     /// Run experiments: figures of the papers, with this store's block server over a modelled store. Prints what the
-    /// paper has beside what was measured. Without a name: lists them. Exits 1 if a result is outside of its band.
+    /// paper has beside what was measured. Without a name: lists them. Exits 1 if a printed number is missed, or is not
+    /// missed without what it depends on.
     Run(Run),
     /// Break one safety rule after the other on purpose, and count the seeds until a simulated run notices. Prints a
     /// table; exits 1 if one is not noticed.
@@ -136,13 +137,19 @@ pub struct Run {
     /// A parameter other than in crates/lab/parameters; may be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub changes: Vec<String>,
-    /// Also with half and double of each parameter that the result depends on most: many times as long.
+    /// Also without each mechanism that a number depends on: it must be missed then. Half as long again.
+    #[arg(long)]
+    pub necessity: bool,
+    /// Also with half and double of each parameter that the paper does not print: many times as long.
     #[arg(long)]
     pub neighbours: bool,
-    /// Everything random depends on it.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Writes NAME.csv and NAME.svg there.
+    /// Everything random depends on it. Default: 1, or with --seeds a new one.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Also with the seeds that follow the first one, so many in all; a number has to be met for nine in ten.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    pub seeds: Option<u64>,
+    /// Writes NAME.csv, NAME.svg and summary.md there.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print JSON.

@@ -6,19 +6,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Error, Map, Result};
-use lab::experiments::{self, Experiment, Measured, Neighbour, Parameters, Point, Report};
+use lab::experiments::{self, Experiment, Measured, Parameters, Point, Report, Row, Setup, Variation, summary};
 
 use crate::cli::Run;
 use crate::console;
+use crate::verify::new_seed;
 
 /// Requests at each point, in full and for a quick look.
 const REQUESTS: u64 = 10_000_000;
 const REQUESTS_QUICK: u64 = 600_000;
 
-/// Runs the experiments that were asked for, and prints their tables.
+/// Runs the experiments that were asked for, and prints their tables; of several also the summary.
 ///
 /// # Errors
-/// `Invalid` for an unknown name or parameter, `Conflict` where a result is outside of its band.
+/// `Invalid` for an unknown name or parameter, `Conflict` where a number is missed, or is not without what it needs.
 pub fn run(options: Run) -> Result<()> {
     if options.names.is_empty() {
         let names = experiments::ALL.iter().map(|experiment| format!("{:16} {}", experiment.name, experiment.title));
@@ -27,30 +28,42 @@ pub fn run(options: Run) -> Result<()> {
     }
     let parameters = Parameters::with(&options.changes)?;
     let chosen = options.names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
-    let mut missed = Vec::new();
-    let mut known = Known::default();
+    let seed = options.seed.unwrap_or_else(|| if options.seeds.is_some() { new_seed() } else { 1 });
+    let requests = options.requests.unwrap_or(if options.quick { REQUESTS_QUICK } else { REQUESTS });
+    if let Some(seeds) = options.seeds {
+        eprintln!("{seeds} seeds from {seed} on: --seed {seed} --seeds {seeds} repeats them");
+    }
+    let usual = Setup { parameters, requests, seed, without: None };
+    let (mut known, mut reports) = (Known::default(), Vec::new());
     for experiment in chosen.into_iter().flatten() {
-        let report = measure(experiment, &parameters, &options, &mut known)?;
+        let report = Plan::new(experiment, &usual, &options)?.measure(&mut known, &options);
         match options.json {
             true => console::print_json(&report)?,
             false => console::print(&report.table()),
         }
-        if let Some(directory) = &options.out {
-            let stem = directory.join(report.name.replace('/', "-"));
-            for (kind, text) in [("csv", report.csv()), ("svg", report.svg())] {
-                let path = stem.with_extension(kind);
-                let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, text));
-                written.map_err(|error| Error::from_io(format!("cannot write {}", path.display()), &error))?;
-            }
-        }
-        if !report.is_met() {
-            missed.push(report.name);
-        }
+        let stem = report.name.replace('/', "-");
+        write(&options, &format!("{stem}.csv"), &report.csv())?;
+        write(&options, &format!("{stem}.svg"), &report.svg())?;
+        reports.push(report);
     }
+    let summary = summary::table(&reports);
+    if reports.len() > 1 && !options.json {
+        console::print(&summary);
+    }
+    write(&options, "summary.md", &summary)?;
+    let missed: Vec<&str> = reports.iter().filter(|report| !report.is_met()).map(|report| &*report.name).collect();
     match missed.is_empty() {
         true => Ok(()),
-        false => Err(Error::conflict(format!("outside of the band: {}", missed.join(", ")))),
+        false => Err(Error::conflict(format!("missed, or met without what it needs: {}", missed.join(", ")))),
     }
+}
+
+/// Writes a file of results, if that was asked for.
+fn write(options: &Run, name: &str, text: &str) -> Result<()> {
+    let Some(directory) = &options.out else { return Ok(()) };
+    let path = directory.join(name);
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, text));
+    written.map_err(|error| Error::from_io(format!("cannot write {}", path.display()), &error))
 }
 
 /// The experiments that a name stands for: one, or all of a paper.
@@ -69,37 +82,67 @@ fn find(name: &str) -> Result<Vec<&'static Experiment>> {
 /// What was measured already, by everything that it depends on: some figures look at the same points.
 type Known = Map<String, Measured>;
 
-fn measure(experiment: &Experiment, parameters: &Parameters, options: &Run, known: &mut Known) -> Result<Report> {
-    let requests = options.requests.unwrap_or(if options.quick { REQUESTS_QUICK } else { REQUESTS });
-    let seen: &[&str] = if options.neighbours { experiment.sensitive } else { &[] };
-    let near = seen.iter().map(|key| Parameters::neighbours(&options.changes, key)).collect::<Result<Vec<_>>>()?;
-    let near: Vec<(String, Parameters)> = near.into_iter().flatten().collect();
-    let points_of = |parameters: &Parameters| -> Vec<Point> {
-        let points = (experiment.points)(parameters).into_iter();
-        points.map(|point| Point { requests, seed: options.seed, ..point }).collect()
-    };
-    let key = |point: &Point| format!("{:?}", Point { label: String::new(), ..point.clone() });
-    let all = std::iter::once(parameters).chain(near.iter().map(|(_, parameters)| parameters)).flat_map(points_of);
-    let new: Vec<Point> = all.filter(|point| !known.contains_key(&key(point))).collect();
-    let measured = measure_all(&new);
-    known.extend(new.iter().map(key).zip(measured));
-    let rows_of = |parameters: &Parameters| {
+fn key(point: &Point) -> String {
+    format!("{:?}", Point { label: String::new(), ..point.clone() })
+}
+
+/// All the ways in which one figure is run.
+struct Plan {
+    experiment: &'static Experiment,
+    usual: Setup,
+    without: Vec<Setup>,
+    neighbours: Vec<(String, Setup)>,
+    seeds: Vec<Setup>,
+}
+
+impl Plan {
+    fn new(experiment: &'static Experiment, usual: &Setup, options: &Run) -> Result<Plan> {
+        let needs = if options.necessity { experiment.needs() } else { Vec::new() };
+        let seen: &[&str] = if options.neighbours { experiment.sensitive } else { &[] };
+        let near = seen.iter().map(|key| Parameters::neighbours(&options.changes, key)).collect::<Result<Vec<_>>>()?;
+        let near = near.into_iter().flatten();
+        let seed_of = |number: u64| Setup { seed: usual.seed.wrapping_add(number), ..usual.clone() };
+        Ok(Plan {
+            experiment,
+            usual: usual.clone(),
+            without: needs.into_iter().map(|one| Setup { without: Some(one), ..usual.clone() }).collect(),
+            neighbours: near.map(|(change, parameters)| (change, Setup { parameters, ..usual.clone() })).collect(),
+            seeds: (0..options.seeds.unwrap_or(0)).map(seed_of).collect(),
+        })
+    }
+
+    fn measure(&self, known: &mut Known, options: &Run) -> Report {
+        let others = self.without.iter().chain(self.neighbours.iter().map(|(_, setup)| setup)).chain(&self.seeds);
+        let mut new: Vec<Point> = Vec::new();
+        let mut listed = base::Set::default();
+        for point in std::iter::once(&self.usual).chain(others).flat_map(|setup| self.experiment.points(setup)) {
+            if !known.contains_key(&key(&point)) && listed.insert(key(&point)) {
+                new.push(point);
+            }
+        }
+        let measured = measure_all(&new);
+        known.extend(new.iter().map(key).zip(measured));
+        let rows = |setup: &Setup| self.rows(setup, known);
+        let variation = |change: String, setup| Variation { change, rows: rows(setup) };
+        let without = self.without.iter().filter_map(|setup| Some((setup.without?, rows(setup))));
+        Report {
+            name: self.experiment.name.to_owned(),
+            title: self.experiment.title.to_owned(),
+            requests: self.usual.requests,
+            seed: self.usual.seed,
+            changes: options.changes.clone(),
+            rows: rows(&self.usual),
+            without: without.collect(),
+            neighbours: self.neighbours.iter().map(|(change, setup)| variation(change.clone(), setup)).collect(),
+            seeds: self.seeds.iter().map(|setup| variation(setup.seed.to_string(), setup)).collect(),
+        }
+    }
+
+    fn rows(&self, setup: &Setup, known: &Known) -> Vec<Row> {
         let of = |point: Point| (point.clone(), known.get(&key(&point)).cloned().unwrap_or_default());
-        let pairs: Vec<(Point, Measured)> = points_of(parameters).into_iter().map(of).collect();
-        (experiment.judge)(parameters, &pairs)
-    };
-    Ok(Report {
-        name: experiment.name.to_owned(),
-        title: experiment.title.to_owned(),
-        requests,
-        seed: options.seed,
-        changes: options.changes.clone(),
-        rows: rows_of(parameters),
-        neighbours: near
-            .iter()
-            .map(|(change, parameters)| Neighbour { change: change.clone(), rows: rows_of(parameters) })
-            .collect(),
-    })
+        let pairs: Vec<(Point, Measured)> = self.experiment.points(setup).into_iter().map(of).collect();
+        self.experiment.judge(setup, &pairs)
+    }
 }
 
 /// Each point on a thread of its own, as many at a time as there are processors.

@@ -14,8 +14,17 @@ const GROUP: usize = 4;
 /// Bytes of a request: how many there are, not how large they are, would only cost time.
 const BYTES: u64 = 64 << 10;
 
+/// Where the segments of a volume are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// On different servers: what Levee does.
+    Spread,
+    /// On one server.
+    Together,
+}
+
 /// The standard deviation of arrivals between the servers, by their mean, for each second.
-pub fn variation(parameters: &Parameters, seconds: usize, seed: u64) -> Vec<f64> {
+pub fn variation(parameters: &Parameters, placement: Placement, seconds: usize, seed: u64) -> Vec<f64> {
     let mut prng = Prng::new(seed);
     let servers = parameters.servers as usize;
     let segments = parameters.segments * parameters.servers as u32 / parameters.clients;
@@ -28,7 +37,7 @@ pub fn variation(parameters: &Parameters, seconds: usize, seed: u64) -> Vec<f64>
     let mut arrivals = vec![vec![0u64; servers]; seconds];
     for _ in 0..parameters.clients {
         let placed: Vec<usize> =
-            (0..segments as usize).step_by(GROUP).flat_map(|_| choose(servers, &mut prng)).collect();
+            (0..segments as usize).step_by(GROUP).flat_map(|_| choose(servers, placement, &mut prng)).collect();
         let mut load = Load::new(&of_a_client, Shape::Bursts, BYTES, 50, prng.next_u64());
         while load.next_at < seconds as f64 * 1e9 {
             let second = (load.next_at / 1e9) as usize;
@@ -40,8 +49,11 @@ pub fn variation(parameters: &Parameters, seconds: usize, seed: u64) -> Vec<f64>
     arrivals.iter().map(|counts| coefficient(counts)).collect()
 }
 
-/// Different servers for the segments of a volume, as far as there are so many.
-fn choose(servers: usize, prng: &mut Prng) -> Vec<usize> {
+/// Servers for the segments of a volume: different ones, as far as there are so many, or one.
+fn choose(servers: usize, placement: Placement, prng: &mut Prng) -> Vec<usize> {
+    if placement == Placement::Together {
+        return vec![prng.below(servers as u64) as usize; GROUP];
+    }
     let mut left: Vec<usize> = Vec::new();
     let mut next = || {
         if left.is_empty() {
@@ -69,7 +81,7 @@ mod tests {
         assert!((coefficient(&[0, 0, 9]) - 2f64.sqrt()).abs() < 1e-9);
         let mut prng = Prng::new(1);
         for servers in [1, 3, 12] {
-            let mut chosen = choose(servers, &mut prng);
+            let mut chosen = choose(servers, Placement::Spread, &mut prng);
             chosen.sort_unstable();
             chosen.dedup();
             assert_eq!(chosen.len(), servers.min(GROUP));
@@ -82,7 +94,8 @@ mod tests {
         let few = Parameters { limit_bytes_per_sec: 100_000_000, ..Parameters::from_file().unwrap() };
         let many = Parameters { segments: few.segments * 16, ..few.clone() };
         let mean = |found: Vec<f64>| found.iter().sum::<f64>() / found.len() as f64;
-        let (few, many) = (mean(variation(&few, 3, 1)), mean(variation(&many, 3, 1)));
+        let (few, many) =
+            (mean(variation(&few, Placement::Spread, 3, 1)), mean(variation(&many, Placement::Spread, 3, 1)));
         assert!(many < few / 1.8, "{few} and {many}");
     }
 }

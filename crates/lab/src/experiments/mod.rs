@@ -5,8 +5,9 @@
 //! queue with a known service rate, so that it is known what admission should find out. Clients are models, too.
 //!
 //! **Flow.** An [`Experiment`] is a list of [`Point`]s; each is a world of its own, can run beside the others, and gives
-//! a [`Measured`]; then the experiment compares them with what the paper printed, row by row, each with the band that an
-//! honest reproduction is expected to fall into and a verdict ([`report`]).
+//! a [`Measured`]; then the experiment compares them with what the paper printed ([`row`]): each printed number has one
+//! band, written down before, and one outcome. The same is done again without each [`Mechanism`] that a number depends on,
+//! with other parameters and with other seeds; a [`Report`] has all of it, a [`summary`] that of all figures.
 //!
 //! [`scaling`] is apart: it is about the loops of a whole store, with parameters of its own.
 //!
@@ -16,21 +17,39 @@
 pub mod balance;
 pub mod load;
 pub mod measured;
+pub mod mechanism;
 pub mod nsdi26;
 pub mod parameters;
 pub mod proxy;
 pub mod report;
+pub mod row;
 pub mod scaling;
 pub mod store;
+pub mod summary;
 pub mod world;
 
 pub use measured::Measured;
+pub use mechanism::Mechanism;
 pub use parameters::Parameters;
-pub use report::{Neighbour, Report, Row};
+pub use report::{Report, Variation};
+pub use row::{Outcome, Printed, Row};
 pub use world::Point;
 
+/// One run of a figure: what was measured, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// What it depends on.
+    pub parameters: &'a Parameters,
+    /// Everything random.
+    pub seed: u64,
+    /// What was taken away.
+    pub without: Option<Mechanism>,
+    /// The figure's points.
+    pub measured: &'a [(Point, Measured)],
+}
+
 /// Makes comparisons of what was measured.
-pub type Judge = fn(&Parameters, &[(Point, Measured)]) -> Vec<Row>;
+pub type Judge = fn(&Case) -> Vec<Row>;
 
 /// One figure.
 pub struct Experiment {
@@ -39,11 +58,52 @@ pub struct Experiment {
     /// What it shows.
     pub title: &'static str,
     /// Its points.
-    pub points: fn(&Parameters) -> Vec<Point>,
+    points: fn(&Parameters) -> Vec<Point>,
     /// Compares what was measured at the points with what was printed.
-    pub judge: Judge,
-    /// Parameters whose half and double are looked at, too.
+    judge: Judge,
+    /// The printed numbers that it is about.
+    pub printed: &'static [&'static Printed],
+    /// Parameters that are not printed, whose half and double are looked at, too.
     pub sensitive: &'static [&'static str],
+}
+
+/// How a figure is run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What it depends on.
+    pub parameters: Parameters,
+    /// Requests at each point.
+    pub requests: u64,
+    /// Everything random.
+    pub seed: u64,
+    /// What is taken away.
+    pub without: Option<Mechanism>,
+}
+
+impl Experiment {
+    /// What has to be measured.
+    pub fn points(&self, setup: &Setup) -> Vec<Point> {
+        let points = (self.points)(&setup.parameters).into_iter();
+        let points = points.map(|point| Point { requests: setup.requests, seed: setup.seed, ..point });
+        points.map(|point| setup.without.map_or(point.clone(), |mechanism| mechanism.remove(point))).collect()
+    }
+
+    /// Compares what was measured, in the order of the points.
+    pub fn judge(&self, setup: &Setup, measured: &[(Point, Measured)]) -> Vec<Row> {
+        let Setup { parameters, seed, without, .. } = setup;
+        (self.judge)(&Case { parameters, seed: *seed, without: *without, measured })
+    }
+
+    /// What its numbers need, each once.
+    pub fn needs(&self) -> Vec<Mechanism> {
+        let mut needs = Vec::new();
+        for mechanism in self.printed.iter().flat_map(|printed| printed.needs) {
+            if !needs.contains(mechanism) {
+                needs.push(*mechanism);
+            }
+        }
+        needs
+    }
 }
 
 /// Every experiment.

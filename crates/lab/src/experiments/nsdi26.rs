@@ -6,14 +6,16 @@
 //! loop. Figures 14 and 15 are of production traces that are not published whole: ours are synthetic, with the printed
 //! properties. RQ2 and RQ3 are the questions of section 3.1. Percentiles are of all servers together.
 //!
-//! Here is what is measured; [`judges`] compare it with what was printed.
+//! Here is what is measured; [`judges`] compare it with what was [`printed`].
 
 mod judges;
+mod printed;
 
 use base::KIB;
 use policies::admission::Throttle;
 
 use self::judges::*;
+use self::printed::*;
 use super::load::Shape;
 use super::world::{Point, Scheduling};
 use super::{Experiment, Parameters};
@@ -38,84 +40,96 @@ pub const ALL: &[Experiment] = &[
             let calm = Point { scheduling: Scheduling::Fifo, shape: Shape::Steady, ..point(parameters, 4 * KIB, 75) };
             vec![Point { label: "burst".into(), ..burst }, Point { label: "underloaded".into(), ..calm }]
         },
-        judge: |_, measured| judge_stages(measured),
+        judge: judge_stages,
+        printed: &[&FIG3_CALM],
         sensitive: &[],
     },
     Experiment {
         name: "nsdi26/fig4",
         title: "how evenly requests arrive at the servers of a cluster",
         points: |_| Vec::new(),
-        judge: |parameters, _| judge_balance(parameters),
+        judge: judge_balance,
+        printed: &[&FIG4_MEAN, &FIG4_LOW, &FIG4_HIGH],
         sensitive: &["clients", "segments", "servers"],
     },
     Experiment {
         name: "nsdi26/fig6",
         title: "latency of the store below: equation 1 against a simulated queue",
         points: loads,
-        judge: |_, measured| judge_loads(measured),
+        judge: judge_loads,
+        printed: &[],
         sensitive: &[],
     },
     Experiment {
         name: "nsdi26/fig9",
         title: "the printed example of priority-based task scheduling",
         points: |_| Vec::new(),
-        judge: |_, _| judge_example(),
+        judge: judge_example,
+        printed: &[&FIG9[0], &FIG9[1], &FIG9[2]],
         sensitive: &[],
     },
     Experiment {
         name: "nsdi26/fig10",
         title: "proxy layer, steady segments during bursts, 4 KiB: one bucket against two",
         points: |parameters| bursts(parameters, &mixes()),
-        judge: |_, measured| judge_bursts(measured, Layer::Proxy, true),
+        judge: judge_small_in_proxy,
+        printed: &[&FIG10_P99, &FIG10_P99999, &FIG10_HOT],
         sensitive: BURST,
     },
     Experiment {
         name: "nsdi26/fig13",
         title: "whole cluster, steady segments during bursts, 4 KiB",
         points: |parameters| bursts(parameters, &mixes()),
-        judge: |_, measured| judge_bursts(measured, Layer::Cluster, true),
+        judge: judge_small_in_cluster,
+        printed: &[&FIG13_P99999, &FIG13_SHARE],
         sensitive: BURST,
     },
     Experiment {
         name: "nsdi26/fig18",
         title: "proxy layer, steady segments during bursts, 8 to 64 KiB, half writes",
         points: |parameters| bursts(parameters, &sizes()),
-        judge: |_, measured| judge_bursts(measured, Layer::Proxy, false),
+        judge: judge_sizes_in_proxy,
+        printed: &[&FIG18_LEAST, &FIG18_MOST, &FIG18_ORDER],
         sensitive: BURST,
     },
     Experiment {
         name: "nsdi26/fig20",
         title: "whole cluster, steady segments during bursts, 8 to 64 KiB, half writes",
         points: |parameters| bursts(parameters, &sizes()),
-        judge: |_, measured| judge_bursts(measured, Layer::Cluster, false),
+        judge: judge_sizes_in_cluster,
+        printed: &[&FIG20_LEAST, &FIG20_MOST],
         sensitive: BURST,
     },
     Experiment {
         name: "nsdi26/fig11",
         title: "whole cluster, writes of an underloaded server, 4 KiB: FIFO, split threads, priority",
         points: |parameters| underloaded(parameters, &mixes()),
-        judge: |_, measured| judge_underloaded(measured, Layer::Cluster, true),
+        judge: judge_calm_in_cluster,
+        printed: &[&FIG11, &FIG11_SPLIT],
         sensitive: UNDERLOAD,
     },
     Experiment {
         name: "nsdi26/fig12",
         title: "proxy layer, writes of an underloaded server, 4 KiB",
         points: |parameters| underloaded(parameters, &mixes()),
-        judge: |_, measured| judge_underloaded(measured, Layer::Proxy, true),
+        judge: judge_calm_in_proxy,
+        printed: &[&FIG12, &FIG12_SPLIT],
         sensitive: UNDERLOAD,
     },
     Experiment {
         name: "nsdi26/fig19",
         title: "proxy layer, writes of an underloaded server, 8 to 64 KiB, half writes",
         points: |parameters| underloaded(parameters, &sizes()),
-        judge: |_, measured| judge_underloaded(measured, Layer::Proxy, false),
+        judge: judge_calm_sizes_in_proxy,
+        printed: &[&FIG19_SPLIT],
         sensitive: UNDERLOAD,
     },
     Experiment {
         name: "nsdi26/fig21",
         title: "whole cluster, writes of an underloaded server, 8 to 64 KiB, half writes",
         points: |parameters| underloaded(parameters, &sizes()),
-        judge: |_, measured| judge_underloaded(measured, Layer::Cluster, false),
+        judge: judge_calm_sizes_in_cluster,
+        printed: &[&FIG21, &FIG21_SPLIT],
         sensitive: UNDERLOAD,
     },
     Experiment {
@@ -123,9 +137,11 @@ pub const ALL: &[Experiment] = &[
         title: "whole cluster, steady segments, rare bursts as in production (synthetic): one bucket against two",
         points: |parameters| {
             let parameters = Parameters { pause_factor: 10.0, ..parameters.clone() };
-            bursts(&parameters, &[(4 * KIB, 75), (16 * KIB, 75)])
+            let points = bursts(&parameters, &[(4 * KIB, 75), (16 * KIB, 75)]).into_iter();
+            points.map(|point| Point { label: format!("{} KiB", point.bytes / KIB), ..point }).collect()
         },
-        judge: |_, measured| judge_production_bursts(measured),
+        judge: judge_production_bursts,
+        printed: &[&FIG14],
         sensitive: BURST,
     },
     Experiment {
@@ -145,7 +161,8 @@ pub const ALL: &[Experiment] = &[
             };
             loads.iter().flat_map(each).collect()
         },
-        judge: |_, measured| judge_production_underload(measured),
+        judge: judge_production_calm,
+        printed: &[&FIG15[0], &FIG15[1]],
         sensitive: UNDERLOAD,
     },
     Experiment {
@@ -156,7 +173,8 @@ pub const ALL: &[Experiment] = &[
             let calm = Point { shape: Shape::Steady, throttle: Throttle::OneBucket, ..burst(Throttle::OneBucket) };
             vec![calm, burst(Throttle::OneBucket), burst(Throttle::DualBuckets)]
         },
-        judge: |_, measured| judge_minor_clients(measured),
+        judge: judge_minor_clients,
+        printed: &[&RQ2],
         sensitive: BURST,
     },
     Experiment {
@@ -169,7 +187,8 @@ pub const ALL: &[Experiment] = &[
             let with = |throttle| Point { throttle, ..point(&between, 16 * KIB, 75) };
             vec![with(Throttle::Off), with(Throttle::ClientCap(CAP)), with(Throttle::DualBuckets)]
         },
-        judge: |_, measured| judge_cap(measured),
+        judge: judge_cap,
+        printed: &[&RQ3],
         sensitive: &[],
     },
 ];

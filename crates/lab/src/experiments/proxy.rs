@@ -123,13 +123,15 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A server on the loop of `handle`, for requests of `bytes`; `delay` is the network's.
+    /// A server on the loop of `handle`, for requests of `bytes`; `delay` is the network's. It measures what comes after
+    /// `warm_up` requests.
     pub async fn start(
         handle: &Handle,
         parameters: &Parameters,
         options: server::Options,
         bytes: u64,
         delay: Duration,
+        warm_up: u64,
         seed: u64,
     ) -> Result<Rc<Proxy>> {
         let store = Store::new(handle, parameters, bytes, seed);
@@ -148,7 +150,7 @@ impl Proxy {
             data: Bytes::from(vec![0; bytes as usize]),
             delay,
             measured: RefCell::new(Measured::default()),
-            warm_up: 20_000,
+            warm_up,
         }))
     }
 

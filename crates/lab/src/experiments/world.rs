@@ -21,6 +21,8 @@ const CONNECTIONS: usize = 64;
 /// From client to server.
 const DELAY: Duration = Duration::from_micros(15);
 const PORT: u16 = 10809;
+/// Requests of a server that are not measured, as long as these are not most of them.
+const WARM_UP: u64 = 20_000;
 
 /// How the server's loop treats background tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,8 +115,10 @@ impl Point {
         let address = Address::Tcp((world.address(server_node), PORT).into());
         let (inside, parameters, options, bytes) =
             (handle.clone(), self.parameters.clone(), self.options(), self.bytes);
+        let wanted = self.requests / self.parameters.servers;
+        let warm_up = WARM_UP.min(wanted / 4);
         let proxy = world.block_on(&handle, async move {
-            Proxy::start(&inside, &parameters, options, bytes, DELAY, seed ^ 0x5eed).await
+            Proxy::start(&inside, &parameters, options, bytes, DELAY, warm_up, seed ^ 0x5eed).await
         });
         let proxy = proxy.unwrap_or_else(|error| panic!("a modelled server starts: {error}"));
         proxy.run_background(matches!(self.scheduling, Scheduling::Split | Scheduling::SplitPriority));
@@ -129,7 +133,6 @@ impl Point {
             .detach();
         let load = Load::new(&self.parameters, self.shape, self.bytes, self.write_percent, seed ^ 0x10ad);
         clients.spawn(Class::Io, "clients", ask(clients.clone(), address, load)).detach();
-        let wanted = self.requests / self.parameters.servers;
         world.run_until(|| proxy.requests() >= wanted);
         proxy.measured()
     }

@@ -1,14 +1,20 @@
 //! Comparisons of what was measured with what the paper printed.
+//!
+//! A number that is printed as "up to" is judged by the best of its points; a range by its ends; a plain one by the point
+//! that lies farthest from it, so that no average hides a point. Each point itself is shown as an observation.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{Histogram, Instant, KIB};
-use policies::loop_schedule::{LoopSchedule, LoopSettings};
+use base::{Histogram, Instant};
+use policies::loop_schedule::{Discipline, LoopSchedule, LoopSettings};
 
-use super::super::balance::variation;
+use super::super::balance::{Placement, variation};
+use super::super::load::Shape;
 use super::super::measured::{Latencies, Measured};
-use super::super::world::Point;
-use super::super::{Parameters, Row};
+use super::super::row::{Printed, value};
+use super::super::{Case, Mechanism, Point, Row};
+use super::printed::*;
 
 const P99: u64 = 990_000;
 const P99999: u64 = 999_990;
@@ -29,10 +35,36 @@ impl Layer {
     }
 }
 
-/// By how much `after` is lower, in percent, below zero; and both in words.
-fn change(before: u64, after: u64) -> (f64, String) {
-    let percent = (after as f64 / before.max(1) as f64 - 1.0) * 100.0;
-    (percent, format!("{} to {}", time(before), time(after)))
+/// One value of a figure: what it is at a point.
+struct Value {
+    label: String,
+    measured: f64,
+    detail: String,
+}
+
+impl Value {
+    /// By how many percent `after` is lower, below zero. Where nothing was measured, that is no number, which meets nothing.
+    fn change(label: &str, before: u64, after: u64) -> Value {
+        let measured = match before.min(after) {
+            0 => f64::NAN,
+            _ => (after as f64 / before as f64 - 1.0) * 100.0,
+        };
+        Value { label: label.to_owned(), measured, detail: format!("{} to {}", time(before), time(after)) }
+    }
+
+    /// `part` of `whole`, in percent.
+    fn share(label: &str, part: u64, whole: u64) -> Value {
+        let measured = part as f64 / whole as f64 * 100.0;
+        Value { label: label.to_owned(), measured, detail: format!("{} of {}", time(part), time(whole)) }
+    }
+
+    fn judged(&self, printed: &'static Printed) -> Row {
+        Row::judged(printed, self.measured, format!("{}: {}", self.label, self.detail))
+    }
+
+    fn observed(&self, what: &str, unit: &'static str) -> Row {
+        Row::observed(format!("{}, {what}", self.label), self.measured, unit, self.detail.clone())
+    }
 }
 
 fn time(ns: u64) -> String {
@@ -43,191 +75,278 @@ fn time(ns: u64) -> String {
     }
 }
 
-pub(super) fn judge_bursts(measured: &[(Point, Measured)], layer: Layer, is_small: bool) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for pair in measured.chunks_exact(2) {
-        let [(point, one), (_, two)] = pair else { continue };
-        let (before, after) = (one.steady(), two.steady());
-        let label = &point.label;
-        let mut compare = |what: &str, printed: &str, quantile, band| {
-            let (measured, detail) = change(layer.of(&before).quantile(quantile), layer.of(&after).quantile(quantile));
-            let what = format!("{label}, {what} of steady segments");
-            rows.push(Row { what, printed: printed.to_owned(), measured, detail, band, unit: "%", is_reduction: true });
-        };
-        match (layer, is_small) {
-            (Layer::Proxy, true) => {
-                compare("P99", "up to -96%", P99, [-99.0, -70.0]);
-                compare("P99999", "up to -83%", P99999, [-95.0, -50.0]);
-            }
-            (Layer::Proxy, false) => compare("P99999", "-92 to -97%", P99999, [-98.0, -60.0]),
-            (Layer::Cluster, true) => compare("P99999", "-85%", P99999, [-95.0, -60.0]),
-            (Layer::Cluster, false) => compare("P99999", "-77 to -86%", P99999, [-95.0, -60.0]),
+fn least(values: &[Value]) -> Option<&Value> {
+    values.iter().min_by(|one, other| one.measured.total_cmp(&other.measured))
+}
+
+fn most(values: &[Value]) -> Option<&Value> {
+    values.iter().max_by(|one, other| one.measured.total_cmp(&other.measured))
+}
+
+fn farthest(values: &[Value], from: f64) -> Option<&Value> {
+    values.iter().max_by(|one, other| (one.measured - from).abs().total_cmp(&(other.measured - from).abs()))
+}
+
+fn judged(rows: &mut Vec<Row>, printed: &'static Printed, value: Option<&Value>) {
+    rows.extend(value.map(|value| value.judged(printed)));
+}
+
+fn observed(rows: &mut Vec<Row>, values: &[Value], what: &str, unit: &'static str) {
+    rows.extend(values.iter().map(|value| value.observed(what, unit)));
+}
+
+/// One bucket against two, at each mix or size.
+struct Bursts {
+    p99: Vec<Value>,
+    p99999: Vec<Value>,
+    /// With one bucket: the proxy layer's share of the tail.
+    shares: Vec<Value>,
+    /// Hot segments' P99 with two, by that with one.
+    hot: Vec<Value>,
+    lost: Vec<Value>,
+}
+
+impl Bursts {
+    fn new(measured: &[(Point, Measured)], layer: Layer) -> Bursts {
+        let mut all =
+            Bursts { p99: Vec::new(), p99999: Vec::new(), shares: Vec::new(), hot: Vec::new(), lost: Vec::new() };
+        for pair in measured.chunks_exact(2) {
+            let [(point, one), (_, two)] = pair else { continue };
+            let label = &point.label;
+            let (before, after) = (one.steady(), two.steady());
+            let change = |quantile| {
+                Value::change(label, layer.of(&before).quantile(quantile), layer.of(&after).quantile(quantile))
+            };
+            all.p99.push(change(P99));
+            all.p99999.push(change(P99999));
+            all.shares.push(Value::share(label, before.proxy_ns.quantile(P99999), before.cluster_ns.quantile(P99999)));
+            let hot = |measured: &Measured| measured.hot().cluster_ns.quantile(P99);
+            all.hot.push(Value {
+                label: label.clone(),
+                measured: hot(two) as f64 / hot(one) as f64,
+                detail: format!("{} to {}", time(hot(one)), time(hot(two))),
+            });
+            all.lost.push(Value {
+                label: label.clone(),
+                measured: (1.0 - two.throughput() / one.throughput()) * 100.0,
+                detail: format!("{:.0} to {:.0} MB/s", one.throughput() / 1e6, two.throughput() / 1e6),
+            });
         }
-        rows.push(share_of_proxy(label, one));
-        rows.push(hot_ones(label, one, two));
-        let lost = (1.0 - two.throughput() / one.throughput()) * 100.0;
-        rows.push(Row {
-            what: format!("{label}, throughput lost by two buckets"),
-            printed: String::new(),
-            measured: lost,
-            detail: format!("{:.0} to {:.0} MB/s", one.throughput() / 1e6, two.throughput() / 1e6),
-            band: [-100.0, 3.0],
-            unit: "%",
-            is_reduction: true,
-        });
+        all
     }
+
+    fn observe(&self, rows: &mut Vec<Row>) {
+        observed(rows, &self.p99, "P99 of steady segments", "%");
+        observed(rows, &self.p99999, "P99999 of steady segments", "%");
+        observed(rows, &self.shares, "one bucket: the proxy layer's share of P99999", "%");
+        observed(rows, &self.hot, "hot segments' P99, two buckets by one", "x");
+        observed(rows, &self.lost, "throughput lost by two buckets", "%");
+    }
+}
+
+/// Figure 10.
+pub(super) fn judge_small_in_proxy(case: &Case) -> Vec<Row> {
+    let (bursts, mut rows) = (Bursts::new(case.measured, Layer::Proxy), Vec::new());
+    judged(&mut rows, &FIG10_P99, least(&bursts.p99));
+    judged(&mut rows, &FIG10_P99999, least(&bursts.p99999));
+    judged(&mut rows, &FIG10_HOT, most(&bursts.hot));
+    bursts.observe(&mut rows);
     rows
 }
 
-/// With one bucket, nearly all of the tail is the proxy's.
-fn share_of_proxy(label: &str, one: &Measured) -> Row {
-    let steady = one.steady();
-    let (proxy, cluster) = (steady.proxy_ns.quantile(P99999), steady.cluster_ns.quantile(P99999));
-    Row {
-        what: format!("{label}, one bucket: the proxy's share of P99999"),
-        printed: "98%".into(),
-        measured: proxy as f64 / cluster.max(1) as f64 * 100.0,
-        detail: format!("{} of {}", time(proxy), time(cluster)),
-        band: [90.0, 100.0],
-        unit: "%",
-        is_reduction: false,
-    }
+/// Figure 13.
+pub(super) fn judge_small_in_cluster(case: &Case) -> Vec<Row> {
+    let (bursts, mut rows) = (Bursts::new(case.measured, Layer::Cluster), Vec::new());
+    judged(&mut rows, &FIG13_P99999, farthest(&bursts.p99999, -85.0));
+    judged(&mut rows, &FIG13_SHARE, farthest(&bursts.shares, 98.0));
+    bursts.observe(&mut rows);
+    rows
 }
 
-fn hot_ones(label: &str, one: &Measured, two: &Measured) -> Row {
-    let of = |measured: &Measured| measured.hot().cluster_ns.quantile(P99);
-    Row {
-        what: format!("{label}, hot segments' P99, two buckets by one"),
-        printed: "not significant".into(),
-        measured: of(two) as f64 / of(one).max(1) as f64,
-        detail: format!("{} to {}", time(of(one)), time(of(two))),
-        band: [0.0, 1.3],
-        unit: "x",
-        is_reduction: false,
+/// Figure 18.
+pub(super) fn judge_sizes_in_proxy(case: &Case) -> Vec<Row> {
+    let (bursts, mut rows) = (Bursts::new(case.measured, Layer::Proxy), Vec::new());
+    judged(&mut rows, &FIG18_LEAST, most(&bursts.p99999));
+    judged(&mut rows, &FIG18_MOST, least(&bursts.p99999));
+    if let [small, .., large] = bursts.p99999.as_slice() {
+        let detail = format!("{} and {}", value(small.measured, "%"), value(large.measured, "%"));
+        rows.push(Row::judged(&FIG18_ORDER, large.measured - small.measured, detail));
     }
+    bursts.observe(&mut rows);
+    rows
 }
 
-pub(super) fn judge_underloaded(measured: &[(Point, Measured)], layer: Layer, is_small: bool) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for four in measured.chunks_exact(4) {
-        let [(point, fifo), (_, split), (_, priority), (_, both)] = four else { continue };
+/// Figure 20.
+pub(super) fn judge_sizes_in_cluster(case: &Case) -> Vec<Row> {
+    let (bursts, mut rows) = (Bursts::new(case.measured, Layer::Cluster), Vec::new());
+    judged(&mut rows, &FIG20_LEAST, most(&bursts.p99999));
+    judged(&mut rows, &FIG20_MOST, least(&bursts.p99999));
+    bursts.observe(&mut rows);
+    rows
+}
+
+/// Figure 14.
+pub(super) fn judge_production_bursts(case: &Case) -> Vec<Row> {
+    let (bursts, mut rows) = (Bursts::new(case.measured, Layer::Cluster), Vec::new());
+    judged(&mut rows, &FIG14, farthest(&bursts.p99999, -71.0));
+    bursts.observe(&mut rows);
+    rows
+}
+
+/// Writes without a burst, at each mix or size: I/O first against one queue; with what can be moved on another thread,
+/// I/O first against without ("compared with only employing the thread split design", §5.2).
+struct Underloaded {
+    by_fifo: Vec<Value>,
+    by_split: Vec<Value>,
+    waits: Vec<Value>,
+}
+
+impl Underloaded {
+    fn new(measured: &[(Point, Measured)], layer: Layer) -> Underloaded {
         let tail = |measured: &Measured| layer.of(&measured.writes()).quantile(P99999);
-        let (by_fifo, fifo_words) = change(tail(fifo), tail(priority));
-        // "Compared with only employing the thread split design" (§5.2): what is moved stays moved.
-        let (by_split, split_words) = change(tail(split), tail(both));
-        let (printed, bands) = match (layer, is_small) {
-            (Layer::Proxy, true) => (["up to -63%", "up to -37%"], [[-70.0, -20.0], [-50.0, -10.0]]),
-            (Layer::Proxy, false) => (["", "up to -55%"], [[-80.0, -20.0], [-75.0, -10.0]]),
-            (Layer::Cluster, true) => (["-43%", "-22%"], [[-70.0, -21.5], [-50.0, -11.0]]),
-            (Layer::Cluster, false) => (["up to -66%", "up to -37%"], [[-80.0, -20.0], [-60.0, -10.0]]),
-        };
-        let sides = [
-            ("priority against FIFO", by_fifo, fifo_words),
-            ("split threads with priority against without", by_split, split_words),
-        ];
-        for ((name, measured, detail), (printed, band)) in sides.into_iter().zip(printed.into_iter().zip(bands)) {
-            let what = format!("{}, P99999 of writes, {name}", point.label);
-            rows.push(Row { what, printed: printed.to_owned(), measured, detail, band, unit: "%", is_reduction: true });
+        let mut all = Underloaded { by_fifo: Vec::new(), by_split: Vec::new(), waits: Vec::new() };
+        for four in measured.chunks_exact(4) {
+            let [(point, fifo), (_, split), (_, priority), (_, both)] = four else { continue };
+            all.by_fifo.push(Value::change(&point.label, tail(fifo), tail(priority)));
+            all.by_split.push(Value::change(&point.label, tail(split), tail(both)));
+            all.waits.push(Value {
+                label: point.label.clone(),
+                measured: priority.background_wait_ns.max() as f64 / 1e6,
+                detail: format!("{} tasks", priority.background_wait_ns.count()),
+            });
         }
-        let longest = priority.background_wait_ns.max();
-        rows.push(Row {
-            what: format!("{}, longest wait of a background task", point.label),
-            printed: String::new(),
-            measured: longest as f64 / 1e6,
-            detail: format!("{} tasks", priority.background_wait_ns.count()),
-            band: [0.0, 1000.0],
-            unit: "ms",
-            is_reduction: false,
-        });
+        all
     }
+
+    fn observe(&self, rows: &mut Vec<Row>) {
+        observed(rows, &self.by_fifo, "P99999 of writes, priority against one queue", "%");
+        observed(rows, &self.by_split, "P99999 of writes, split threads with priority against without", "%");
+        observed(rows, &self.waits, "longest wait of a background task", "ms");
+    }
+}
+
+/// Figure 11.
+pub(super) fn judge_calm_in_cluster(case: &Case) -> Vec<Row> {
+    let (calm, mut rows) = (Underloaded::new(case.measured, Layer::Cluster), Vec::new());
+    judged(&mut rows, &FIG11, farthest(&calm.by_fifo, -43.0));
+    judged(&mut rows, &FIG11_SPLIT, farthest(&calm.by_split, -22.0));
+    calm.observe(&mut rows);
     rows
 }
 
-pub(super) fn judge_stages(measured: &[(Point, Measured)]) -> Vec<Row> {
-    let bands = [("98% (figure 13)", [90.0, 100.0]), ("over 49.2%", [40.0, 100.0])];
-    let each = measured.iter().zip(bands).map(|((point, measured), (printed, band))| {
+/// Figure 12.
+pub(super) fn judge_calm_in_proxy(case: &Case) -> Vec<Row> {
+    let (calm, mut rows) = (Underloaded::new(case.measured, Layer::Proxy), Vec::new());
+    judged(&mut rows, &FIG12, least(&calm.by_fifo));
+    judged(&mut rows, &FIG12_SPLIT, least(&calm.by_split));
+    calm.observe(&mut rows);
+    rows
+}
+
+/// Figure 19.
+pub(super) fn judge_calm_sizes_in_proxy(case: &Case) -> Vec<Row> {
+    let (calm, mut rows) = (Underloaded::new(case.measured, Layer::Proxy), Vec::new());
+    judged(&mut rows, &FIG19_SPLIT, least(&calm.by_split));
+    calm.observe(&mut rows);
+    rows
+}
+
+/// Figure 21.
+pub(super) fn judge_calm_sizes_in_cluster(case: &Case) -> Vec<Row> {
+    let (calm, mut rows) = (Underloaded::new(case.measured, Layer::Cluster), Vec::new());
+    judged(&mut rows, &FIG21, least(&calm.by_fifo));
+    judged(&mut rows, &FIG21_SPLIT, least(&calm.by_split));
+    calm.observe(&mut rows);
+    rows
+}
+
+/// Figure 15.
+pub(super) fn judge_production_calm(case: &Case) -> Vec<Row> {
+    let tail = |measured: &Measured| measured.writes().cluster_ns.quantile(P99999);
+    let pairs = case.measured.chunks_exact(2).zip(&FIG15);
+    pairs
+        .map(|(pair, printed)| Value::change(&pair[0].0.label, tail(&pair[0].1), tail(&pair[1].1)).judged(printed))
+        .collect()
+}
+
+/// Figure 3.
+pub(super) fn judge_stages(case: &Case) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (point, measured) in case.measured {
         let all = measured.writes();
         let tail = |histogram: &Histogram| histogram.quantile(P99999);
-        let (proxy, cluster) = (tail(&all.proxy_ns), tail(&all.cluster_ns));
-        Row {
-            what: format!("{}, the proxy layer's share of P99999 of writes", point.label),
-            printed: printed.to_owned(),
-            measured: proxy as f64 / cluster.max(1) as f64 * 100.0,
-            detail: format!(
-                "receive buffer {}, proxy layer {}, store {}, together {}",
-                time(tail(&all.receive_ns)),
-                time(proxy),
-                time(tail(&measured.store_ns)),
-                time(cluster)
-            ),
-            band,
-            unit: "%",
-            is_reduction: false,
+        let share = Value::share(&point.label, tail(&all.proxy_ns), tail(&all.cluster_ns));
+        let stages = [("receive buffer", &all.receive_ns), ("store", &measured.store_ns)];
+        match point.shape {
+            Shape::Steady => rows.push(share.judged(&FIG3_CALM)),
+            _ => rows.push(share.observed("the proxy layer's share of P99999 of writes: see figure 13", "%")),
         }
-    });
-    each.collect()
+        rows.extend(stages.map(|(stage, histogram)| {
+            Row::observed(
+                format!("{}, P99999 in the {stage}", point.label),
+                tail(histogram) as f64 / 1e3,
+                "us",
+                String::new(),
+            )
+        }));
+    }
+    rows
 }
 
 /// Clusters that figure 4 looks at, since where volumes happen to be placed decides, and seconds of each.
 const CLUSTERS: u64 = 16;
 const SECONDS: usize = 15;
 
-pub(super) fn judge_balance(parameters: &Parameters) -> Vec<Row> {
-    let found: Vec<f64> = (1..=CLUSTERS).flat_map(|seed| variation(parameters, SECONDS, seed)).collect();
+/// Figure 4.
+pub(super) fn judge_balance(case: &Case) -> Vec<Row> {
+    let placement = match case.without {
+        Some(Mechanism::Spreading) => Placement::Together,
+        _ => Placement::Spread,
+    };
+    let seeds = (0..CLUSTERS).map(|number| case.seed.wrapping_mul(CLUSTERS).wrapping_add(number));
+    let found: Vec<f64> = seeds.flat_map(|seed| variation(case.parameters, placement, SECONDS, seed)).collect();
     let low = found.iter().copied().fold(f64::INFINITY, f64::min);
     let high = found.iter().copied().fold(0.0, f64::max);
-    let row = |what: &str, printed: &str, measured, band| Row {
-        what: what.to_owned(),
-        printed: printed.to_owned(),
-        measured,
-        detail: format!("{low:.2} to {high:.2} in {SECONDS} seconds of {CLUSTERS} clusters"),
-        band,
-        unit: "",
-        is_reduction: false,
-    };
     let mean = found.iter().sum::<f64>() / found.len().max(1) as f64;
-    vec![
-        row("coefficient of variation of arrivals, mean", "0.12", mean, [0.08, 0.18]),
-        row("the same, lowest second", "0.08", low, [0.04, 0.12]),
-        row("the same, highest second", "0.18", high, [0.12, 0.27]),
-    ]
+    let detail = format!("{low:.2} to {high:.2} in {SECONDS} seconds of {CLUSTERS} clusters");
+    [(&FIG4_MEAN, mean), (&FIG4_LOW, low), (&FIG4_HIGH, high)]
+        .map(|(printed, measured)| Row::judged(printed, measured, detail.clone()))
+        .into()
 }
 
 /// Equation 1 with `alpha` = bytes of a request, and the P99999 that follows from the measured P95.
-pub(super) fn judge_loads(measured: &[(Point, Measured)]) -> Vec<Row> {
+pub(super) fn judge_loads(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (point, measured) in measured {
+    for (point, measured) in case.measured {
         let parameters = &point.parameters;
         let arrivals = parameters.background_bytes_per_sec + parameters.underload_bytes_per_sec;
         let left = (parameters.service_bytes_per_sec - arrivals) as f64 / 1e9;
         let (p95, p99999) = (measured.store_ns.quantile(950_000), measured.store_ns.quantile(P99999));
         let expected = point.bytes as f64 * -(0.05f64).ln() / left;
-        let mut compare = |what: &str, by: f64, of: u64, band| {
-            rows.push(Row {
-                what: format!("{}, {what}", point.label),
-                printed: "matches".into(),
-                measured: (by / of as f64 - 1.0) * 100.0,
-                detail: format!("{} for {}", time(by as u64), time(of)),
-                band,
-                unit: "%",
-                is_reduction: false,
-            });
+        let mut compare = |what: &str, by: f64, of: u64| {
+            let detail = format!("{} for {}", time(by as u64), time(of));
+            let label = point.label.clone();
+            rows.push(Value { label, measured: (by / of as f64 - 1.0) * 100.0, detail }.observed(what, "%"));
         };
-        compare("P95 by equation 1", expected, p95, [-20.0, 20.0]);
-        compare("P99999 by P95", p95 as f64 * (1e-5f64).ln() / (0.05f64).ln(), p99999, [-35.0, 35.0]);
+        compare("P95 by equation 1", expected, p95);
+        compare("P99999 by P95", p95 as f64 * (1e-5f64).ln() / (0.05f64).ln(), p99999);
     }
     rows
 }
 
 /// Figure 9, with the policy that the loop runs on: each loop's tasks in microseconds, as they arrive.
-pub(super) fn judge_example() -> Vec<Row> {
-    let mut schedule = LoopSchedule::new(LoopSettings::default(), Instant::ZERO);
-    let (mut now, mut ends) = (Instant::ZERO, Vec::new());
-    let mut io: Vec<u64> = vec![3, 3, 3];
-    let mut background = std::collections::VecDeque::from([3, 2, 2]);
-    let mut is_there = true;
+pub(super) fn judge_example(case: &Case) -> Vec<Row> {
+    let is_fifo = case.without == Some(Mechanism::Priority);
+    let discipline = if is_fifo { Discipline::Fifo } else { Discipline::Priority };
+    let mut schedule = LoopSchedule::new(LoopSettings { discipline, ..LoopSettings::default() }, Instant::ZERO);
+    let (mut io, mut background): (Vec<u64>, VecDeque<u64>) = (vec![3, 3, 3], VecDeque::from([3, 2, 2]));
+    let (mut now, mut is_there, mut ends) = (Instant::ZERO, true, Vec::new());
     for _ in 0..3 {
         let begun = now;
+        if is_fifo {
+            // One queue for all tasks.
+            io.extend(background.drain(..));
+        }
         let receives = schedule.plan_receive(io.len());
         schedule.on_turn_start(now);
         if receives && std::mem::take(&mut is_there) {
@@ -245,71 +364,29 @@ pub(super) fn judge_example() -> Vec<Row> {
         }
         ends.push(now.since(begun));
     }
-    let expected = [12.0, 13.0, 8.0];
-    let rows = ends.iter().zip(expected).enumerate().map(|(number, (end, expected))| Row {
-        what: format!("length of loop {}", number + 1),
-        printed: ["12 us", "13.0 us by its rule", "the rest, 8 us"][number].to_owned(),
-        measured: end.as_nanos() as f64 / 1000.0,
-        detail: String::new(),
-        band: [expected, expected],
-        unit: "us",
-        is_reduction: false,
-    });
-    rows.collect()
+    let rows = ends.iter().zip(&FIG9);
+    rows.map(|(end, printed)| Row::judged(printed, end.as_nanos() as f64 / 1000.0, String::new())).collect()
 }
 
-pub(super) fn judge_production_bursts(measured: &[(Point, Measured)]) -> Vec<Row> {
-    let pairs = measured.chunks_exact(2).map(|pair| {
-        let tail = |measured: &Measured| measured.steady().cluster_ns.quantile(P99999);
-        let (measured, detail) = change(tail(&pair[0].1), tail(&pair[1].1));
-        let what = format!("{} KiB, P99999 of steady segments", pair[0].0.bytes / KIB);
-        Row { what, printed: "-71%".into(), measured, detail, band: [-90.0, -40.0], unit: "%", is_reduction: true }
-    });
-    pairs.collect()
-}
-
-pub(super) fn judge_production_underload(measured: &[(Point, Measured)]) -> Vec<Row> {
-    let pairs = measured.chunks_exact(2).zip(["-14%", "-13%"]).map(|(pair, printed)| {
-        let tail = |measured: &Measured| measured.writes().cluster_ns.quantile(P99999);
-        let (measured, detail) = change(tail(&pair[0].1), tail(&pair[1].1));
-        let what = format!("{}, P99999 of writes", pair[0].0.label);
-        Row { what, printed: printed.into(), measured, detail, band: [-40.0, 0.0], unit: "%", is_reduction: true }
-    });
-    pairs.collect()
-}
-
-pub(super) fn judge_minor_clients(measured: &[(Point, Measured)]) -> Vec<Row> {
-    let [(_, calm), (_, one), (_, two)] = measured else { return Vec::new() };
+/// RQ2.
+pub(super) fn judge_minor_clients(case: &Case) -> Vec<Row> {
+    let [(_, calm), (_, one), (_, two)] = case.measured else { return Vec::new() };
     let tail = |measured: &Measured| measured.steady().cluster_ns.quantile(P99999);
-    let row = |what: &str, printed: &str, measured: &Measured, band| Row {
-        what: what.to_owned(),
-        printed: printed.to_owned(),
-        measured: tail(measured) as f64 / tail(calm).max(1) as f64,
+    let times = |label: &str, measured: &Measured| Value {
+        label: label.to_owned(),
+        measured: tail(measured) as f64 / tail(calm) as f64,
         detail: format!("{} to {}", time(tail(calm)), time(tail(measured))),
-        band,
-        unit: "x",
-        is_reduction: false,
     };
-    vec![
-        row("P99999 of steady segments in a burst, one bucket", "20x", one, [5.0, 60.0]),
-        row("the same, two buckets", "", two, [0.5, 15.0]),
-    ]
+    vec![times("one bucket", one).judged(&RQ2), times("two buckets", two).observed("the same", "x")]
 }
 
-pub(super) fn judge_cap(measured: &[(Point, Measured)]) -> Vec<Row> {
-    let [(_, free), (_, capped), (_, two)] = measured else { return Vec::new() };
-    let lost = |measured: &Measured| (1.0 - measured.throughput() / free.throughput()) * 100.0;
-    let row = |what: &str, printed: &str, measured: &Measured, band| Row {
-        what: what.to_owned(),
-        printed: printed.to_owned(),
-        measured: lost(measured),
+/// RQ3.
+pub(super) fn judge_cap(case: &Case) -> Vec<Row> {
+    let [(_, free), (_, capped), (_, two)] = case.measured else { return Vec::new() };
+    let lost = |label: &str, measured: &Measured| Value {
+        label: label.to_owned(),
+        measured: (1.0 - measured.throughput() / free.throughput()) * 100.0,
         detail: format!("{:.0} to {:.0} MB/s", free.throughput() / 1e6, measured.throughput() / 1e6),
-        band,
-        unit: "%",
-        is_reduction: false,
     };
-    vec![
-        row("throughput lost to a cap of 60 MBps", "27%", capped, [10.0, 45.0]),
-        row("throughput lost to two buckets", "", two, [-1.0, 1.0]),
-    ]
+    vec![lost("cap", capped).judged(&RQ3), lost("two buckets", two).observed("throughput lost", "%")]
 }

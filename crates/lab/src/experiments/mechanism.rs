@@ -1,0 +1,74 @@
+//! What can be taken away from an experiment, to see whether its result needs it.
+//!
+//! A figure that is still met without the mechanism that it is about shows nothing of that mechanism. So every printed
+//! number names what it depends on, each of those is turned off in turn, and the number must then be missed. Numbers of
+//! a baseline have a cause in place of a mechanism: a burst, a cap, background tasks.
+
+use policies::admission::Throttle;
+use serde::Serialize;
+
+use super::load::Shape;
+use super::world::{Point, Scheduling};
+
+/// Something that a printed number depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// The second bucket (NSDI 2026, §4.2): without it steady segments have the main one only.
+    ChequeBucket,
+    /// Segments that ask for too much are told from others (§4.2): without it all are steady.
+    HotMarking,
+    /// I/O-related tasks first (§4.3): without it all tasks are in one queue, in the order of their arrival.
+    Priority,
+    /// A volume's segments are on different servers (§2.2): without it all of them are on one.
+    Spreading,
+    /// Clients that ask for more than the limit: without it there is a constant load below it.
+    Burst,
+    /// Tasks of the server that are no I/O: without it the loop has nothing else to do.
+    BackgroundTasks,
+    /// A limit for each client: without it there is none.
+    Cap,
+}
+
+impl Mechanism {
+    /// As tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mechanism::ChequeBucket => "cheque bucket",
+            Mechanism::HotMarking => "hot marking",
+            Mechanism::Priority => "priority",
+            Mechanism::Spreading => "spreading",
+            Mechanism::Burst => "burst",
+            Mechanism::BackgroundTasks => "background tasks",
+            Mechanism::Cap => "cap",
+        }
+    }
+
+    /// The same point without it. What its judge looks at besides points is the judge's affair.
+    pub fn remove(self, point: Point) -> Point {
+        let has_two = point.throttle == Throttle::DualBuckets;
+        match self {
+            Mechanism::ChequeBucket if has_two => Point { tune: |settings| settings.cheque_permille = 0, ..point },
+            Mechanism::HotMarking if has_two => {
+                Point { tune: |settings| settings.hot_requests_min = u32::MAX, ..point }
+            }
+            Mechanism::Priority => {
+                let scheduling = match point.scheduling {
+                    Scheduling::Priority => Scheduling::Fifo,
+                    Scheduling::SplitPriority => Scheduling::Split,
+                    other => other,
+                };
+                Point { scheduling, ..point }
+            }
+            Mechanism::Burst => Point { shape: Shape::Steady, ..point },
+            Mechanism::BackgroundTasks => {
+                let parameters = super::Parameters { tasks: Vec::new(), ..point.parameters.clone() };
+                Point { parameters, ..point }
+            }
+            Mechanism::Cap if matches!(point.throttle, Throttle::ClientCap(_)) => {
+                Point { throttle: Throttle::Off, ..point }
+            }
+            Mechanism::ChequeBucket | Mechanism::HotMarking | Mechanism::Spreading | Mechanism::Cap => point,
+        }
+    }
+}
