@@ -149,6 +149,10 @@ pub struct Run {
     /// Also with the seeds that follow the first one, so many in all; a number has to be met for nine in ten.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub seeds: Option<u64>,
+    /// What clients ask for instead: a block trace (VSCSI version 1, or lines: milliseconds device offset bytes 1-or-0), on
+    /// the experiment's segments and servers, its time stretched to the experiment's load. Nothing is judged then.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Writes NAME.csv, NAME.svg and summary.md there.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -2,11 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "threads and files outside of the simulated worlds")]
 
-use std::sync::Mutex;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::{Error, Map, Result};
-use lab::experiments::{self, Experiment, Measured, Parameters, Point, Report, Row, Setup, Variation, summary};
+use lab::experiments::report::in_the_middle;
+use lab::experiments::{self, Experiment, Measured, Parameters, Point, Report, Row, Setup, Trace, Variation, summary};
 
 use crate::cli::Run;
 use crate::console;
@@ -27,15 +29,21 @@ pub fn run(options: Run) -> Result<()> {
         return Ok(());
     }
     let parameters = Parameters::with(&options.changes)?;
-    let chosen = options.names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
+    let trace = options.trace.as_deref().map(read_trace).transpose()?.map(Arc::new);
+    let found = options.names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
+    let has_load = |experiment: &&Experiment| trace.is_none() || experiment.has_load(&parameters);
+    let chosen: Vec<&Experiment> = found.into_iter().flatten().filter(has_load).collect();
+    if chosen.is_empty() {
+        return Err(Error::invalid("nothing is asked for in this experiment that a trace could take the place of"));
+    }
     let seed = options.seed.unwrap_or_else(|| if options.seeds.is_some() { new_seed() } else { 1 });
     let requests = options.requests.unwrap_or(if options.quick { REQUESTS_QUICK } else { REQUESTS });
     if let Some(seeds) = options.seeds {
         eprintln!("{seeds} seeds from {seed} on: --seed {seed} --seeds {seeds} repeats them");
     }
-    let usual = Setup { parameters, requests, seed, without: None };
+    let usual = Setup { parameters, requests, seed, without: None, trace };
     let (mut known, mut reports) = (Known::default(), Vec::new());
-    for experiment in chosen.into_iter().flatten() {
+    for experiment in chosen {
         let report = Plan::new(experiment, &usual, &options)?.measure(&mut known, &options);
         match options.json {
             true => console::print_json(&report)?,
@@ -56,6 +64,12 @@ pub fn run(options: Run) -> Result<()> {
         true => Ok(()),
         false => Err(Error::conflict(format!("missed, or met without what it needs: {}", missed.join(", ")))),
     }
+}
+
+fn read_trace(path: &Path) -> Result<Trace> {
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).map_err(|error| Error::from_io(format!("cannot read the trace {name}"), &error))?;
+    Trace::parse(&name, &bytes)
 }
 
 /// Writes a file of results, if that was asked for.
@@ -124,17 +138,23 @@ impl Plan {
         known.extend(new.iter().map(key).zip(measured));
         let rows = |setup: &Setup| self.rows(setup, known);
         let variation = |change: String, setup| Variation { change, rows: rows(setup) };
+        let seeds: Vec<Variation> = self.seeds.iter().map(|setup| variation(setup.seed.to_string(), setup)).collect();
         let without = self.without.iter().filter_map(|setup| Some((setup.without?, rows(setup))));
         Report {
             name: self.experiment.name.to_owned(),
             title: self.experiment.title.to_owned(),
             requests: self.usual.requests,
             seed: self.usual.seed,
-            changes: options.changes.clone(),
-            rows: rows(&self.usual),
+            changes: options
+                .changes
+                .iter()
+                .cloned()
+                .chain(self.usual.trace.iter().map(|trace| format!("{trace:?}")))
+                .collect(),
+            rows: in_the_middle(&seeds).unwrap_or_else(|| rows(&self.usual)),
             without: without.collect(),
             neighbours: self.neighbours.iter().map(|(change, setup)| variation(change.clone(), setup)).collect(),
-            seeds: self.seeds.iter().map(|setup| variation(setup.seed.to_string(), setup)).collect(),
+            seeds,
         }
     }
 

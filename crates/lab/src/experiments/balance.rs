@@ -7,7 +7,8 @@
 use base::Prng;
 
 use super::Parameters;
-use super::load::{Load, Shape};
+use super::ask::Shape;
+use super::load::Load;
 
 /// Segments that a volume's data goes round.
 const GROUP: usize = 4;

@@ -2,13 +2,15 @@
 //!
 //! Arrivals are a Poisson process whose rate goes up and down with bursts and pauses. A segment has a bounded number of
 //! requests in flight; what arrives beyond waits at the client, as it does in a real one, and its time there is not the
-//! server's.
+//! server's. In place of the model a trace can say what arrives ([`super::trace`]); the bound is the same.
 
 use std::collections::VecDeque;
 
 use base::Prng;
 
 use super::Parameters;
+use super::ask::{Ask, Shape};
+use super::trace::Replay;
 
 /// A time with this mean.
 pub fn exponential(prng: &mut Prng, mean: f64) -> f64 {
@@ -24,23 +26,10 @@ fn normal(prng: &mut Prng) -> f64 {
     (-2.0 * (1.0 - uniform(prng)).ln()).sqrt() * (std::f64::consts::TAU * uniform(prng)).cos()
 }
 
-/// How much is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
-    /// Bursts beyond the limit, and pauses.
-    Bursts,
-    /// A constant load below it, spread evenly over the segments.
-    Steady,
-}
-
-/// What a request is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ask {
-    /// The segment's number at its server.
-    pub segment: u32,
-    /// Whether it is a write.
-    pub is_write: bool,
-}
+/// Loads in parts of what the store serves, each until some nanosecond: next to none, then one that is no strain.
+const LESSONS: [(f64, f64); 2] = [(0.01, 1e9), (0.25, LESSONS_END_NS)];
+/// When the last one ends.
+pub const LESSONS_END_NS: f64 = 9e9;
 
 /// The clients of one server.
 pub struct Load {
@@ -58,6 +47,8 @@ pub struct Load {
     in_flight: Vec<u32>,
     /// By segment: what waits at the client.
     waiting: Vec<VecDeque<Ask>>,
+    /// What arrives in place of the model's.
+    replay: Option<Replay>,
 }
 
 /// Requests of a segment that may wait at the client: more are not asked for.
@@ -78,17 +69,25 @@ impl Load {
             in_flight: vec![0; parameters.segments as usize],
             waiting: (0..parameters.segments).map(|_| VecDeque::new()).collect(),
             parameters: parameters.clone(),
+            replay: None,
         }
+    }
+
+    /// The same segments and bounds, with what a trace says.
+    pub fn replaying(self, replay: Replay) -> Load {
+        Load { next_at: replay.next_at(), replay: Some(replay), ..self }
     }
 
     /// The arrival at `next_at`; what goes out at once. Sets the next arrival.
     pub fn arrive(&mut self) -> Option<Ask> {
-        let now = self.next_at;
-        if now >= self.phase_ends {
-            self.begin_phase(now);
-        }
-        self.next_at += exponential(&mut self.prng, self.bytes as f64 / (self.rate / 1e9));
-        let ask = self.draw();
+        let ask = match &mut self.replay {
+            Some(replay) => {
+                let ask = replay.take();
+                self.next_at = replay.next_at();
+                ask
+            }
+            None => self.next_of_model(),
+        };
         let segment = ask.segment as usize;
         if self.in_flight[segment] < self.parameters.depth {
             self.in_flight[segment] += 1;
@@ -109,11 +108,22 @@ impl Load {
         next
     }
 
+    fn next_of_model(&mut self) -> Ask {
+        if self.next_at >= self.phase_ends {
+            self.begin_phase(self.next_at);
+        }
+        self.next_at += exponential(&mut self.prng, self.bytes as f64 / (self.rate / 1e9));
+        self.draw()
+    }
+
     fn begin_phase(&mut self, now: f64) {
         let (parameters, prng) = (&self.parameters, &mut self.prng);
-        if self.shape == Shape::Steady {
-            self.rate = parameters.underload_bytes_per_sec as f64;
-            self.phase_ends = f64::INFINITY;
+        if self.shape != Shape::Bursts {
+            let lesson = LESSONS.iter().find(|(_, until)| self.shape == Shape::Taught && now < *until);
+            (self.rate, self.phase_ends) = match lesson {
+                Some((part, until)) => (parameters.service_bytes_per_sec as f64 * part, *until),
+                None => (parameters.underload_bytes_per_sec as f64, f64::INFINITY),
+            };
             return;
         }
         self.is_burst = !self.is_burst;
@@ -133,13 +143,13 @@ impl Load {
         let (segments, hot) = (self.parameters.segments, self.parameters.hot_segments());
         let is_write = self.prng.below(100) < self.write_percent;
         let segment = match self.shape {
-            Shape::Steady => self.prng.below(u64::from(segments)) as u32,
+            Shape::Steady | Shape::Taught => self.prng.below(u64::from(segments)) as u32,
             Shape::Bursts if self.prng.below(100) < u64::from(self.parameters.hot_load_percent) => {
                 self.prng.below(u64::from(hot)) as u32
             }
             Shape::Bursts => hot + self.prng.below(u64::from(segments - hot)) as u32,
         };
-        Ask { segment, is_write }
+        Ask { segment, is_write, bytes: self.bytes as u32 }
     }
 }
 

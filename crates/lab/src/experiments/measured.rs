@@ -23,6 +23,25 @@ impl Latencies {
     }
 }
 
+/// What an estimator said, again and again: sums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Estimates {
+    /// How often it was asked and had an answer.
+    pub count: u64,
+    /// What the store has left, in bytes per second.
+    pub available_bytes_per_sec: u128,
+    /// The 99.999th percentile, in nanoseconds.
+    pub p99999_ns: u128,
+}
+
+impl Estimates {
+    /// The means, if it had any answer: what is left, and the percentile.
+    pub fn means(&self) -> (f64, f64) {
+        let count = self.count as f64;
+        (self.available_bytes_per_sec as f64 / count, self.p99999_ns as f64 / count)
+    }
+}
+
 /// What came of a point.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
@@ -32,8 +51,12 @@ pub struct Measured {
     pub store_ns: Histogram,
     /// How late background tasks began.
     pub background_wait_ns: Histogram,
-    /// Requests, with those of the warm-up.
+    /// What the server's estimator said meanwhile.
+    pub estimates: Estimates,
+    /// Requests, with those of the warm-up, and without.
     pub requests: u64,
+    /// See [`Measured::requests`].
+    pub counted: u64,
     /// Bytes after the warm-up.
     pub bytes: u64,
     /// When the warm-up ended.
@@ -78,7 +101,11 @@ impl Measured {
         }
         self.store_ns.merge(&other.store_ns);
         self.background_wait_ns.merge(&other.background_wait_ns);
+        self.estimates.count += other.estimates.count;
+        self.estimates.available_bytes_per_sec += other.estimates.available_bytes_per_sec;
+        self.estimates.p99999_ns += other.estimates.p99999_ns;
         self.requests += other.requests;
+        self.counted += other.counted;
         self.bytes += other.bytes;
         self.elapsed += other.elapsed;
     }

@@ -7,7 +7,7 @@
 use policies::admission::Throttle;
 use serde::Serialize;
 
-use super::load::Shape;
+use super::ask::Shape;
 use super::world::{Point, Scheduling};
 
 /// Something that a printed number depends on.
@@ -18,6 +18,9 @@ pub enum Mechanism {
     ChequeBucket,
     /// Segments that ask for too much are told from others (§4.2): without it all are steady.
     HotMarking,
+    /// What is left of the store is read from latency by what was fitted to this store (§4.2, equation 2): without it by an
+    /// ideal queue.
+    Estimate,
     /// I/O-related tasks first (§4.3): without it all tasks are in one queue, in the order of their arrival.
     Priority,
     /// A volume's segments are on different servers (§2.2): without it all of them are on one.
@@ -36,6 +39,7 @@ impl Mechanism {
         match self {
             Mechanism::ChequeBucket => "cheque bucket",
             Mechanism::HotMarking => "hot marking",
+            Mechanism::Estimate => "fitted estimate",
             Mechanism::Priority => "priority",
             Mechanism::Spreading => "spreading",
             Mechanism::Burst => "burst",
@@ -52,6 +56,7 @@ impl Mechanism {
             Mechanism::HotMarking if has_two => {
                 Point { tune: |settings| settings.hot_requests_min = u32::MAX, ..point }
             }
+            Mechanism::Estimate => Point { tune: |settings| settings.estimator.fits = false, ..point },
             Mechanism::Priority => {
                 let scheduling = match point.scheduling {
                     Scheduling::Priority => Scheduling::Fifo,

@@ -14,7 +14,9 @@
 //! Every other parameter stands in one file, `parameters/nsdi26.toml`, which was written before the first result
 //! ([`parameters`]); a run may set others, and prints which.
 
+pub mod ask;
 pub mod balance;
+pub mod disk;
 pub mod load;
 pub mod measured;
 pub mod mechanism;
@@ -26,6 +28,7 @@ pub mod row;
 pub mod scaling;
 pub mod store;
 pub mod summary;
+pub mod trace;
 pub mod world;
 
 pub use measured::Measured;
@@ -33,7 +36,12 @@ pub use mechanism::Mechanism;
 pub use parameters::Parameters;
 pub use report::{Report, Variation};
 pub use row::{Outcome, Printed, Row};
+pub use trace::Trace;
 pub use world::Point;
+
+use std::sync::Arc;
+
+use base::Set;
 
 /// One run of a figure: what was measured, and how.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +86,8 @@ pub struct Setup {
     pub seed: u64,
     /// What is taken away.
     pub without: Option<Mechanism>,
+    /// What is asked for in place of the figure's own load.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl Experiment {
@@ -85,13 +95,30 @@ impl Experiment {
     pub fn points(&self, setup: &Setup) -> Vec<Point> {
         let points = (self.points)(&setup.parameters).into_iter();
         let points = points.map(|point| Point { requests: setup.requests, seed: setup.seed, ..point });
-        points.map(|point| setup.without.map_or(point.clone(), |mechanism| mechanism.remove(point))).collect()
+        let points = points.map(|point| match setup.without {
+            Some(mechanism) => mechanism.remove(point),
+            None => point,
+        });
+        let Some(trace) = &setup.trace else { return points.collect() };
+        // Points that differ in sizes and mixes only are the same ones now.
+        let mut seen = Set::default();
+        points.map(|point| point.replaying(trace)).filter(|point| seen.insert(format!("{point:?}"))).collect()
     }
 
-    /// Compares what was measured, in the order of the points.
+    /// Whether clients ask for something that a trace could ask for instead.
+    pub fn has_load(&self, parameters: &Parameters) -> bool {
+        (self.points)(parameters).iter().any(|point| point.disk.is_none())
+    }
+
+    /// Compares what was measured, in the order of the points. What a trace gives is not what was printed: it is shown, and
+    /// not judged.
     pub fn judge(&self, setup: &Setup, measured: &[(Point, Measured)]) -> Vec<Row> {
         let Setup { parameters, seed, without, .. } = setup;
-        (self.judge)(&Case { parameters, seed: *seed, without: *without, measured })
+        let rows = (self.judge)(&Case { parameters, seed: *seed, without: *without, measured });
+        match setup.trace {
+            Some(_) => rows.into_iter().map(|row| Row { printed: None, kind: "trace", ..row }).collect(),
+            None => rows,
+        }
     }
 
     /// What its numbers need, each once.

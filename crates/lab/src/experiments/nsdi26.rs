@@ -2,7 +2,7 @@
 //!
 //! Figures 10, 13, 18 and 20: bursts, one bucket against two; figures 11, 12, 19 and 21: an underloaded server, one
 //! queue against split threads against I/O first. Figure 3: where the tail comes from. Figure 4: how even a cluster is.
-//! Figure 6: what the estimator's equations say, against the queue that they describe. Figure 9: the example of the
+//! Figure 6: what the server's estimator says of a drive that it does not know. Figure 9: the example of the
 //! loop. Figures 14 and 15 are of production traces that are not published whole: ours are synthetic, with the printed
 //! properties. RQ2 and RQ3 are the questions of section 3.1. Percentiles are of all servers together.
 //!
@@ -16,7 +16,9 @@ use policies::admission::Throttle;
 
 use self::judges::*;
 use self::printed::*;
-use super::load::Shape;
+use super::ask::Shape;
+use super::disk::DiskOptions;
+use super::load::LESSONS_END_NS;
 use super::world::{Point, Scheduling};
 use super::{Experiment, Parameters};
 
@@ -25,10 +27,19 @@ const MIXES: [u64; 4] = [100, 75, 50, 25];
 /// Sizes of the appendix, in KiB, half of them writes.
 const SIZES: [u64; 4] = [8, 16, 32, 64];
 
-/// Parameters that the figures of bursts, and of an underloaded server, depend on most.
-const BURST: &[&str] =
-    &["interval_ms", "cheque_permille", "hot_share_percent", "calm_intervals", "hot_parts", "burst_median_ms", "depth"];
-const UNDERLOAD: &[&str] = &["underload_bytes_per_sec", "write_cpu_ns", "parse_ns"];
+/// Parameters that are not printed, on which the figures of bursts, and of an underloaded server, can depend.
+const BURST: &[&str] = &[
+    "hot_share_percent",
+    "calm_intervals",
+    "hot_parts",
+    "burst_median_ms",
+    "burst_sigma",
+    "pause_factor",
+    "depth",
+    "segments",
+    "write_ns",
+];
+const UNDERLOAD: &[&str] = &["step_percent", "write_cpu_ns", "parse_ns", "reply_ns", "write_ns", "hop_ns"];
 
 /// All of them.
 pub const ALL: &[Experiment] = &[
@@ -50,14 +61,14 @@ pub const ALL: &[Experiment] = &[
         points: |_| Vec::new(),
         judge: judge_balance,
         printed: &[&FIG4_MEAN, &FIG4_LOW, &FIG4_HIGH],
-        sensitive: &["clients", "segments", "servers"],
+        sensitive: &["clients", "segments"],
     },
     Experiment {
         name: "nsdi26/fig6",
-        title: "latency of the store below: equation 1 against a simulated queue",
+        title: "what the server's estimator says of a drive that it does not know: what is left, and the tail",
         points: loads,
-        judge: judge_loads,
-        printed: &[],
+        judge: judge_estimates,
+        printed: &[&FIG6_LEFT[0], &FIG6_TAIL[0], &FIG6_LEFT[1], &FIG6_TAIL[1]],
         sensitive: &[],
     },
     Experiment {
@@ -218,6 +229,8 @@ fn point(parameters: &Parameters, bytes: u64, write_percent: u64) -> Point {
         shape: Shape::Bursts,
         bytes,
         write_percent,
+        disk: None,
+        trace: None,
         requests: 0,
         seed: 0,
     }
@@ -238,30 +251,41 @@ fn underloaded(parameters: &Parameters, cases: &[(u64, u64)]) -> Vec<Point> {
     cases.iter().flat_map(each).collect()
 }
 
-/// Loads of the store below in percent of what background work leaves of it.
+/// Loads of the drive in percent of what garbage collection leaves of it.
 const LOADS: [u64; 4] = [30, 50, 70, 85];
 
+/// A drive that a server gets to know without garbage collection, and then has to judge with it.
 fn loads(parameters: &Parameters) -> Vec<Point> {
     let mut points = Vec::new();
-    for background in [300_000_000, 600_000_000] {
+    for gc_bytes_per_sec in [300_000_000, 600_000_000] {
         for load in LOADS {
-            let left = parameters.service_bytes_per_sec - background;
+            let left = parameters.service_bytes_per_sec - gc_bytes_per_sec;
+            let drive = DiskOptions {
+                channels: parameters.disk_channels,
+                bytes_per_sec: parameters.service_bytes_per_sec,
+                write_percent_of_read: parameters.disk_write_percent,
+                read_ns: parameters.disk_read_ns,
+                write_ns: parameters.disk_write_ns,
+                gc_bytes_per_sec,
+                gc_bytes: parameters.disk_gc_bytes,
+                gc_begins_ns: LESSONS_END_NS,
+            };
             let parameters = Parameters {
-                background_bytes_per_sec: background,
+                servers: 1,
                 underload_bytes_per_sec: left * load / 100,
-                // The queue alone: without what else a request takes, and without tasks that make a loop send requests
-                // in batches, from which the queue is not what the equation is about.
+                // Nobody waits for tokens, nothing is set aside, the drive is a local one and the loop has no other tasks.
+                limit_bytes_per_sec: parameters.service_bytes_per_sec * 4,
+                headroom_bytes_per_sec: 0,
                 hop_ns: 0,
-                write_ns: 0,
-                read_ns: 0,
                 tasks: Vec::new(),
                 depth: u32::MAX,
                 ..parameters.clone()
             };
             points.push(Point {
-                label: format!("background {} MBps, load {load}%", background / 1_000_000),
-                throttle: Throttle::Off,
-                shape: Shape::Steady,
+                label: format!("garbage collection {} MBps, load {load}%", gc_bytes_per_sec / 1_000_000),
+                throttle: Throttle::OneBucket,
+                shape: Shape::Taught,
+                disk: Some(drive),
                 ..point(&parameters, 4 * KIB, 50)
             });
         }

@@ -15,7 +15,6 @@ pub struct Parameters {
     pub service_bytes_per_sec: u64,
     pub background_bytes_per_sec: u64,
     pub headroom_bytes_per_sec: u64,
-    pub estimator_k: f64,
     pub hop_ns: u64,
     pub write_ns: u64,
     pub read_ns: u64,
@@ -42,6 +41,12 @@ pub struct Parameters {
     pub write_cpu_ns: u64,
     pub read_cpu_ns: u64,
     pub reply_ns: u64,
+    pub step_percent: u64,
+    pub disk_channels: u64,
+    pub disk_write_percent: u64,
+    pub disk_read_ns: u64,
+    pub disk_write_ns: u64,
+    pub disk_gc_bytes: u64,
     pub tasks: Vec<BackgroundTask>,
 }
 
@@ -89,15 +94,17 @@ impl Parameters {
         let table: toml::Table = FILE.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
         let changed = changes.iter().filter_map(|change| change.parse::<toml::Table>().ok());
         let value = changed.filter_map(|table| table.get(key).cloned()).next_back().or_else(|| table.get(key).cloned());
-        let Some(value) = value.and_then(|value| value.as_integer()) else {
-            return Err(Error::invalid(format!("{key} is not a number that can be halved")));
+        let both = match value {
+            Some(toml::Value::Integer(value)) => [value / 2, value * 2].map(|value| value.to_string()),
+            Some(toml::Value::Float(value)) => [value / 2.0, value * 2.0].map(|value| format!("{value:?}")),
+            _ => return Err(Error::invalid(format!("{key} is not a number that can be halved"))),
         };
-        let with = |value: i64| {
+        let with = |value: &String| {
             let change = format!("{key}={value}");
             let parameters = Parameters::with(&[changes, std::slice::from_ref(&change)].concat())?;
             Ok((change, parameters))
         };
-        Ok([with(value / 2)?, with(value * 2)?])
+        Ok([with(&both[0])?, with(&both[1])?])
     }
 
     fn check(&self) -> Result<()> {
@@ -108,6 +115,8 @@ impl Parameters {
             && self.servers > 0
             && (1..=self.segments * self.servers as u32 / 4).contains(&self.clients)
             && self.interval_ms > 0
+            && self.disk_channels > 0
+            && self.disk_gc_bytes > 0
             && self.limit_bytes_per_sec > 0
             && self.service_bytes_per_sec > self.limit_bytes_per_sec / 2
             && self.burst_percent[0] <= self.burst_percent[1]
@@ -145,6 +154,7 @@ mod tests {
         let [half, double] = Parameters::neighbours(&["depth=10".to_owned()], "depth").unwrap();
         assert_eq!((half.0.as_str(), half.1.depth, double.1.depth), ("depth=5", 5, 20));
         assert_eq!(Parameters::neighbours(&[], "interval_ms").unwrap()[1].1.interval_ms, 20);
+        assert_eq!(Parameters::neighbours(&[], "pause_factor").unwrap()[0].1.pause_factor, 0.5);
         assert!(Parameters::neighbours(&[], "tasks").is_err() && Parameters::neighbours(&[], "none").is_err());
         for experiment in crate::experiments::ALL {
             for key in experiment.sensitive {

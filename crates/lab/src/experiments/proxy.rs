@@ -19,23 +19,27 @@ use slab::Slab;
 use wire::{BlockService, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory};
 
 use super::Parameters;
+use super::ask::Ask;
 use super::measured::Measured;
 use super::store::{Shared, Store};
 
-/// Bytes of a request: segment, kind, when it was sent.
+/// Bytes of a request: segment, kind, blocks, when it was sent.
 pub const FRAME: usize = 16;
 /// Bytes of a reply: the segment.
 pub const REPLY: usize = 4;
+/// How often the estimator is asked: no more often than it looks.
+const LOOK: Duration = Duration::from_millis(10);
 /// Segments of a volume.
 const PER_VOLUME: u32 = 4;
 /// Addresses of requests in flight are so far apart.
 const SPREAD: u64 = 64 << 10;
 
 /// A request as a frame; the time is filled in when it is sent.
-pub fn frame(segment: u32, is_write: bool) -> [u8; FRAME] {
+pub fn frame(ask: &Ask) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
-    frame[..4].copy_from_slice(&segment.to_le_bytes());
-    frame[4] = is_write.into();
+    frame[..4].copy_from_slice(&ask.segment.to_le_bytes());
+    frame[4] = ask.is_write.into();
+    frame[6..8].copy_from_slice(&((u64::from(ask.bytes) / BLOCK) as u16).to_le_bytes());
     frame
 }
 
@@ -118,23 +122,30 @@ pub struct Proxy {
     data: Bytes,
     delay: Duration,
     measured: RefCell<Measured>,
-    /// Requests before this many are not measured.
-    warm_up: u64,
+    warm_up: WarmUp,
+}
+
+/// What is not measured: so many requests, and what comes before this nanosecond.
+#[derive(Clone, Copy, Debug)]
+pub struct WarmUp {
+    /// See [`WarmUp`].
+    pub requests: u64,
+    /// See [`WarmUp`].
+    pub until: Instant,
 }
 
 impl Proxy {
-    /// A server on the loop of `handle`, for requests of `bytes`; `delay` is the network's. It measures what comes after
-    /// `warm_up` requests.
+    /// A server on the loop of `handle`, over a modelled store, for requests of `bytes_max` at most; `delay` is the
+    /// network's. It measures what comes after the warm-up.
     pub async fn start(
         handle: &Handle,
         parameters: &Parameters,
         options: server::Options,
-        bytes: u64,
+        store: Rc<Store>,
+        bytes_max: u64,
         delay: Duration,
-        warm_up: u64,
-        seed: u64,
+        warm_up: WarmUp,
     ) -> Result<Rc<Proxy>> {
-        let store = Store::new(handle, parameters, bytes, seed);
         let server = Server::new(handle, Shared(store.clone()), Rc::new(Volumes(parameters.clone())), options);
         let mut sessions = Vec::new();
         for volume in 0..parameters.segments.div_ceil(PER_VOLUME) {
@@ -147,7 +158,7 @@ impl Proxy {
             store,
             sessions: RefCell::new(sessions),
             in_flight: RefCell::default(),
-            data: Bytes::from(vec![0; bytes as usize]),
+            data: Bytes::from(vec![0; bytes_max as usize]),
             delay,
             measured: RefCell::new(Measured::default()),
             warm_up,
@@ -165,13 +176,16 @@ impl Proxy {
                 frame[8], frame[9], frame[10], frame[11], frame[12], frame[13], frame[14], frame[15],
             ]);
             let arrived = Instant(sent) + this.delay;
-            let request = this.clone().answer(segment, frame[4] != 0, arrived, outbox.clone());
+            let bytes = u32::from(u16::from_le_bytes([frame[6], frame[7]])) * BLOCK as u32;
+            let ask = Ask { segment, is_write: frame[4] != 0, bytes };
+            let request = this.clone().answer(ask, arrived, outbox.clone());
             this.handle.spawn(Class::Io, "request", request).detach();
         })
         .await;
     }
 
-    async fn answer(self: Rc<Self>, segment: u32, is_write: bool, arrived: Instant, outbox: Rc<Outbox>) {
+    async fn answer(self: Rc<Self>, ask: Ask, arrived: Instant, outbox: Rc<Outbox>) {
+        let (Ask { segment, is_write, .. }, bytes) = (ask, u64::from(ask.bytes));
         let received = self.handle.now();
         let cpu_ns = if is_write { self.parameters.write_cpu_ns } else { self.parameters.read_cpu_ns };
         self.handle.charge(Duration::from_nanos(cpu_ns));
@@ -183,12 +197,12 @@ impl Proxy {
             segment: SegmentId { volume: VolumeId(u64::from(volume) + 1), index: segment % PER_VOLUME },
             epoch: Epoch(1),
         };
-        let bytes = self.data.len() as u64;
         let is_answered = match is_write {
             true => {
                 let checksums = vec![0; (bytes / BLOCK).max(1) as usize];
                 let stamp = WriteStamp { generation: Generation(1), ..WriteStamp::default() };
-                let reply = self.server.write(target, offset, self.data.clone(), checksums, stamp).await;
+                let reply =
+                    self.server.write(target, offset, self.data.slice(..bytes as usize), checksums, stamp).await;
                 reply.is_ok_and(|reply| reply.result.is_ok())
             }
             false => self.server.read(target, offset, bytes).await.is_ok_and(|reply| reply.result.is_ok()),
@@ -201,7 +215,11 @@ impl Proxy {
         let is_hot = segment < self.parameters.hot_segments();
         let mut measured = self.measured.borrow_mut();
         measured.requests += 1;
-        if measured.requests > self.warm_up {
+        if measured.requests > self.warm_up.requests && now > self.warm_up.until {
+            if measured.counted == 0 {
+                measured.begun = now;
+            }
+            measured.counted += 1;
             let total_ns = now.nanos_since(arrived);
             let class = &mut measured.classes[usize::from(is_hot)][usize::from(is_write)];
             class.cluster_ns.record(total_ns);
@@ -209,8 +227,6 @@ impl Proxy {
             class.receive_ns.record(received.nanos_since(arrived));
             measured.store_ns.record(below_ns);
             measured.bytes += bytes;
-        } else if measured.requests == self.warm_up {
-            measured.begun = now;
         }
     }
 
@@ -229,7 +245,7 @@ impl Proxy {
                     let waited_ns = this.handle.now().nanos_since(due);
                     this.measured.borrow_mut().background_wait_ns.record(waited_ns);
                     for _ in 0..task.2 {
-                        this.handle.charge(Duration::from_nanos(task.3));
+                        this.handle.charge(Duration::from_nanos(task.3 * this.parameters.step_percent / 100));
                         this.handle.yield_now().await;
                     }
                 }
@@ -238,9 +254,30 @@ impl Proxy {
         }
     }
 
-    /// Requests that were answered.
-    pub fn requests(&self) -> u64 {
-        self.measured.borrow().requests
+    /// Asks the estimator again and again what it thinks of the store.
+    pub fn watch_estimates(self: &Rc<Self>) {
+        let this = self.clone();
+        let watch = async move {
+            loop {
+                this.handle.sleep(LOOK).await;
+                let status = this.server.admission().1;
+                let mut measured = this.measured.borrow_mut();
+                let (Some(available), Some(p99999)) = (status.available_bytes_per_sec, status.p99999_ns) else {
+                    continue;
+                };
+                if measured.counted > 0 {
+                    measured.estimates.count += 1;
+                    measured.estimates.available_bytes_per_sec += u128::from(available);
+                    measured.estimates.p99999_ns += u128::from(p99999);
+                }
+            }
+        };
+        self.handle.spawn(Class::Io, "watch", watch).detach();
+    }
+
+    /// Requests that were measured.
+    pub fn counted(&self) -> u64 {
+        self.measured.borrow().counted
     }
 
     /// What was measured so far.

@@ -23,7 +23,7 @@ pub struct Report {
     pub seed: u64,
     /// Parameters that differ from the file's, and other conditions.
     pub changes: Vec<String>,
-    /// The comparisons.
+    /// The comparisons; of several seeds each that is in the middle.
     pub rows: Vec<Row>,
     /// The same without what the numbers depend on, one after the other.
     pub without: Vec<(Mechanism, Vec<Row>)>,
@@ -50,6 +50,17 @@ pub struct Without {
     pub outcome: Outcome,
     /// As tables have it.
     pub value: String,
+}
+
+/// Of each comparison the one in the middle of several seeds; nothing of none.
+pub fn in_the_middle(seeds: &[Variation]) -> Option<Vec<Row>> {
+    let count = seeds.first()?.rows.len();
+    let of_row = |number: usize| {
+        let mut rows: Vec<&Row> = seeds.iter().filter_map(|variation| variation.rows.get(number)).collect();
+        rows.sort_by(|one, other| one.measured.total_cmp(&other.measured));
+        rows.get(rows.len().saturating_sub(1) / 2).copied().cloned()
+    };
+    (0..count).map(of_row).collect()
 }
 
 impl Report {
@@ -90,11 +101,20 @@ impl Report {
         each.collect()
     }
 
-    /// Whether every printed number is met or beyond, and missed without what it needs.
+    /// What was taken away, each with whether the figure is missed then: whether any number is that needs it.
+    pub fn necessity(&self) -> Vec<(Mechanism, bool)> {
+        let without = |number| self.without(number).into_iter();
+        let is_missed = |mechanism: Mechanism| {
+            let all = (0..self.rows.len()).flat_map(without);
+            all.filter(|one| one.mechanism == mechanism).any(|one| one.outcome == Outcome::Missed)
+        };
+        self.without.iter().map(|(mechanism, _)| (*mechanism, is_missed(*mechanism))).collect()
+    }
+
+    /// Whether every printed number is met or beyond, and the figure is missed without each thing that it needs.
     pub fn is_met(&self) -> bool {
         let is_good = |number| self.outcome(number) != Some(Outcome::Missed);
-        let is_needed = |number| self.without(number).iter().all(|one| one.outcome == Outcome::Missed);
-        (0..self.rows.len()).all(|number| is_good(number) && is_needed(number))
+        (0..self.rows.len()).all(is_good) && self.necessity().iter().all(|(_, is_missed)| *is_missed)
     }
 
     /// Tables in Markdown: what is judged, what is only seen, and both with other parameters.
@@ -320,6 +340,13 @@ pub(super) mod tests {
         );
         let svg = report.svg();
         assert!(svg.contains("a &amp; b") && svg.contains("&lt;steady&gt;") && svg.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn what_is_shown_of_several_seeds_is_in_the_middle() {
+        assert_eq!(in_the_middle(&[]).map(|rows| rows.len()), None);
+        let middle = in_the_middle(&report(0.0, 0.0, &[-90.0, -10.0, -80.0]).seeds).unwrap();
+        assert_eq!(middle[0].measured, -80.0);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The store below a block server, as a model: the network's second hop and a queue (NSDI 2026, §4.2: M/M/1).
 //!
 //! One server of rate `mu` works off requests and background work in the order of their arrival, each with an
-//! exponential time in proportion to its bytes; besides, every request takes what the hop and the drive take. Nothing is
-//! stored: reads return zeros.
+//! exponential time in proportion to its bytes; besides, every request takes what the hop and the drive take. In place of
+//! that queue there can be a [`Disk`] of channels. Nothing is stored: reads return zeros.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,6 +12,7 @@ use runtime::Handle;
 use server::Backend;
 
 use super::Parameters;
+use super::disk::{Disk, DiskOptions};
 use super::load::exponential;
 
 /// The modelled store of one server.
@@ -21,6 +22,8 @@ pub struct Store {
     /// Mean size of a piece of background work: like the requests'.
     bytes: u64,
     queue: RefCell<Queue>,
+    /// What there is instead of the queue.
+    disk: Option<RefCell<Disk>>,
     /// How long the last request at each address took, in nanoseconds: addresses tell requests in flight apart.
     took_ns: RefCell<Map<u64, u64>>,
 }
@@ -34,14 +37,21 @@ struct Queue {
 }
 
 impl Store {
-    /// A store for requests of `bytes` each.
-    pub fn new(handle: &Handle, parameters: &Parameters, bytes: u64, seed: u64) -> Rc<Store> {
+    /// A store for requests of `bytes` each: a queue, or a disk.
+    pub fn new(
+        handle: &Handle,
+        parameters: &Parameters,
+        disk: Option<DiskOptions>,
+        bytes: u64,
+        seed: u64,
+    ) -> Rc<Store> {
         let queue = Queue { prng: Prng::new(seed), free_at: 0.0, background_at: 0.0 };
         Rc::new(Store {
             handle: handle.clone(),
             parameters: parameters.clone(),
             bytes,
             queue: RefCell::new(queue),
+            disk: disk.map(|options| RefCell::new(Disk::new(options, seed))),
             took_ns: RefCell::default(),
         })
     }
@@ -51,11 +61,17 @@ impl Store {
         self.took_ns.borrow().get(&offset).copied().unwrap_or_default()
     }
 
-    async fn serve(&self, offset: u64, bytes: u64, besides_ns: u64) {
+    async fn serve(&self, offset: u64, bytes: u64, is_write: bool) {
         let begun = self.handle.now();
         let arrives = (begun.0 + self.parameters.hop_ns) as f64;
-        let done = self.queue.borrow_mut().pass(&self.parameters, self.bytes, arrives, bytes);
-        let done = Instant(done as u64 + besides_ns + self.parameters.hop_ns);
+        let done = match &self.disk {
+            Some(disk) => disk.borrow_mut().pass(arrives, is_write, bytes) as u64,
+            None => {
+                let besides_ns = if is_write { self.parameters.write_ns } else { self.parameters.read_ns };
+                self.queue.borrow_mut().pass(&self.parameters, self.bytes, arrives, bytes) as u64 + besides_ns
+            }
+        };
+        let done = Instant(done + self.parameters.hop_ns);
         self.handle.sleep_until(done).await;
         // Not the time of waking: that the loop was busy is the proxy's affair.
         self.took_ns.borrow_mut().insert(offset, done.nanos_since(begun));
@@ -84,7 +100,7 @@ pub struct Shared(pub Rc<Store>);
 
 impl Backend for Shared {
     async fn read(&self, _: SegmentId, offset: u64, len: u64, _: &mut base::Passage) -> Result<Vec<ReadPart>> {
-        self.0.serve(offset, len, self.0.parameters.read_ns).await;
+        self.0.serve(offset, len, false).await;
         Ok(vec![ReadPart::Zeros(len)])
     }
 
@@ -97,7 +113,7 @@ impl Backend for Shared {
         _stamp: WriteStamp,
         _: &mut base::Passage,
     ) -> Result<()> {
-        self.0.serve(offset, data.len() as u64, self.0.parameters.write_ns).await;
+        self.0.serve(offset, data.len() as u64, true).await;
         Ok(())
     }
 

@@ -87,24 +87,28 @@ fn write_counts(text: &mut String, reports: &[Report]) {
 }
 
 fn write_without(text: &mut String, reports: &[Report]) {
-    let (mut all, mut still_good) = (0, Vec::new());
-    for report in reports {
-        for (number, row, _) in report.judged() {
-            for one in report.without(number) {
-                all += 1;
-                if one.outcome != Outcome::Missed {
-                    still_good.push(format!("{} without {}: {}", report.name, one.mechanism.name(), row.what));
-                }
-            }
-        }
+    let figures = reports.iter().flat_map(|report| report.necessity().into_iter().map(move |one| (report, one)));
+    let (missed, still_met): (Vec<_>, Vec<_>) = figures.partition(|(_, (_, is_missed))| *is_missed);
+    if missed.is_empty() && still_met.is_empty() {
+        return;
     }
-    if all > 0 {
-        let still_met = still_good.len();
-        let _ = writeln!(text, "Without what they need: {} of {all} missed, {still_met} still met.", all - still_met);
-        for line in still_good {
-            let _ = writeln!(text, "- {line}");
-        }
+    let all = missed.len() + still_met.len();
+    let _ = writeln!(
+        text,
+        "Figures without what they need, one at a time: {} of {all} missed, {} still met.",
+        missed.len(),
+        still_met.len()
+    );
+    for (report, (mechanism, _)) in still_met {
+        let _ = writeln!(text, "- still met: {} without {}", report.name, mechanism.name());
     }
+    let numbers: Vec<Outcome> = reports
+        .iter()
+        .flat_map(|report| report.judged().flat_map(|(number, _, _)| report.without(number)))
+        .map(|one| one.outcome)
+        .collect();
+    let missed = numbers.iter().filter(|outcome| **outcome == Outcome::Missed).count();
+    let _ = writeln!(text, "Of their numbers {missed} of {} are missed then.", numbers.len());
 }
 
 fn write_neighbours(text: &mut String, reports: &[Report]) {
@@ -156,7 +160,7 @@ mod tests {
     fn everything_is_counted() {
         let text = table(&[report(-80.0, -10.0, &[]), report(-99.5, -99.5, &[]), report(-3.0, -3.0, &[])]);
         assert!(text.contains("3 printed numbers: 1 met, 1 beyond, 1 missed. 2 of 3 figures"), "{text}");
-        assert!(text.contains("Without what they need: 2 of 3 missed, 1 still met."), "{text}");
+        assert!(text.contains("one at a time: 2 of 3 missed, 1 still met."), "{text}");
         assert!(text.contains(
             "| fig | P99 of <steady> | -96% | -80.0% | -99 to -70% | met |  | cheque bucket: missed (-10.0%) |"
         ));

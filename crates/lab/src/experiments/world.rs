@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::Instant;
@@ -12,9 +13,13 @@ use runtime::sim::{NetworkOptions, NodeOptions, World};
 use runtime::{Address, Class, Handle};
 
 use super::Parameters;
-use super::load::{Load, Shape};
+use super::ask::Shape;
+use super::disk::DiskOptions;
+use super::load::{LESSONS_END_NS, Load};
 use super::measured::Measured;
-use super::proxy::{Outbox, Proxy, REPLY, frame, receive_records, stamp};
+use super::proxy::{Outbox, Proxy, REPLY, WarmUp, frame, receive_records, stamp};
+use super::store::Store;
+use super::trace::{Replay, Trace, rate};
 
 /// Connections of the clients: 8 compute nodes (NSDI 2026, §5.1) with 8 threads each (§2.2: 4 to 8).
 const CONNECTIONS: usize = 64;
@@ -23,6 +28,8 @@ const DELAY: Duration = Duration::from_micros(15);
 const PORT: u16 = 10809;
 /// Requests of a server that are not measured, as long as these are not most of them.
 const WARM_UP: u64 = 20_000;
+/// After a change of the load the percentile's window has to be of the new one.
+const SETTLES_NS: u64 = 300_000_000;
 
 /// How the server's loop treats background tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +63,10 @@ pub struct Point {
     pub bytes: u64,
     /// How many of a hundred are writes.
     pub write_percent: u64,
+    /// What is below in place of the queue.
+    pub disk: Option<DiskOptions>,
+    /// What is asked for instead, scaled to what the shape asks for in the mean.
+    pub trace: Option<Arc<Trace>>,
     /// Requests in all.
     pub requests: u64,
     /// Everything random.
@@ -63,13 +74,24 @@ pub struct Point {
 }
 
 impl Point {
+    /// The same with a trace as its load: sizes and mixes are the trace's.
+    pub fn replaying(self, trace: &Arc<Trace>) -> Point {
+        let label = format!("trace at {:.0} MB/s", rate(&self.parameters, self.shape) / 1e6);
+        Point { label, trace: Some(trace.clone()), bytes: trace.sizes().0, write_percent: 0, ..self }
+    }
+
     /// Measures it: each server of the cluster in a world of its own.
     pub fn measure(&self) -> Measured {
         let mut all = Measured::default();
         for server in 0..self.parameters.servers {
-            all.merge(&self.measure_server(self.seed.wrapping_mul(1_000_003).wrapping_add(server)));
+            all.merge(&self.measure_server(server, self.seed.wrapping_mul(1_000_003).wrapping_add(server)));
         }
         all
+    }
+
+    /// Bytes of a request, in the mean and at most.
+    fn sizes(&self) -> (u64, u64) {
+        self.trace.as_ref().map_or((self.bytes, self.bytes), |trace| trace.sizes())
     }
 
     fn options(&self) -> server::Options {
@@ -84,7 +106,6 @@ impl Point {
             estimator: EstimatorSettings {
                 service_bytes_per_sec: self.parameters.service_bytes_per_sec,
                 headroom_bytes_per_sec: self.parameters.headroom_bytes_per_sec,
-                k: self.parameters.estimator_k,
                 ..EstimatorSettings::default()
             },
             ..AdmissionSettings::default()
@@ -93,7 +114,7 @@ impl Point {
         server::Options { admission, requests_max: 1 << 20 }
     }
 
-    fn measure_server(&self, seed: u64) -> Measured {
+    fn measure_server(&self, number: u64, seed: u64) -> Measured {
         let world = World::new(seed);
         let network = NetworkOptions {
             delay: DELAY,
@@ -113,12 +134,14 @@ impl Point {
         let handle = world.start_loop_with(server_node, LoopSettings { discipline, ..LoopSettings::default() });
         let clients = world.start_loop(client_node);
         let address = Address::Tcp((world.address(server_node), PORT).into());
-        let (inside, parameters, options, bytes) =
-            (handle.clone(), self.parameters.clone(), self.options(), self.bytes);
+        let (inside, parameters, options, (bytes, bytes_max)) =
+            (handle.clone(), self.parameters.clone(), self.options(), self.sizes());
         let wanted = self.requests / self.parameters.servers;
-        let warm_up = WARM_UP.min(wanted / 4);
+        let until = if self.shape == Shape::Taught { LESSONS_END_NS as u64 + SETTLES_NS } else { 0 };
+        let warm_up = WarmUp { requests: WARM_UP.min(wanted / 4), until: Instant(until) };
+        let store = Store::new(&handle, &parameters, self.disk.clone(), bytes, seed ^ 0x5eed);
         let proxy = world.block_on(&handle, async move {
-            Proxy::start(&inside, &parameters, options, bytes, DELAY, warm_up, seed ^ 0x5eed).await
+            Proxy::start(&inside, &parameters, options, store, bytes_max, DELAY, warm_up).await
         });
         let proxy = proxy.unwrap_or_else(|error| panic!("a modelled server starts: {error}"));
         proxy.run_background(matches!(self.scheduling, Scheduling::Split | Scheduling::SplitPriority));
@@ -131,9 +154,16 @@ impl Point {
                 }
             })
             .detach();
-        let load = Load::new(&self.parameters, self.shape, self.bytes, self.write_percent, seed ^ 0x10ad);
+        let model = Load::new(&self.parameters, self.shape, self.bytes, self.write_percent, seed ^ 0x10ad);
+        let load = match &self.trace {
+            Some(trace) => model.replaying(Replay::new(trace, &self.parameters, self.shape, number)),
+            None => model,
+        };
         clients.spawn(Class::Io, "clients", ask(clients.clone(), address, load)).detach();
-        world.run_until(|| proxy.requests() >= wanted);
+        if self.shape == Shape::Taught {
+            proxy.watch_estimates();
+        }
+        world.run_until(|| proxy.counted() + warm_up.requests >= wanted);
         proxy.measured()
     }
 }
@@ -154,7 +184,7 @@ async fn ask(handle: Handle, address: Address, load: Load) {
         let receive = receive_records::<REPLY>(stream, move |reply| {
             let next = load.borrow_mut().on_reply(u32::from_le_bytes(*reply));
             if let Some(next) = next {
-                replies.put(&frame(next.segment, next.is_write));
+                replies.put(&frame(&next));
             }
         });
         handle.spawn(Class::Io, "replies", receive).detach();
@@ -169,7 +199,7 @@ async fn ask(handle: Handle, address: Address, load: Load) {
         let asked = load.borrow_mut().arrive();
         if let Some(asked) = asked {
             // A segment's requests keep their order: one connection for each.
-            outboxes[asked.segment as usize % CONNECTIONS].put(&frame(asked.segment, asked.is_write));
+            outboxes[asked.segment as usize % CONNECTIONS].put(&frame(&asked));
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use base::{Histogram, Instant};
 use policies::loop_schedule::{Discipline, LoopSchedule, LoopSettings};
 
+use super::super::ask::Shape;
 use super::super::balance::{Placement, variation};
-use super::super::load::Shape;
 use super::super::measured::{Latencies, Measured};
 use super::super::row::{Printed, value};
 use super::super::{Case, Mechanism, Point, Row};
@@ -314,24 +314,32 @@ pub(super) fn judge_balance(case: &Case) -> Vec<Row> {
         .into()
 }
 
-/// Equation 1 with `alpha` = bytes of a request, and the P99999 that follows from the measured P95.
-pub(super) fn judge_loads(case: &Case) -> Vec<Row> {
+/// Figure 6: what the server's estimator said, beside what the drive was doing.
+pub(super) fn judge_estimates(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (point, measured) in case.measured {
-        let parameters = &point.parameters;
-        let arrivals = parameters.background_bytes_per_sec + parameters.underload_bytes_per_sec;
-        let left = (parameters.service_bytes_per_sec - arrivals) as f64 / 1e9;
-        let (p95, p99999) = (measured.store_ns.quantile(950_000), measured.store_ns.quantile(P99999));
-        let expected = point.bytes as f64 * -(0.05f64).ln() / left;
-        let mut compare = |what: &str, by: f64, of: u64| {
-            let detail = format!("{} for {}", time(by as u64), time(of));
-            let label = point.label.clone();
-            rows.push(Value { label, measured: (by / of as f64 - 1.0) * 100.0, detail }.observed(what, "%"));
-        };
-        compare("P95 by equation 1", expected, p95);
-        compare("P99999 by P95", p95 as f64 * (1e-5f64).ln() / (0.05f64).ln(), p99999);
+    for (number, of_gc) in case.measured.chunk_by(|one, other| gc_of(&one.0) == gc_of(&other.0)).enumerate().take(2) {
+        let (mut left, mut tail) = (Vec::new(), Vec::new());
+        for (point, measured) in of_gc {
+            let parameters = &point.parameters;
+            let truth = (parameters.service_bytes_per_sec - gc_of(point) - parameters.underload_bytes_per_sec) as f64;
+            let (available, p99999) = measured.estimates.means();
+            left.push(Value {
+                label: point.label.clone(),
+                measured: (available / truth - 1.0) * 100.0,
+                detail: format!("{:.0} for {:.0} MB/s", available / 1e6, truth / 1e6),
+            });
+            tail.push(Value::change(&point.label, measured.store_ns.quantile(P99999), p99999 as u64));
+        }
+        judged(&mut rows, &FIG6_LEFT[number], farthest(&left, 0.0));
+        judged(&mut rows, &FIG6_TAIL[number], farthest(&tail, 0.0));
+        observed(&mut rows, &left, "what is left, by equation 2", "%");
+        observed(&mut rows, &tail, "P99999, by P95", "%");
     }
     rows
+}
+
+fn gc_of(point: &Point) -> u64 {
+    point.disk.as_ref().map_or(0, |disk| disk.gc_bytes_per_sec)
 }
 
 /// Figure 9, with the policy that the loop runs on: each loop's tasks in microseconds, as they arrive.

@@ -1,0 +1,48 @@
+//! Real traces as the load of an experiment. They are not part of the project: where they are missing, that is said.
+#![allow(clippy::unwrap_used, reason = "a test panics where something is not as it should be")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lab::experiments::{Measured, Parameters, Point, Setup, Trace, find};
+
+fn read(name: &str) -> Option<Trace> {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces")).join(name);
+    match std::fs::read(&path) {
+        Ok(bytes) => Some(Trace::parse(name, &bytes).unwrap()),
+        Err(_) => {
+            eprintln!("skipped: there is no ../shared/traces/{name}");
+            None
+        }
+    }
+}
+
+#[test]
+fn traces_of_both_formats_are_read_whole() {
+    for (name, requests, largest) in [
+        ("cloudPhysicsIO.vscsi", 113_872, 69_632),
+        ("msr.cut.per_10k.rw_20_80.105.trace", 10_000, 65_536),
+        ("msr.cut.per_10k.rw_40_60.1370.trace", 10_000, 65_536),
+    ] {
+        let Some(trace) = read(name) else { continue };
+        assert_eq!(format!("{trace:?}"), format!("{name} with {requests} requests"));
+        assert_eq!(trace.sizes().1, largest);
+    }
+}
+
+/// Sizes and mixes are the trace's, so that four mixes are one; what comes of it is shown and not judged.
+#[test]
+fn a_trace_takes_the_place_of_a_figures_load() {
+    let Some(trace) = read("cloudPhysicsIO.vscsi") else { return };
+    let experiment = find("nsdi26/fig10").unwrap();
+    let parameters = Parameters { servers: 1, ..Parameters::from_file().unwrap() };
+    let trace = Some(Arc::new(trace));
+    let setup = Setup { parameters, requests: 20_000, seed: 1, without: None, trace };
+    let points = experiment.points(&setup);
+    assert_eq!(points.len(), 2, "one bucket and two");
+    let measured: Vec<(Point, Measured)> = points.into_iter().map(|point| (point.clone(), point.measure())).collect();
+    let [(_, one), (_, two)] = measured.as_slice() else { panic!("two points") };
+    assert!(one.requests >= 20_000 && two.requests >= 20_000);
+    let rows = experiment.judge(&setup, &measured);
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.outcome().is_none() && row.measured.is_finite()), "{rows:?}");
+}
