@@ -178,7 +178,9 @@ impl Estimator {
         let waiting_ns = (p95_ns as f64 - alone_ns as f64).max(p95_ns as f64 * WAITING_MIN);
         // -ln(1-p) requests in a percentile's time of waiting, in bytes per second.
         let per_waiting = bytes as f64 / f64::from(tally.count) * LN_P95 / waiting_ns * 1e9;
-        let arrivals = bytes as f64 / self.settings.window.as_secs_f64() + background;
+        // The last slot has only begun.
+        let span = now.0.saturating_sub(oldest * self.slot_ns).max(self.slot_ns) as f64 / 1e9;
+        let arrivals = bytes as f64 / span + background;
         let service = self.settings.service_bytes_per_sec as f64;
         if self.settings.fits && FIT_LOAD.contains(&(arrivals / service)) {
             self.fits += 1;
@@ -359,7 +361,8 @@ mod tests {
                     let took = if number % 25 == 0 { 1 } else { 40_000 };
                     estimator.on_done(Instant(at.0 + took), &done(at, 40_960));
                 }
-                estimator.update(Instant(at.0 + 40_000), background);
+                // When the last slot is over, so that the window is the second that the load is of.
+                estimator.update(Instant(at.0 + 99_999_999), background);
             }
             // lambda = 26,000 x 40,960 = 1.065 GB/s, so as much is left as the fit says, whatever an ideal queue would.
             let left = 2.13e9 - 1.065e9 - background;
