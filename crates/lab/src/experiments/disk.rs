@@ -23,7 +23,8 @@ pub struct DiskOptions {
     pub read_ns: u64,
     /// See [`DiskOptions::read_ns`].
     pub write_ns: u64,
-    /// Garbage collection: bytes per second, read and written together; bytes of a page; when it begins, in nanoseconds.
+    /// Garbage collection: bytes per second, read and written together; bytes of a page; when it begins, in nanoseconds
+    /// (of a store: after its start).
     pub gc_bytes_per_sec: u64,
     /// See [`DiskOptions::gc_bytes_per_sec`].
     pub gc_bytes: u64,

@@ -53,7 +53,10 @@ impl Store {
             parameters: parameters.clone(),
             bytes,
             queue: RefCell::new(queue),
-            disk: disk.map(|options| RefCell::new(Disk::new(options, seed))),
+            disk: disk.map(|options| {
+                let gc_begins_ns = options.gc_begins_ns + handle.now().0 as f64;
+                RefCell::new(Disk::new(DiskOptions { gc_begins_ns, ..options }, seed))
+            }),
             took_ns: RefCell::default(),
         })
     }

@@ -137,7 +137,8 @@ impl Point {
         let (inside, parameters, options, (bytes, bytes_max)) =
             (handle.clone(), self.parameters.clone(), self.options(), self.sizes());
         let wanted = self.requests / self.parameters.servers;
-        let until = if self.shape == Shape::Taught { LESSONS_END_NS as u64 + SETTLES_NS } else { 0 };
+        // A world's clock does not begin at zero: lessons are counted from its start on.
+        let until = if self.shape == Shape::Taught { handle.now().0 + LESSONS_END_NS as u64 + SETTLES_NS } else { 0 };
         let warm_up = WarmUp { requests: WARM_UP.min(wanted / 4), until: Instant(until) };
         let store = Store::new(&handle, &parameters, self.disk.clone(), bytes, seed ^ 0x5eed);
         let proxy = world.block_on(&handle, async move {

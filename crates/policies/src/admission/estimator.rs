@@ -169,7 +169,7 @@ impl Estimator {
         }
         self.estimated_at = now;
         self.company.find();
-        let (p95_ns, alone) = tally.quantile(95);
+        let (p95_ns, (_, alone)) = (tally.took_between(95), tally.quantile(95));
         let is_alone_known = alone > Cell::default().middle_ns();
         let alone_ns = match is_alone_known {
             true => alone,
