@@ -10,12 +10,14 @@
 //! Names: `durable_through` is the highest sequence up to which everything is complete: records, and the data of
 //! large writes. It travels in every header, and tells a recovery which large writes need no proof.
 //!
-//! How it gets from one file to the next, and what becomes of a file that failed, is in [`rotation`].
+//! How it gets from one file to the next, and what becomes of a file that failed, is in [`rotation`]; what
+//! records have not brought about yet, in [`unsettled`].
 
 mod rotation;
+mod unsettled;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,6 +32,7 @@ use crate::patience::Patience;
 
 use super::codec::{Header, encode_behind, encode_body, kind_of, padded_len};
 use super::{FrozenAt, Record, Relocating, TransactionSink};
+use unsettled::Unsettled;
 
 /// Bytes of one append at most, unless one record has more.
 const APPEND_BYTES_MAX: u64 = 64 * KIB;
@@ -101,21 +104,11 @@ struct State {
     in_flight: usize,
     /// Where the records of the present file that retired end.
     retired_end: u64,
-    /// Large writes whose record retired before their data was there, or that failed.
-    incomplete: BTreeMap<LogSequence, Incomplete>,
-    /// Records whose effect on the index is not applied yet.
-    effects: BTreeMap<LogSequence, SegmentId>,
-    relocating: BTreeMap<SegmentId, Rc<Cell<usize>>>,
+    unsettled: Unsettled,
     files: VecDeque<LogFile>,
     rotations: u64,
     latency: Histogram,
     broken: Option<Error>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Incomplete {
-    Pending,
-    Failed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,9 +154,7 @@ impl TransactionLog {
             slots: VecDeque::new(),
             in_flight: 0,
             retired_end: 0,
-            incomplete: BTreeMap::new(),
-            effects: BTreeMap::new(),
-            relocating: BTreeMap::new(),
+            unsettled: Unsettled::default(),
             files: files.into(),
             rotations: 0,
             latency: Histogram::new(),
@@ -229,12 +220,7 @@ impl TransactionLog {
                 Some(error) => waiter.send(Err(error)),
                 None => {
                     state.next.0 += 1;
-                    if matches!(record, Record::Large { .. }) {
-                        state.incomplete.insert(sequence, Incomplete::Pending);
-                    }
-                    if let Some(segment) = record.segment().filter(|_| record.changes_index()) {
-                        state.effects.insert(sequence, segment);
-                    }
+                    state.unsettled.on_called(sequence, record);
                     let body = encode_body(record);
                     state.waiting_bytes += padded_len(body.len());
                     state.slots.push_back(Slot {
@@ -265,45 +251,33 @@ impl TransactionLog {
 
     /// The data of a large write is durable, and its effect was applied.
     pub fn on_large_done(&self, sequence: LogSequence) {
-        {
-            let mut state = self.0.state.borrow_mut();
-            state.incomplete.remove(&sequence);
-            state.effects.remove(&sequence);
-        }
+        self.0.state.borrow_mut().unsettled.on_large_done(sequence);
         self.0.changed.notify();
     }
 
     /// The data of a large write did not become durable: whether it counts must be said by a checkpoint
     /// ([`TransactionLog::undecided`]) before `durable_through` may pass it.
     pub fn on_large_failed(&self, sequence: LogSequence) {
-        {
-            let mut state = self.0.state.borrow_mut();
-            state.incomplete.insert(sequence, Incomplete::Failed);
-            state.effects.remove(&sequence);
-        }
+        self.0.state.borrow_mut().unsettled.on_large_failed(sequence);
         self.0.changed.notify();
     }
 
     /// What a checkpoint that is composed now decides: large writes through the first value count, but those listed.
     pub fn undecided(&self) -> (LogSequence, Vec<LogSequence>) {
         let state = self.0.state.borrow();
-        let pending = state.incomplete.iter().find(|(_, what)| **what == Incomplete::Pending).map(|(at, _)| *at);
-        let end = pending.unwrap_or(state.next).min(state.retired_below());
-        let failed = state.incomplete.iter().filter(|(_, what)| **what == Incomplete::Failed).map(|(at, _)| *at);
-        (LogSequence(end.0 - 1), failed.take_while(|at| *at < end).collect())
+        let end = state.unsettled.first_pending().unwrap_or(state.next).min(state.retired_below());
+        (LogSequence(end.0 - 1), state.unsettled.failed_below(end))
     }
 
     /// Whether a large write failed that no checkpoint lists yet.
     pub fn has_failed_large_writes(&self) -> bool {
-        self.0.state.borrow().incomplete.values().any(|what| *what == Incomplete::Failed)
+        self.0.state.borrow().unsettled.has_failed()
     }
 
     /// A checkpoint that lists these failed large writes is durable: they hold nothing back any more.
     pub fn on_rejected(&self, sequences: &[LogSequence]) {
         let mut state = self.0.state.borrow_mut();
-        sequences.iter().for_each(|sequence| {
-            state.incomplete.remove(sequence);
-        });
+        sequences.iter().for_each(|sequence| state.unsettled.on_rejected(*sequence));
     }
 
     /// Every record below this one is applied to memory (large writes: is durable).
@@ -366,8 +340,8 @@ impl TransactionLog {
     /// Whether no checkpoint makes the log shorter now: the effect of a record in the oldest file is not applied yet.
     pub fn is_held_back(&self) -> bool {
         let state = self.0.state.borrow();
-        match (state.files.get(1), state.effects.keys().next()) {
-            (Some(second), Some(oldest)) => *oldest < second.first,
+        match (state.files.get(1), state.unsettled.first_effect()) {
+            (Some(second), Some(oldest)) => oldest < second.first,
             _ => false,
         }
     }
@@ -513,9 +487,7 @@ impl TransactionLog {
                 let Some(slot) = state.slots.pop_front() else { return };
                 state.retired_end += padded_len(slot.body.len());
                 state.latency.record(now.nanos_since(slot.submitted));
-                if !state.incomplete.contains_key(&slot.sequence) {
-                    state.effects.remove(&slot.sequence);
-                }
+                state.unsettled.on_retired(slot.sequence);
                 slot
             };
             (slot.apply)(slot.sequence);
@@ -569,7 +541,7 @@ impl State {
     }
 
     fn durable_through(&self) -> LogSequence {
-        let incomplete = self.incomplete.keys().next().copied().unwrap_or(self.next);
+        let incomplete = self.unsettled.first_incomplete().unwrap_or(self.next);
         LogSequence(incomplete.min(self.retired_below()).0 - 1)
     }
 }
@@ -582,15 +554,11 @@ impl TransactionSink for TransactionLog {
 
     fn frozen_at(&self, segment: SegmentId) -> FrozenAt {
         let state = self.0.state.borrow();
-        let pending = state.effects.iter().find(|(_, of)| **of == segment).map(|(sequence, _)| *sequence);
-        let relocating = state.relocating.get(&segment).is_some_and(|count| count.get() > 0);
-        FrozenAt { covers: pending.unwrap_or(state.next), quiet: pending.is_none() && !relocating }
+        state.unsettled.frozen_at(segment, state.next)
     }
 
     fn relocating(&self, segment: SegmentId) -> Relocating {
-        let mut state = self.0.state.borrow_mut();
-        state.relocating.retain(|_, count| count.get() > 0);
-        Relocating::new(state.relocating.entry(segment).or_default().clone())
+        self.0.state.borrow_mut().unsettled.relocating(segment)
     }
 }
 
