@@ -20,6 +20,7 @@ use runtime::Handle;
 use runtime::uring::{self, process};
 
 use crate::cli::Calibrate;
+use crate::explain::duration;
 use crate::{console, up};
 
 mod device;
@@ -248,11 +249,7 @@ fn cells(point: &PointRow, report: &Report) -> Vec<String> {
 
 /// A time in microseconds for people.
 fn time(us: f64) -> String {
-    match us {
-        ..1_000.0 => format!("{us:.0} us"),
-        ..100_000.0 => format!("{:.2} ms", us / 1_000.0),
-        _ => format!("{:.0} ms", us / 1_000.0),
-    }
+    duration((us * 1e3) as u64)
 }
 
 /// What is seen meanwhile: a line that is drawn again and again on a terminal, a line for each rate elsewhere.

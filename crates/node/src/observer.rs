@@ -174,6 +174,11 @@ fn admission(status: &AdmissionStatus) -> Vec<Metric> {
         plain("admission_hot_segments", "Segments that ask for more than their share.", status.hot_segments),
         plain("admission_started_bytes_total", "Bytes of requests that got their tokens.", status.started_bytes),
         plain("admission_overdrawn_bytes_total", "Started bytes from the cheque bucket.", status.overdrawn_bytes),
+        plain(
+            "admission_background_bytes_per_second",
+            "Read and written by dumps, merges, garbage collection, copies and scrubbing, as admission knows of it.",
+            status.background_bytes_per_sec,
+        ),
     ];
     let limit = status.limit_bytes_per_sec.map(|limit| {
         plain("admission_bandwidth_bytes_per_second", "What the disks take: set, or learned of the present mix.", limit)

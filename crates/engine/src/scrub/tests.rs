@@ -173,12 +173,14 @@ fn rounds_come_once_a_period_at_the_pace_that_was_set_and_more_slowly_beside_oth
     // The first round begins after ten seconds, and has 32 MiB to read: two seconds of work.
     world.run_for(Duration::from_secs(9));
     assert_eq!(engine.statistics().scrub, ScrubStatistics::default());
+    let unread = engine.background_work();
     world.run_for(Duration::from_secs(2));
     let half = engine.statistics().scrub;
     assert!(half.rounds == 0 && half.read_bytes > 8 * MIB && half.read_bytes < 24 * MIB, "{half:?}");
     world.run_for(Duration::from_secs(2));
     let first = engine.statistics().scrub;
     assert!(first.rounds == 1 && first.read_bytes >= 32 * MIB && first.late_rounds == 0, "{first:?}");
+    assert_eq!(engine.background_work().since(&unread).read_bytes, first.read_bytes, "nobody asked for it");
     world.run_for(period - Duration::from_secs(10));
     assert_eq!(engine.statistics().scrub.rounds, 1);
     // Somebody else needs the disks: a sixteenth of the pace is left.

@@ -99,12 +99,15 @@ fn appends_go_on_when_a_disk_vanishes_and_it_is_never_taken_for_current_again() 
     });
     assert_eq!(read[..], [blocks(1, 1), blocks(2, 1)].concat()[..]);
     assert_eq!(store.info(id).unwrap().copies, 1, "the stale copy is none");
+    let before = store.background_work();
     bench.run({
         let store = store.clone();
         async move { store.seal(id, 2 * BLOCK as u64).await.unwrap() }
     });
     bench.world.run_for(Duration::from_secs(5));
     assert_eq!((states(&store), store.info(id).unwrap().copies), (vec!["healthy", "healthy"], 2));
+    let copied = store.background_work().since(&before);
+    assert!(copied.read_bytes >= 2 * BLOCK as u64 && copied.written_bytes >= 2 * BLOCK as u64, "{copied:?}");
 }
 
 #[test]

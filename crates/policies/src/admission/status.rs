@@ -34,6 +34,8 @@ pub struct AdmissionStatus {
     pub started_bytes: u64,
     /// See [`AdmissionStatus::started_bytes`].
     pub overdrawn_bytes: u64,
+    /// Bytes per second that were read and written lately without anybody waiting for it: dumps, garbage collection, copies.
+    pub background_bytes_per_sec: u64,
     /// What requests take below: the 95th percentile of the last moments, the 99.999th that follows from it, and what the
     /// store has left, in bytes per second.
     pub p95_ns: Option<u64>,
@@ -79,6 +81,7 @@ impl<T> Admission<T> {
             hot_segments: self.lines.used().filter(|line| self.is_hot(line, now)).count() as u64,
             started_bytes: self.started_bytes,
             overdrawn_bytes: self.overdrawn_bytes,
+            background_bytes_per_sec: self.background.bytes_per_sec() as u64,
             p95_ns: latency.map(|(p95_ns, _)| p95_ns),
             p99999_ns: latency.map(|(p95_ns, alone_ns)| p99999_ns(p95_ns, alone_ns)),
             available_bytes_per_sec: self.available(),

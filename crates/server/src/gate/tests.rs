@@ -85,3 +85,30 @@ fn a_level_holds_over_both_loops() {
     let more = started.iter().map(|started| started.get()).sum::<u64>() - sum;
     assert!(more >= 3 * MIB / 4, "{more} bytes");
 }
+
+/// Each loop says what it has done since it said so last, ten times a second; all of it together is what admission knows.
+#[test]
+fn what_loops_do_in_the_background_is_known() {
+    let (world, gates) = two_gates(4, Throttle::DualBuckets);
+    for gate in gates.clone() {
+        let handle = gate.0.handle.clone();
+        let asking = async move {
+            let Request { segment, bytes, direction } = page(SegmentId { volume: VolumeId(1), index: 0 });
+            let begun = gate.0.handle.now();
+            loop {
+                let now = gate.0.handle.now();
+                gate.pass(now, page(segment)).await.unwrap();
+                gate.0.handle.sleep(Duration::from_millis(1)).await;
+                let outcome = Outcome { segment, granted: now, bytes, direction, went_below: true };
+                // A megabyte in a second, half of it read.
+                let each = gate.0.handle.now().nanos_since(begun) / 2_000;
+                gate.on_done(gate.0.handle.now(), outcome, || Work { read_bytes: each, written_bytes: each });
+            }
+        };
+        handle.spawn(Class::Io, "load", asking).detach();
+    }
+    world.run_for(Duration::from_secs(3));
+    // Not exactly: what is said in one span may have been done in the one before.
+    let found = gates[0].status().background_bytes_per_sec;
+    assert!((1_600_000..2_400_000).contains(&found), "{found}");
+}
