@@ -200,11 +200,16 @@ impl Admission {
     /// Space that may still be promised or taken by new data files.
     pub fn free_space(&self) -> u64 {
         let free = self.store.space().free;
+        free.saturating_sub(self.kept_space(free) + self.reserve.collection_bytes)
+    }
+
+    /// Of `free` bytes of the store: what is neither for new data nor for garbage collection to copy to. Kept for
+    /// journals, transaction files and tables that are to come, and promised.
+    fn kept_space(&self, free: u64) -> u64 {
         let reserve = &self.reserve;
-        let rough = reserve.journal_bytes + reserve.transaction_bytes + reserve.index_bytes + reserve.collection_bytes;
-        let taken = rough + self.promises.0.get();
-        if free > 2 * taken {
-            return free - taken;
+        let rough = reserve.journal_bytes + reserve.transaction_bytes + reserve.index_bytes + self.promises.0.get();
+        if free > 2 * (rough + reserve.collection_bytes) {
+            return rough;
         }
         // Scarce: what exists of journals and transaction files is not reserved again.
         let (mut journals, mut transactions) = (reserve.journal_bytes, reserve.transaction_bytes);
@@ -215,8 +220,7 @@ impl Admission {
                 _ => {}
             }
         }
-        let kept = reserve.collection_bytes + reserve.index_bytes + journals + transactions + self.promises.0.get();
-        free.saturating_sub(kept)
+        reserve.index_bytes + journals + transactions + self.promises.0.get()
     }
 
     /// Space as garbage collection sees it: what writes may not take is its reserve.
@@ -226,6 +230,7 @@ impl Admission {
             capacity_bytes: space.capacity,
             free_bytes: space.free,
             reserve_bytes: space.free - self.free_space(),
+            kept_bytes: self.kept_space(space.free),
             writers_wait: self.has_space_waiters(),
         }
     }

@@ -81,8 +81,15 @@ impl Core {
                 self.index.memtable_bytes(),
             ),
             format!("space: {:?}, free for writes {}", self.store.space(), self.admission.free_space()),
-            format!("gc: {:?}", self.gc.statistics()),
+            format!("gc: {:?}, sees {:?}", self.gc.statistics(), self.admission.space_for_collection()),
         ];
+        let mut by_kind: std::collections::BTreeMap<_, (u64, u64)> = std::collections::BTreeMap::new();
+        for info in self.store.list() {
+            let (files, bytes) = by_kind.entry(format!("{:?}", info.kind)).or_default();
+            *files += 1;
+            *bytes += info.capacity;
+        }
+        lines.extend(by_kind.iter().map(|(kind, (files, bytes))| format!("{kind}: {files} files, {bytes} bytes")));
         for (segment, stale) in self.garbage.segments() {
             let tables = self.index.tables(segment).tables;
             let known = self.index.references_are_known(segment);

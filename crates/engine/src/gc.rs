@@ -68,8 +68,17 @@ pub struct GcSpace {
     pub free_bytes: u64,
     /// What writes may not take of it.
     pub reserve_bytes: u64,
+    /// What GC may not take of it either.
+    pub kept_bytes: u64,
     /// Whether writes wait for space, or are refused.
     pub writers_wait: bool,
+}
+
+impl GcSpace {
+    fn view<'a>(&self, files: &'a [GcFile], segments: &'a [GcSegment]) -> GcView<'a> {
+        let GcSpace { capacity_bytes, free_bytes, reserve_bytes, kept_bytes, writers_wait } = *self;
+        GcView { capacity_bytes, free_bytes, reserve_bytes, kept_bytes, writers_wait, files, segments }
+    }
 }
 
 /// What GC did since the start.
@@ -233,10 +242,7 @@ impl Gc {
                 generation: file.generation,
             }));
         }
-        let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (inner.space)();
-        let (files, segments) = (&files[..], &segments[..]);
-        let view = GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait, files, segments };
-        plan_gc(&view, &inner.options.settings, now)
+        plan_gc(&(inner.space)().view(&files, &segments), &inner.options.settings, now)
     }
 
     /// Moves what is live in `victims`, files of `segment` that are closed, and removes them. Without victims: counts
@@ -276,11 +282,10 @@ impl Gc {
 
     /// Waits as long as a step that moved so much should have taken.
     async fn pace(&self, moved_bytes: u64) {
-        let GcSpace { capacity_bytes, free_bytes, reserve_bytes, writers_wait } = (self.0.space)();
-        let view = GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait, files: &[], segments: &[] };
+        let space = (self.0.space)();
         let left = self.0.spare.get().at(self.0.handle.now());
-        let pace = self.0.options.settings.pace_bytes_per_sec(view.room_permille(), left);
-        if let (Some(bytes_per_sec), false) = (pace, writers_wait) {
+        let pace = self.0.options.settings.pace_bytes_per_sec(space.view(&[], &[]).room_permille(), left);
+        if let (Some(bytes_per_sec), false) = (pace, space.writers_wait) {
             let nanos = u128::from(moved_bytes) * 1_000_000_000 / u128::from(bytes_per_sec.max(1));
             self.0.handle.sleep(Duration::from_nanos(nanos as u64)).await;
         }

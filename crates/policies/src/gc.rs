@@ -10,8 +10,9 @@
 //! against 1.47 at 70% live and skewed writes), and full age is dearer under uniform ones (2.38 against 2.13).
 //!
 //! **Names.** *Room*: free space beyond the reserve, in thousandths of all space beyond the reserve. *Reserve*: what
-//! writes may not take, so that GC always has a place to copy to. *Stale*: blocks of a segment written or discarded
-//! since its last count; so much garbage may be unseen. *Generation*: how often GC has moved what a file holds.
+//! writes may not take, so that GC always has a place to copy to. *Kept*: what GC may not take, either. *Stale*: blocks
+//! of a segment written or discarded since its last count; so much garbage may be unseen. *Generation*: how often GC
+//! has moved what a file holds.
 
 use base::{FileId, Instant, MIB, SegmentId};
 
@@ -30,7 +31,7 @@ pub struct GcSettings {
     /// half of that.
     pub copy_bytes_per_sec: u64,
     /// Live bytes that one pass over a segment copies at most (but at least one file); never more than half of the
-    /// free space.
+    /// free space that is not kept for something else.
     pub pass_bytes_max: u64,
     /// Files that one pass takes at most.
     pub pass_files_max: usize,
@@ -98,8 +99,11 @@ pub struct GcView<'a> {
     pub capacity_bytes: u64,
     /// Space that can still be given to files.
     pub free_bytes: u64,
-    /// See [`reserve_bytes`].
+    /// What writes may not take of it: what is kept, and the place that GC copies to ([`reserve_bytes`]).
     pub reserve_bytes: u64,
+    /// What GC may not take of it either: it is kept for journals, logs and tables that are to come, and promised to
+    /// writes that were acknowledged.
+    pub kept_bytes: u64,
     /// Whether writes wait for space.
     pub writers_wait: bool,
     /// Closed data files.
@@ -176,8 +180,9 @@ pub fn plan_gc(view: &GcView<'_>, settings: &GcSettings, now: Instant) -> GcDeci
         true => 0,
         false => settings.garbage_percent(room),
     };
-    // What is copied needs a place before anything is freed; tables and logs need some, too.
-    let copied_max = view.free_bytes / 2;
+    // What is copied needs a place before anything is freed. A pass that took what is kept for a log could not record
+    // its moves any more, and nothing would ever free space again.
+    let copied_max = view.free_bytes.saturating_sub(view.kept_bytes) / 2;
     let fits = |file: &&GcFile| file.live_bytes_max <= copied_max && file.is_worth(garbage_percent);
     let mut candidates: Vec<&GcFile> = view.files.iter().filter(fits).collect();
     if candidates.is_empty() {

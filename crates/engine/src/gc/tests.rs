@@ -99,6 +99,7 @@ impl Life {
                 capacity_bytes: space.capacity,
                 free_bytes: space.free,
                 reserve_bytes: shape.reserve(),
+                kept_bytes: 0,
                 writers_wait: writers_wait.get(),
             }
         };

@@ -19,6 +19,8 @@ pub struct Shared {
     pub sectors: Sectors,
     pub prng: Prng,
     pub volumes: Vec<VolumeId>,
+    /// Volumes of which nobody has said yet that they are gone: they may take space for ever.
+    pub dropping: Vec<VolumeId>,
     next_volume: u64,
     next_write: u64,
     /// Before this life ends by itself.
@@ -53,6 +55,7 @@ impl Shared {
             sectors: Sectors::new(settings.sectors.clone()),
             prng,
             volumes: (1..=settings.volumes as u64).map(VolumeId).collect(),
+            dropping: Vec::new(),
             next_volume: settings.volumes as u64 + 1,
             next_write: 1,
             operations_left: 0,
@@ -346,10 +349,30 @@ async fn drop_volume(engine: &Engine, share: &Share) -> Result<(), String> {
         shared.next_volume += 1;
         let old = std::mem::replace(&mut shared.volumes[index], new);
         shared.sectors.forget_volume(old);
+        shared.dropping.push(old);
         old
     };
+    drop_old(engine, share, volume).await
+}
+
+/// Asks again for what the last life may not have done: who deletes a volume does so until he has an answer.
+///
+/// # Errors
+/// What is wrong with an answer.
+pub async fn drop_again(engine: &Engine, share: &Share) -> Result<(), String> {
+    let dropping = share.borrow().dropping.clone();
+    for volume in dropping {
+        drop_old(engine, share, volume).await?;
+    }
+    Ok(())
+}
+
+async fn drop_old(engine: &Engine, share: &Share, volume: VolumeId) -> Result<(), String> {
     let outcome = engine.drop_volume(volume).await;
-    let Err(error) = outcome else { return Ok(()) };
+    let Err(error) = outcome else {
+        share.borrow_mut().dropping.retain(|dropping| *dropping != volume);
+        return Ok(());
+    };
     match share.borrow_mut().excuse(volume, &error) {
         Some(Excuse::Granted) => Ok(()),
         _ => Err(format!("volume {volume} was not dropped: {error}")),

@@ -11,7 +11,7 @@ use runtime::sim::{NodeId, World};
 use runtime::{Class, Handle};
 
 use super::bed::Bed;
-use super::clients::{Share, Shared, check_all, client, discard, write};
+use super::clients::{Share, Shared, check_all, client, discard, drop_again, write};
 use super::coverage::Coverage;
 use super::scenario::{Scenario, Settings};
 
@@ -116,6 +116,7 @@ impl Run<'_> {
         };
         self.coverage.add("recoveries", u64::from(number > 0));
         self.share.borrow_mut().sectors.on_recovered();
+        self.drop_again(&life);
         self.check(&life);
         if self.settings.loses_content && self.prng.one_in(2) && self.bed.lose(&life.store, &mut self.prng) {
             self.share.borrow_mut().lost = true;
@@ -176,6 +177,12 @@ impl Run<'_> {
             Some(Err(error)) => self.fail(&format!("the engine does not open: {error}")),
         }
         None
+    }
+
+    /// See [`drop_again`].
+    fn drop_again(&self, life: &Life) {
+        let (engine, share) = (life.engine.clone(), self.share.clone());
+        self.within(&life.handle, async move { drop_again(&engine, &share).await });
     }
 
     /// Reads everything.
@@ -288,6 +295,7 @@ impl Run<'_> {
         self.share.borrow_mut().faulty = false;
         let Some(life) = self.open(None) else { return };
         self.share.borrow_mut().sectors.on_recovered();
+        self.drop_again(&life);
         let (engine, share) = (life.engine.clone(), self.share.clone());
         self.within(&life.handle, async move {
             let (segments, sectors) = (share.borrow().segments(), share.borrow().settings.sectors.clone());

@@ -24,7 +24,7 @@ fn file(id: u64, live_percent: u64, age_ms: u64) -> GcFile {
 fn view<'a>(free_permille: u64, files: &'a [GcFile], segments: &'a [GcSegment]) -> GcView<'a> {
     let (capacity_bytes, reserve_bytes) = (100_000 * MIB, 2_000 * MIB);
     let free_bytes = reserve_bytes + (capacity_bytes - reserve_bytes) / 1000 * free_permille;
-    GcView { capacity_bytes, free_bytes, reserve_bytes, writers_wait: false, files, segments }
+    GcView { capacity_bytes, free_bytes, reserve_bytes, kept_bytes: 0, writers_wait: false, files, segments }
 }
 
 fn plan(view: &GcView<'_>) -> GcDecision {
@@ -70,6 +70,12 @@ fn a_pass_is_bounded_also_by_the_space_it_needs() {
     let GcDecision::Collect { files: taken, .. } = plan(&tight) else { panic!("collect") };
     assert_eq!(taken.len(), 5);
     assert_eq!(plan(&GcView { free_bytes: 19 * MIB, ..tight }), GcDecision::Rest);
+    // What is kept for logs is no place to copy to.
+    let GcDecision::Collect { files: taken, .. } = plan(&GcView { kept_bytes: 40 * MIB, ..tight }) else {
+        panic!("collect")
+    };
+    assert_eq!(taken.len(), 3);
+    assert_eq!(plan(&GcView { kept_bytes: 90 * MIB, ..tight }), GcDecision::Rest);
     let files: Vec<GcFile> = (1..=40).map(|id| GcFile { capacity_bytes: 2_000 * MIB, ..file(id, 190, id) }).collect();
     let GcDecision::Collect { files: taken, .. } = plan(&view(900, &files, &[])) else { panic!("collect") };
     assert_eq!(taken.len(), 2);
@@ -126,6 +132,7 @@ fn any_view_gives_a_decision() {
             capacity_bytes: any(&mut prng),
             free_bytes: any(&mut prng),
             reserve_bytes: any(&mut prng),
+            kept_bytes: any(&mut prng),
             writers_wait: prng.one_in(2),
             files: &files,
             segments: &segments,
@@ -204,6 +211,7 @@ impl Model {
             capacity_bytes: self.capacity_files * file_bytes,
             free_bytes: free * 4096,
             reserve_bytes: reserve_files * file_bytes,
+            kept_bytes: 0,
             writers_wait: free <= reserve_files * self.file_blocks,
             files: &files,
             segments: &[],
