@@ -6,12 +6,14 @@
 //! Because the search goes level by level, the first state that breaks an invariant is one with the fewest steps.
 //!
 //! Names: a *step* is what happens between two states; a *trace* is the steps from a start to a state; a search is
-//! *complete* when no state was left out, which only the bound on their number can cause.
+//! *complete* when no state was left out, which only the bound on their number can cause. Of a state that was visited
+//! its *fingerprint* is kept, 128 bits that depend on all of it: that two of 10^8 states have the same one has a
+//! probability of 10^-23.
 
 use std::fmt::{self, Display, Formatter};
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use base::Map;
+use base::Set;
 
 /// A protocol as states and steps. Both the model and its bounds are values of one type.
 pub trait Model {
@@ -33,6 +35,11 @@ pub trait Model {
 
     /// What of that which must never be is the case in `state`.
     fn broken(&self, state: &Self::State) -> Option<Broken>;
+
+    /// What must not be the case in `state`, in which no step is possible.
+    fn stuck(&self, _state: &Self::State) -> Option<Broken> {
+        None
+    }
 }
 
 /// An invariant that does not hold.
@@ -95,7 +102,7 @@ impl Display for Counterexample {
 /// # Errors
 /// The first state that breaks an invariant.
 pub fn explore<M: Model>(model: &M, states_max: usize) -> Result<Explored, Box<Counterexample>> {
-    let mut search = Search { model, states_max, numbers: Map::default(), ways: Vec::new(), complete: true, steps: 0 };
+    let mut search = Search { model, states_max, visited: Set::default(), ways: Vec::new(), complete: true, steps: 0 };
     let mut level = Vec::new();
     for state in model.starts() {
         search.visit(None, state, &mut level)?;
@@ -104,7 +111,7 @@ pub fn explore<M: Model>(model: &M, states_max: usize) -> Result<Explored, Box<C
     loop {
         let mut next = Vec::new();
         for (number, state) in level {
-            let mut found = Ok(());
+            let (mut found, before) = (Ok(()), search.steps);
             model.steps(&state, &mut |step, state| {
                 search.steps += 1;
                 if found.is_ok() {
@@ -112,6 +119,9 @@ pub fn explore<M: Model>(model: &M, states_max: usize) -> Result<Explored, Box<C
                 }
             });
             found?;
+            if let Some(broken) = (search.steps == before).then(|| model.stuck(&state)).flatten() {
+                return Err(search.counterexample(broken, number));
+            }
         }
         if next.is_empty() {
             let Search { ways, steps, complete, .. } = search;
@@ -128,7 +138,7 @@ type Number = u32;
 struct Search<'a, M: Model> {
     model: &'a M,
     states_max: usize,
-    numbers: Map<M::State, Number>,
+    visited: Set<u128>,
     /// By number: the state that it was reached from and the step; nothing for a start.
     ways: Vec<Option<(Number, M::Step)>>,
     complete: bool,
@@ -143,21 +153,24 @@ impl<M: Model> Search<'_, M> {
         level: &mut Vec<(Number, M::State)>,
     ) -> Result<(), Box<Counterexample>> {
         let state = self.model.canonical(state);
-        if self.numbers.contains_key(&state) {
+        if self.ways.len() == self.states_max {
+            self.complete &= self.visited.contains(&fingerprint(&state));
             return Ok(());
         }
-        if self.ways.len() == self.states_max {
-            self.complete = false;
+        if !self.visited.insert(fingerprint(&state)) {
             return Ok(());
         }
         let number = self.ways.len() as Number;
         self.ways.push(way);
         if let Some(broken) = self.model.broken(&state) {
-            return Err(Box::new(Counterexample { broken, trace: self.trace(number), states: self.ways.len() }));
+            return Err(self.counterexample(broken, number));
         }
-        self.numbers.insert(state.clone(), number);
         level.push((number, state));
         Ok(())
+    }
+
+    fn counterexample(&self, broken: Broken, number: Number) -> Box<Counterexample> {
+        Box::new(Counterexample { broken, trace: self.trace(number), states: self.ways.len() })
     }
 
     fn trace(&self, number: Number) -> Vec<String> {
@@ -169,6 +182,45 @@ impl<M: Model> Search<'_, M> {
         }
         trace.reverse();
         trace
+    }
+}
+
+/// See the module.
+fn fingerprint(state: &impl Hash) -> u128 {
+    let mut bytes = Bytes(Vec::with_capacity(1024));
+    state.hash(&mut bytes);
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(salt);
+        hasher.write(&bytes.0);
+        u128::from(hasher.finish())
+    };
+    half(0) << 64 | half(1)
+}
+
+/// What a state is made of, field by field.
+struct Bytes(Vec<u8>);
+
+impl Hasher for Bytes {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+
+    /// A variant's number, or a length: below 2^32.
+    fn write_isize(&mut self, number: isize) {
+        self.0.extend_from_slice(&(number as u32).to_le_bytes());
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_isize(number as isize);
+    }
+
+    fn finish(&self) -> u64 {
+        unreachable!("nobody asks")
     }
 }
 

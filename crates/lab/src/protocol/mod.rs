@@ -2,10 +2,12 @@
 //! small bounds. docs/TESTING.md lists what is real code in each model, and what is left out.
 //!
 //! [`explore`] is the search. [`membership`]: which directories hold what was confirmed. [`recovery`]: what a start finds
-//! in journals and logs. [`ownership`]: who may write to a segment. Each model can be given a flaw, to see that its
+//! in journals and logs. [`fencing`]: what stops a former owner, and a former holder. [`ownership`]: how segments change
+//! hands. Each model can be given a flaw, to see that its
 //! invariants notice it.
 
 pub mod explore;
+pub mod fencing;
 pub mod membership;
 pub mod ownership;
 pub mod recovery;

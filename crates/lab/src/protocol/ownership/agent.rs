@@ -1,50 +1,40 @@
 //! Agents: attaching, writing, reading, giving up, asking again.
 
-use super::server::acknowledge;
-use super::state::{Agent, Reply, Request, Stage, Waiting, What, World};
+use super::engine::begin;
+use super::state::{Agent, Record, Reply, Request, Stage, Waiting, What, World, Write};
 use super::step::Step;
 use super::{FRESH, Flaw, Ownership};
 
 impl Ownership {
-    /// An agent attaches: the manager counts, the owner records and drains, the attach returns.
+    /// An agent attaches: the manager counts, the owners record, the attach returns.
     pub(super) fn attach(&self, world: &World, agent: usize, lead: &mut dyn FnMut(Step, World)) {
         let own = world.agents[agent];
         if own.generation == 0 {
             let mut next = world.clone();
             next.manager.generation += 1;
-            let generation = next.manager.generation;
-            next.agents[agent].generation = generation;
-            return lead(Step::Attach(agent as u8, generation), next);
+            next.agents[agent].generation = next.manager.generation;
+            return lead(Step::Attach(agent as u8, next.manager.generation), next);
         }
-        if own.attached {
+        if own.attached || own.ended || own.generation < world.manager.generation {
             return;
         }
-        let owner = usize::from(world.manager.owner);
-        let server = &world.servers[owner];
-        // An owner that cannot be reached is failed over first.
-        if server.stage != Stage::Serving || server.epoch != world.manager.epoch {
-            return;
-        }
-        let is_older = |write: u8| world.writes[usize::from(write)] < own.generation;
-        let is_drained =
-            self.has(Flaw::AttachDrainsNothing) || !server.pending.is_some_and(|pending| is_older(pending.write));
-        if server.generation < own.generation {
-            let mut next = world.clone();
-            // Its older sessions are closed at once; it answers when they are drained.
-            let is_recorded = self.has(Flaw::GenerationNotDurable) || next.directories[owner].epoch <= server.epoch;
-            match is_recorded {
-                true => next.servers[owner].generation = own.generation,
-                false => next.servers[owner].stage = Stage::Fenced,
+        let mut is_recorded = true;
+        for segment in 0..self.segments {
+            let entry = world.manager.table[segment];
+            let owner = usize::from(entry.engine);
+            let serves = entry.adopted && world.serves(owner, segment) == Some(entry.epoch);
+            let has_it = serves && world.logs[owner].holdings[segment].generation == own.generation;
+            if serves && !has_it && world.engines[owner].pending.is_none() {
+                let mut next = world.clone();
+                begin(&mut next, owner, Record::Attach(segment as u8, own.generation));
+                lead(Step::Record(entry.engine, segment as u8, own.generation), next);
             }
-            if is_recorded && !self.has(Flaw::GenerationNotDurable) {
-                next.directories[owner].generation = own.generation;
-            }
-            lead(Step::Record(owner as u8, own.generation), next);
+            is_recorded &= has_it || (!entry.adopted && self.has(Flaw::AttachesBeside));
         }
-        if (server.generation == own.generation && is_drained) || self.has(Flaw::AttachReturnsEarly) {
+        if is_recorded {
             let mut next = world.clone();
-            let epoch = world.manager.epoch;
-            next.agents[agent] = Agent { attached: true, route: (owner as u8, epoch), highest: epoch, ..own };
+            let routes = world.manager.table.map(|entry| (entry.engine, entry.epoch));
+            next.agents[agent] = Agent { attached: true, routes, ..own };
             for other in next.agents.iter_mut().filter(|other| other.generation < own.generation) {
                 other.fenced = true;
             }
@@ -55,54 +45,66 @@ impl Ownership {
     /// An attached agent reads and writes, one request at a time.
     pub(super) fn use_volume(&self, world: &World, agent: usize, lead: &mut dyn FnMut(Step, World)) {
         let own = world.agents[agent];
-        if !own.attached {
+        let Some(waits) = own.waits else {
+            if own.attached {
+                self.begin_request(world, agent, lead);
+            }
             return;
-        }
-        let with = |waits: Waiting| {
-            let mut next = world.clone();
-            next.agents[agent].waits = Some(waits);
-            next
         };
-        match own.waits {
-            None => {
-                let begins = |what: What| Waiting { what, floor: world.newest, is_sent: false };
-                if world.left.writes > 0 {
-                    let write = world.writes.len() as u8;
-                    let mut next = with(begins(What::Write(write)));
-                    next.left.writes -= 1;
-                    next.writes.push(own.generation);
-                    lead(Step::Write(agent as u8, write), next);
-                }
-                if world.left.reads > 0 {
-                    let mut next = with(begins(What::Read(world.left.reads)));
-                    next.left.reads -= 1;
-                    lead(Step::Read(agent as u8), next);
-                }
-            }
-            Some(waits) if !waits.is_sent => {
-                let mut next = with(Waiting { is_sent: true, ..waits });
-                let (generation, (server, epoch)) = (own.generation, own.route);
-                let what = waits.what;
-                next.send(Request { agent: agent as u8, generation, server, epoch, what, reply: None });
-                lead(Step::Send(agent as u8, server), next);
-            }
-            Some(waits) => {
-                if world.left.timeouts > 0 {
-                    // It waits no longer, and sends the same again to whom the manager names: the outcome is not known.
-                    let mut next = with(Waiting { is_sent: false, ..waits });
-                    next.left.timeouts -= 1;
-                    next.agents[agent].route = (world.manager.owner, world.manager.epoch);
-                    lead(Step::Timeout(agent as u8), next.clone());
-                    if world.left.detours > 0 {
-                        next.left.detours -= 1;
-                        let before = (0..self.servers).filter(|server| *server != usize::from(world.manager.owner));
-                        for server in before.filter(|server| world.servers[*server].epoch > 0) {
-                            let mut next = next.clone();
-                            next.agents[agent].route = (server as u8, world.servers[server].epoch);
-                            lead(Step::Detour(agent as u8, server as u8), next);
-                        }
+        let mut next = world.clone();
+        match waits.stage {
+            Stage::Known | Stage::Asked => {
+                let segment = usize::from(waits.segment);
+                if waits.stage == Stage::Asked {
+                    let entry = world.manager.table[segment];
+                    if !entry.adopted {
+                        return;
                     }
+                    next.agents[agent].routes[segment] = (entry.engine, entry.epoch);
                 }
+                let (engine, epoch) = next.agents[agent].routes[segment];
+                next.agents[agent].waits = Some(Waiting { stage: Stage::Sent, ..waits });
+                next.send(Request {
+                    agent: agent as u8,
+                    generation: own.generation,
+                    session: own.session,
+                    segment: waits.segment,
+                    engine,
+                    epoch,
+                    what: waits.what,
+                    reply: None,
+                });
+                lead(Step::Send(agent as u8, engine), next);
+            }
+            Stage::Sent if world.left.timeouts > 0 => {
+                next.left.timeouts -= 1;
+                next.agents[agent].session += 1;
+                next.agents[agent].waits = Some(Waiting { stage: Stage::Asked, ..waits });
+                lead(Step::Timeout(agent as u8), next);
+            }
+            Stage::Sent => {}
+        }
+    }
+
+    fn begin_request(&self, world: &World, agent: usize, lead: &mut dyn FnMut(Step, World)) {
+        for segment in 0..self.segments {
+            let begins =
+                |what| Waiting { segment: segment as u8, what, floor: world.newest[segment], stage: Stage::Known };
+            if world.left.writes > 0 {
+                let mut next = world.clone();
+                let write = next.writes_begun;
+                next.left.writes -= 1;
+                next.writes_begun += 1;
+                next.writes[usize::from(write)] =
+                    Write { generation: world.agents[agent].generation, segment: segment as u8 };
+                next.agents[agent].waits = Some(begins(What::Write(write)));
+                lead(Step::Write(agent as u8, write, segment as u8), next);
+            }
+            if world.left.reads > 0 {
+                let mut next = world.clone();
+                next.left.reads -= 1;
+                next.agents[agent].waits = Some(begins(What::Read));
+                lead(Step::Read(agent as u8, segment as u8), next);
             }
         }
     }
@@ -110,82 +112,42 @@ impl Ownership {
     /// Requests and replies arrive, in any order.
     pub(super) fn receive(&self, world: &World, lead: &mut dyn FnMut(Step, World)) {
         for (index, request) in world.requests.iter().enumerate() {
-            if index > 0 && world.requests[index - 1] == *request {
-                continue;
-            }
+            let Some(request) = *request else { continue };
             let mut next = world.clone();
-            next.requests.remove(index);
+            next.take(index);
             match request.reply {
-                Some(reply) => {
-                    self.on_reply(&mut next, *request, reply);
-                    lead(Step::ReplyArrives(request.agent), next);
-                }
                 None => {
-                    if self.on_request(&mut next, *request) {
-                        lead(Step::RequestArrives(request.agent, request.server), next);
+                    if self.serve(&mut next, request) {
+                        lead(Step::RequestArrives(request.agent, request.engine), next);
                     }
                 }
+                Some(reply) => {
+                    on_reply(&mut next, request, reply);
+                    lead(Step::ReplyArrives(request.agent), next);
+                }
             }
         }
     }
+}
 
-    /// False if the server cannot take it now.
-    fn on_request(&self, world: &mut World, request: Request) -> bool {
-        let server = usize::from(request.server);
-        let own = &world.servers[server];
-        let is_admitted = match self.has(Flaw::AdmitsOldGenerations) {
-            true => own.admits(request.epoch, own.generation),
-            false => own.admits(request.epoch, request.generation),
-        };
-        let epoch = own.epoch;
-        let answer = |world: &mut World, reply: Reply| world.send(Request { epoch, reply: Some(reply), ..request });
-        match request.what {
-            _ if !is_admitted => answer(world, Reply::Refused),
-            What::Read(_) => {
-                let value = own.applied.last().copied();
-                answer(world, Reply::Value(value));
-            }
-            // A repetition of what is applied already.
-            What::Write(write) if own.applied.contains(&write) => {
-                acknowledge(world, server, write);
-                answer(world, Reply::Written);
-            }
-            What::Write(write) => {
-                if !self.can_append(world, server) {
-                    return false;
-                }
-                self.append(world, server, request, write);
+fn on_reply(world: &mut World, request: Request, reply: Reply) {
+    let agent = usize::from(request.agent);
+    let own = &mut world.agents[agent];
+    // What comes by a stream that was given up is no answer. (An older epoch needs such a stream: one request is in flight.)
+    let is_mine =
+        |waits: &Waiting| waits.stage == Stage::Sent && waits.what == request.what && request.session == own.session;
+    let Some(waits) = own.waits.filter(is_mine) else { return };
+    match reply {
+        Reply::Written => own.waits = None,
+        Reply::Value(value) => {
+            own.waits = None;
+            if value < waits.floor && !own.fenced {
+                let why = format!("agent {agent} reads {value:?}, and {:?} was acknowledged before", waits.floor);
+                world.break_invariant(FRESH, why);
             }
         }
-        true
-    }
-
-    fn on_reply(&self, world: &mut World, request: Request, reply: Reply) {
-        let agent = usize::from(request.agent);
-        let own = world.agents[agent];
-        let is_old = request.epoch < own.highest && !self.has(Flaw::BelievesOldReplies);
-        let is_mine = |waits: &Waiting| waits.is_sent && waits.what == request.what;
-        let Some(waits) = own.waits.filter(|_| !is_old) else { return };
-        if reply != Reply::Refused {
-            world.agents[agent].highest = own.highest.max(request.epoch);
-        }
-        if !is_mine(&waits) {
-            return;
-        }
-        match reply {
-            Reply::Written => world.agents[agent].waits = None,
-            Reply::Value(value) => {
-                world.agents[agent].waits = None;
-                if value < waits.floor && !own.fenced {
-                    let why = format!("agent {agent} reads {value:?}, and {:?} was acknowledged before", waits.floor);
-                    world.break_invariant(FRESH, why);
-                }
-            }
-            Reply::Refused => {
-                // It asks the manager, and sends it again.
-                world.agents[agent].waits = Some(Waiting { is_sent: false, ..waits });
-                world.agents[agent].route = (world.manager.owner, world.manager.epoch);
-            }
-        }
+        Reply::Moved => own.waits = Some(Waiting { stage: Stage::Asked, ..waits }),
+        // Somebody else has the volume.
+        Reply::Fenced => (own.waits, own.attached, own.ended) = (None, false, true),
     }
 }

@@ -3,25 +3,30 @@
 use crate::protocol::explore::Broken;
 use crate::protocol::small_set::SmallSet;
 
-pub(super) const SERVERS_MAX: usize = 3;
+pub(super) const ENGINES_MAX: usize = 3;
+pub(super) const SEGMENTS_MAX: usize = 2;
 pub(super) const AGENTS_MAX: usize = 2;
+pub(super) const WRITES_MAX: usize = 3;
+/// Requests and replies on their way at most: one of each agent, and those that nobody waits for any more.
+const REQUESTS_MAX: usize = 4;
+/// Assignments of a segment at most.
+const ASSIGNMENTS_MAX: usize = 6;
 
 /// Everything.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct World {
     pub(super) manager: Manager,
-    pub(super) servers: [Server; SERVERS_MAX],
-    /// The guarded directory of each server's life.
-    pub(super) directories: [Directory; SERVERS_MAX],
-    pub(super) files: Vec<File>,
+    /// What the shared store has of each engine.
+    pub(super) logs: [Log; ENGINES_MAX],
+    pub(super) engines: [Engine; ENGINES_MAX],
     pub(super) agents: [Agent; AGENTS_MAX],
-    /// Requests on their way to a server: also those that nobody waits for any more.
-    pub(super) requests: Vec<Request>,
-    /// The generation of the agent of each write.
-    pub(super) writes: Vec<u8>,
-    pub(super) acknowledged: SmallSet,
-    /// The last write that was acknowledged, if one was.
-    pub(super) newest: Option<u8>,
+    /// In order of their content, which says nothing.
+    pub(super) requests: [Option<Request>; REQUESTS_MAX],
+    pub(super) writes: [Write; WRITES_MAX],
+    pub(super) writes_begun: u8,
+    /// By segment: the writes that were acknowledged, and the last of them.
+    pub(super) acknowledged: [SmallSet; SEGMENTS_MAX],
+    pub(super) newest: [Option<u8>; SEGMENTS_MAX],
     pub(super) left: Left,
     pub(super) broken: Option<Broken>,
 }
@@ -29,115 +34,167 @@ pub struct World {
 /// What may still happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Left {
-    /// Writes.
+    /// Writes, at most three.
     pub writes: u8,
     /// Reads.
     pub reads: u8,
-    /// Changes of the owner.
+    /// Planned moves.
     pub moves: u8,
-    /// Files that servers begin besides their first.
-    pub rotations: u8,
+    /// Engines that are declared dead. They may live on.
+    pub deaths: u8,
     /// Requests that are given up.
     pub timeouts: u8,
-    /// Times that the manager forgets what is not durable.
-    pub restarts: u8,
-    /// Times that an agent is told of an owner that is not one any more.
-    pub detours: u8,
+    /// Assignments that are refused.
+    pub refusals: u8,
+    /// Times that another manager takes charge.
+    pub managers: u8,
 }
 
-/// Who owns the segment, and who has attached it.
+/// The managers' durable table, and what whoever is in charge knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Manager {
-    pub(super) epoch: u8,
-    pub(super) owner: u8,
+    /// Of the volume's newest attachment.
     pub(super) generation: u8,
-    /// What of the epoch is durable.
-    pub(super) durable_epoch: u8,
+    pub(super) table: [Assignment; SEGMENTS_MAX],
+    /// What of the table is durable: all of it.
+    pub(super) durable: [Assignment; SEGMENTS_MAX],
+    /// Every assignment that was sent: it may arrive at any time from then on, and again.
+    pub(super) sent: [[Option<Assignment>; ASSIGNMENTS_MAX]; SEGMENTS_MAX],
+    pub(super) lives: [Life; ENGINES_MAX],
+    /// What a manager that is not in charge any more believes to be the table.
+    pub(super) stale: Option<[Assignment; SEGMENTS_MAX]>,
 }
 
-/// A server in one life.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Server {
-    pub(super) stage: Stage,
-    /// The ownership that it has, or takes.
+/// Who is to own a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(super) struct Assignment {
     pub(super) epoch: u8,
-    /// The newest attachment that it knows of.
-    pub(super) generation: u8,
-    /// The file that takes appends, and how many it confirmed there.
-    pub(super) file: Option<(u8, u8)>,
-    /// An append on its way.
-    pub(super) pending: Option<Append>,
-    /// What it knows to be written, in order.
-    pub(super) applied: Vec<u8>,
+    pub(super) engine: u8,
+    /// The engine whose log has the segment until the assignee has adopted it.
+    pub(super) source: u8,
+    /// Whether the manager knows that it has.
+    pub(super) adopted: bool,
 }
 
-/// How far a server is with taking the segment over.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub(super) enum Stage {
-    /// It was never told to.
+/// How an engine stands in the manager's eyes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(super) enum Life {
     #[default]
-    Idle,
-    /// It fences the directories of these servers.
-    Directories(SmallSet),
-    /// It fences these files, or reads those that are in the second list.
-    Files(Vec<u8>, Vec<u8>),
-    /// It answers.
-    Serving,
-    /// It was told that it is not the owner any more.
+    Alive,
+    /// Declared dead, durably.
+    Dead,
+    /// Its recoverer was told that the fence stands.
     Fenced,
+    /// Its recoverer has decided where its log ends.
+    Sealed,
 }
 
-/// A write to a file at an offset, under an epoch.
+/// What the shared store has of one engine's life: its log, as what its records come to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Log {
+    /// Its directory exists.
+    pub(super) registered: bool,
+    pub(super) fenced: bool,
+    pub(super) deleted: bool,
+    pub(super) holdings: [Holding; SEGMENTS_MAX],
+    /// The highest epoch of each segment that it has refused.
+    pub(super) refused: [u8; SEGMENTS_MAX],
+}
+
+/// What a log says of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(super) struct Holding {
+    pub(super) role: Role,
+    pub(super) epoch: u8,
+    /// The newest attachment that was recorded.
+    pub(super) generation: u8,
+    pub(super) writes: SmallSet,
+    /// The one that a read finds.
+    pub(super) last: Option<u8>,
+}
+
+/// By what right.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(super) enum Role {
+    /// None: it never had it, or need not remember.
+    #[default]
+    None,
+    Owned,
+    Released,
+}
+
+/// What an engine knows beside its log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Engine {
+    /// It was told that it is fenced.
+    pub(super) stopped: bool,
+    pub(super) adopting: [Option<Assignment>; SEGMENTS_MAX],
+    /// The one record on its way to the log.
+    pub(super) pending: Option<Append>,
+    /// The newest session of each agent.
+    pub(super) sessions: [u8; AGENTS_MAX],
+}
+
+/// A record on its way, and what became of it, on the way back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Append {
-    pub(super) file: u8,
-    pub(super) at: u8,
-    pub(super) write: u8,
-    pub(super) epoch: u8,
-    /// Whom to answer.
-    pub(super) agent: u8,
-    /// What became of it, on the way back.
+    pub(super) record: Record,
     pub(super) outcome: Option<bool>,
 }
 
-/// The list of a server's files.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Directory {
-    /// Below this one nothing is accepted.
-    pub(super) epoch: u8,
-    pub(super) files: Vec<u8>,
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Record {
+    /// With the request that it answers.
+    Write(Request),
+    /// A segment and all that was copied of it.
+    Adopt(u8, Holding),
+    /// A segment and a generation.
+    Attach(u8, u8),
+    Release(u8),
+    /// A segment and an epoch.
+    Refuse(u8, u8),
+}
+
+/// A write: whose, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Write {
     pub(super) generation: u8,
+    pub(super) segment: u8,
 }
 
-/// A file.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct File {
-    pub(super) epoch: u8,
-    pub(super) writes: Vec<u8>,
-}
-
-/// An agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Agent {
     /// Its attachment, and whether that has returned.
     pub(super) generation: u8,
     pub(super) attached: bool,
-    /// Whom it asks, under which epoch.
-    pub(super) route: (u8, u8),
-    /// The highest epoch of a reply.
-    pub(super) highest: u8,
-    pub(super) waits: Option<Waiting>,
     /// A later attachment has returned.
     pub(super) fenced: bool,
+    /// It was told that somebody else has the volume.
+    pub(super) ended: bool,
+    /// The stream that it uses now: a new one after each time-out.
+    pub(super) session: u8,
+    /// The engine and the epoch of each segment.
+    pub(super) routes: [(u8, u8); SEGMENTS_MAX],
+    pub(super) waits: Option<Waiting>,
 }
 
 /// What an agent waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Waiting {
+    pub(super) segment: u8,
     pub(super) what: What,
     /// What had been acknowledged when it began.
     pub(super) floor: Option<u8>,
-    pub(super) is_sent: bool,
+    pub(super) stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Stage {
+    /// It goes to whom the agent knows.
+    Known,
+    /// It goes to whom the manager names.
+    Asked,
+    Sent,
 }
 
 /// A request on its way, or a reply.
@@ -145,46 +202,57 @@ pub(super) struct Waiting {
 pub(super) struct Request {
     pub(super) agent: u8,
     pub(super) generation: u8,
-    pub(super) server: u8,
+    pub(super) session: u8,
+    pub(super) segment: u8,
+    pub(super) engine: u8,
     pub(super) epoch: u8,
     pub(super) what: What,
     pub(super) reply: Option<Reply>,
 }
 
-/// What is asked for. A read has a number, too, by which its agent knows the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum What {
     Write(u8),
-    Read(u8),
+    Read,
 }
 
-/// A reply. Its epoch is the server's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Reply {
     Written,
     Value(Option<u8>),
-    Refused,
+    /// It is not the owner under this epoch.
+    Moved,
+    /// There is a newer generation, or a newer session.
+    Fenced,
 }
 
 impl World {
-    pub(super) fn new(left: Left) -> World {
+    /// Engine 0 owns the first segment, engine 1 the second, agent 0 has attached the volume.
+    pub(super) fn new(segments: usize, left: Left) -> World {
         let mut world = World {
-            manager: Manager { epoch: 1, owner: 0, generation: 1, durable_epoch: 1 },
-            servers: Default::default(),
-            directories: Default::default(),
-            files: Vec::new(),
+            manager: Manager { generation: 1, ..Manager::default() },
+            logs: Default::default(),
+            engines: Default::default(),
             agents: Default::default(),
-            requests: Vec::new(),
-            writes: Vec::new(),
-            acknowledged: SmallSet::EMPTY,
-            newest: None,
+            requests: Default::default(),
+            writes: Default::default(),
+            writes_begun: 0,
+            acknowledged: Default::default(),
+            newest: Default::default(),
             left,
             broken: None,
         };
-        // The first server owns the segment, and the first agent has attached it.
-        world.servers[0] = Server { stage: Stage::Serving, epoch: 1, generation: 1, ..Server::default() };
-        world.directories[0] = Directory { epoch: 1, files: Vec::new(), generation: 1 };
-        world.agents[0] = Agent { generation: 1, attached: true, route: (0, 1), highest: 1, ..Agent::default() };
+        world.agents[0] = Agent { generation: 1, attached: true, ..Agent::default() };
+        for segment in 0..segments {
+            let engine = segment as u8;
+            let assignment = Assignment { epoch: 1, engine, source: engine, adopted: true };
+            world.manager.table[segment] = assignment;
+            world.manager.durable[segment] = assignment;
+            world.logs[segment].registered = true;
+            let holding = Holding { role: Role::Owned, epoch: 1, generation: 1, ..Holding::default() };
+            world.logs[segment].holdings[segment] = holding;
+            world.agents[0].routes[segment] = (engine, 1);
+        }
         world
     }
 
@@ -192,21 +260,67 @@ impl World {
         self.broken.get_or_insert(Broken::new(invariant, why));
     }
 
-    /// A request or a reply sets out. Their order is nobody's.
+    /// A request or a reply sets out.
     pub(super) fn send(&mut self, request: Request) {
-        self.requests.push(request);
+        let free = self.requests.iter_mut().find(|slot| slot.is_none()).expect("as many as there may be");
+        *free = Some(request);
         self.requests.sort_unstable();
+    }
+
+    /// It has arrived.
+    pub(super) fn take(&mut self, index: usize) {
+        self.requests[index] = None;
+        self.requests.sort_unstable();
+    }
+
+    /// Under which epoch `engine` serves a segment, if it does.
+    pub(super) fn serves(&self, engine: usize, segment: usize) -> Option<u8> {
+        let (holding, own) = (&self.logs[engine].holdings[segment], &self.engines[engine]);
+        let is_changing = own.pending.is_some_and(|pending| match pending.record {
+            Record::Adopt(of, _) | Record::Release(of) => usize::from(of) == segment,
+            _ => false,
+        });
+        (holding.role == Role::Owned && !own.stopped && !is_changing).then_some(holding.epoch)
+    }
+
+    /// The engine whose log has the last word on a segment.
+    pub(super) fn holder(&self, segment: usize) -> Option<usize> {
+        let has = |engine: &usize| {
+            let log = &self.logs[*engine];
+            !log.deleted && log.holdings[segment].role != Role::None
+        };
+        (0..ENGINES_MAX).filter(has).max_by_key(|engine| self.logs[*engine].holdings[segment].epoch)
     }
 }
 
-impl Server {
-    /// Whether it believes to be the owner under this epoch.
-    pub(super) fn serves_under(&self, epoch: u8) -> bool {
-        self.stage == Stage::Serving && self.epoch == epoch
+impl Manager {
+    /// Whether there may be another assignment. Without a flaw, there may.
+    pub(super) fn may_send(&self, segment: usize) -> bool {
+        self.sent[segment].contains(&None)
     }
 
-    /// Whether it admits a request: `server::session::Session::check`, with epochs that move.
-    pub(super) fn admits(&self, epoch: u8, generation: u8) -> bool {
-        self.serves_under(epoch) && self.generation == generation
+    /// An assignment is on its way, for as long as anybody may get it.
+    pub(super) fn send(&mut self, segment: usize, assignment: Assignment) {
+        let free = self.sent[segment].iter_mut().find(|slot| slot.is_none()).expect("as many as there may be");
+        *free = Some(assignment);
+    }
+}
+
+impl Log {
+    /// What a record changes.
+    pub(super) fn apply(&mut self, record: Record) {
+        self.registered = true;
+        match record {
+            Record::Write(request) => {
+                let What::Write(write) = request.what else { unreachable!("a read is no record") };
+                let holding = &mut self.holdings[usize::from(request.segment)];
+                holding.writes = holding.writes.with(write.into());
+                holding.last = Some(write);
+            }
+            Record::Adopt(segment, holding) => self.holdings[usize::from(segment)] = holding,
+            Record::Attach(segment, generation) => self.holdings[usize::from(segment)].generation = generation,
+            Record::Release(segment) => self.holdings[usize::from(segment)].role = Role::Released,
+            Record::Refuse(segment, epoch) => self.refused[usize::from(segment)] = epoch,
+        }
     }
 }

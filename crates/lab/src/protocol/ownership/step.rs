@@ -2,46 +2,56 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// What happens.
+/// What happens. Numbers are engines, segments, agents and epochs, in the order of the words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The manager gives the segment to a server, under an epoch.
-    Assign(u8, u8),
-    /// The manager forgets what is not durable.
-    ManagerRestarts,
-    /// A server raises the epoch of another one's directory, and reads the list.
-    FenceDirectory(u8, u8),
-    /// A server raises the epoch of a file.
-    FenceFile(u8, u8),
-    /// A server reads a file.
-    ReadFile(u8, u8),
-    /// A server has taken over, and serves.
-    Serve(u8),
-    /// A server makes a file.
-    Create(u8),
-    /// A server registers its file.
-    Register(u8, u8),
-    /// An append reaches the file layer.
+    /// A segment is assigned to an engine, under an epoch.
+    Assign(u8, u8, u8),
+    /// The entry of a segment is durable.
+    Durable(u8),
+    /// The manager learns that a segment was adopted by an engine.
+    Confirm(u8, u8),
+    /// Another manager takes charge.
+    NewManager,
+    /// The manager before it wants a segment to be an engine's.
+    OldManager(u8, u8),
+    /// An engine is declared dead.
+    Declare(u8),
+    /// It is fenced.
+    Fence(u8),
+    /// Where its log ends is decided: with the record in doubt, or without one.
+    Decide(u8, bool),
+    /// Its log is deleted.
+    Delete(u8),
+    /// An engine takes an assignment: segment, epoch.
+    Accept(u8, u8, u8),
+    /// An engine refuses an assignment: segment, epoch.
+    Refuse(u8, u8, u8),
+    /// An engine begins to release a segment.
+    Release(u8, u8),
+    /// An engine has copied a segment from another one's log, and logs Adopt.
+    Adopt(u8, u8, u8),
+    /// A checkpoint of an engine leaves out the release of a segment.
+    Forget(u8, u8),
+    /// A record reaches the log of its engine, or is refused there.
     AppendArrives(u8, bool),
-    /// A server is told what became of its append.
+    /// An engine is told what became of it.
     AppendReturns(u8),
-    /// An agent attaches the volume.
+    /// An agent attaches the volume, under a generation.
     Attach(u8, u8),
-    /// The owner records the generation.
-    Record(u8, u8),
+    /// An engine records, for a segment, a generation.
+    Record(u8, u8, u8),
     /// The attach returns.
     Attached(u8),
-    /// An agent writes.
-    Write(u8, u8),
-    /// An agent reads.
-    Read(u8),
-    /// An agent sends what it wants to a server.
+    /// An agent begins a write to a segment.
+    Write(u8, u8, u8),
+    /// An agent begins a read of a segment.
+    Read(u8, u8),
+    /// An agent sends what it wants to an engine.
     Send(u8, u8),
     /// An agent waits no longer.
     Timeout(u8),
-    /// The same, and it is told of an owner that is not one any more.
-    Detour(u8, u8),
-    /// A request reaches its server.
+    /// A request of an agent reaches an engine.
     RequestArrives(u8, u8),
     /// A reply reaches its agent.
     ReplyArrives(u8),
@@ -50,26 +60,42 @@ pub enum Step {
 impl Display for Step {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Assign(server, epoch) => write!(f, "the manager gives the segment to server {server}, epoch {epoch}"),
-            Step::ManagerRestarts => write!(f, "the manager restarts"),
-            Step::FenceDirectory(server, other) => write!(f, "server {server} fences the directory of server {other}"),
-            Step::FenceFile(server, file) => write!(f, "server {server} fences file {file}"),
-            Step::ReadFile(server, file) => write!(f, "server {server} reads file {file}"),
-            Step::Serve(server) => write!(f, "server {server} serves"),
-            Step::Create(server) => write!(f, "server {server} makes a file"),
-            Step::Register(server, file) => write!(f, "server {server} registers file {file}"),
-            Step::AppendArrives(server, true) => write!(f, "an append of server {server} is durable"),
-            Step::AppendArrives(server, false) => write!(f, "an append of server {server} is refused"),
-            Step::AppendReturns(server) => write!(f, "server {server} is told what became of it"),
+            Step::Assign(segment, engine, epoch) => {
+                write!(f, "segment {segment} is assigned to engine {engine}, epoch {epoch}")
+            }
+            Step::Durable(segment) => write!(f, "the assignment of segment {segment} is durable"),
+            Step::Confirm(segment, engine) => write!(f, "the manager knows that engine {engine} has segment {segment}"),
+            Step::NewManager => write!(f, "another manager takes charge"),
+            Step::OldManager(segment, engine) => {
+                write!(f, "the manager before it moves segment {segment} to engine {engine}")
+            }
+            Step::Declare(engine) => write!(f, "engine {engine} is declared dead"),
+            Step::Fence(engine) => write!(f, "engine {engine} is fenced"),
+            Step::Decide(engine, true) => write!(f, "the log of engine {engine} ends behind the record in doubt"),
+            Step::Decide(engine, false) => write!(f, "the log of engine {engine} ends with what is certain"),
+            Step::Delete(engine) => write!(f, "the log of engine {engine} is deleted"),
+            Step::Accept(engine, segment, epoch) => write!(f, "engine {engine} takes segment {segment}, epoch {epoch}"),
+            Step::Refuse(engine, segment, epoch) => {
+                write!(f, "engine {engine} refuses segment {segment}, epoch {epoch}")
+            }
+            Step::Release(engine, segment) => write!(f, "engine {engine} releases segment {segment}"),
+            Step::Adopt(engine, segment, source) => {
+                write!(f, "engine {engine} adopts segment {segment} from the log of engine {source}")
+            }
+            Step::Forget(engine, segment) => write!(f, "engine {engine} forgets that it released segment {segment}"),
+            Step::AppendArrives(engine, true) => write!(f, "a record of engine {engine} is durable"),
+            Step::AppendArrives(engine, false) => write!(f, "a record of engine {engine} is refused"),
+            Step::AppendReturns(engine) => write!(f, "engine {engine} is told what became of it"),
             Step::Attach(agent, generation) => write!(f, "agent {agent} attaches, generation {generation}"),
-            Step::Record(server, generation) => write!(f, "server {server} records generation {generation}"),
+            Step::Record(engine, segment, generation) => {
+                write!(f, "engine {engine} records generation {generation} for segment {segment}")
+            }
             Step::Attached(agent) => write!(f, "the attach of agent {agent} returns"),
-            Step::Write(agent, write) => write!(f, "agent {agent} begins write {write}"),
-            Step::Read(agent) => write!(f, "agent {agent} begins a read"),
-            Step::Send(agent, server) => write!(f, "agent {agent} sends it to server {server}"),
+            Step::Write(agent, write, segment) => write!(f, "agent {agent} begins write {write} to segment {segment}"),
+            Step::Read(agent, segment) => write!(f, "agent {agent} begins a read of segment {segment}"),
+            Step::Send(agent, engine) => write!(f, "agent {agent} sends it to engine {engine}"),
             Step::Timeout(agent) => write!(f, "agent {agent} waits no longer"),
-            Step::Detour(agent, server) => write!(f, "agent {agent} waits no longer, and is sent to server {server}"),
-            Step::RequestArrives(agent, server) => write!(f, "a request of agent {agent} reaches server {server}"),
+            Step::RequestArrives(agent, engine) => write!(f, "a request of agent {agent} reaches engine {engine}"),
             Step::ReplyArrives(agent) => write!(f, "a reply reaches agent {agent}"),
         }
     }

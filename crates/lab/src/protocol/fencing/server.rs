@@ -2,10 +2,10 @@
 
 use super::state::{Append, Directory, File, Reply, Request, Stage, What, World};
 use super::step::Step;
-use super::{FENCED, Flaw, NOTHING_LOST, ONE_OWNER, Ownership};
+use super::{FENCED, Fencing, Flaw, NOTHING_LOST, ONE_OWNER};
 use crate::protocol::small_set::SmallSet;
 
-impl Ownership {
+impl Fencing {
     /// The manager moves the segment, or forgets what is not durable.
     pub(super) fn manage(&self, world: &World, lead: &mut dyn FnMut(Step, World)) {
         if world.left.moves > 0 {

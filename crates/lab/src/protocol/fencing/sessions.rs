@@ -16,7 +16,7 @@ use server::{Backend, Options, Server};
 use wire::{BlockService, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory};
 
 use super::state::{Request, What, World};
-use super::{Left, Ownership, Step};
+use super::{Fencing, Left, Step};
 use crate::protocol::explore::Model;
 
 const VOLUME: VolumeId = VolumeId(1);
@@ -237,7 +237,7 @@ impl Real {
 }
 
 /// The steps that are possible.
-fn steps(model: &Ownership, world: &World) -> Vec<(Step, World)> {
+fn steps(model: &Fencing, world: &World) -> Vec<(Step, World)> {
     let mut steps = Vec::new();
     model.steps(world, &mut |step, next| steps.push((step, next)));
     steps
@@ -246,7 +246,7 @@ fn steps(model: &Ownership, world: &World) -> Vec<(Step, World)> {
 #[test]
 fn the_server_takes_agents_over_as_the_model_says() {
     let left = Left { writes: 2, reads: 1, ..Left::default() };
-    let model = Ownership { servers: 2, agents: 2, left, flaw: None };
+    let model = Fencing { servers: 2, agents: 2, left, flaw: None };
     let start = model.starts().remove(0);
     let mut seen = Set::from_iter([start.clone()]);
     let mut ways = vec![(start.clone(), Vec::new())];
