@@ -8,12 +8,13 @@ use wire::api;
 use crate::observe::{Distribution, FIRST_POWER, Metric, RequestCounters, Snapshot};
 
 /// Every kind of file, with its name in metrics.
-const KINDS: [(FileKind, &str); 5] = [
+const KINDS: [(FileKind, &str); 6] = [
     (FileKind::Journal, "journal"),
     (FileKind::Transaction, "transaction"),
     (FileKind::Data, "data"),
     (FileKind::Table, "table"),
     (FileKind::Log, "log"),
+    (FileKind::Incarnation, "incarnation"),
 ];
 
 /// The whole page.

@@ -208,9 +208,11 @@ impl Admission {
     fn kept_space(&self, free: u64) -> u64 {
         let reserve = &self.reserve;
         let rough = reserve.journal_bytes + reserve.transaction_bytes + reserve.index_bytes + self.promises.0.get();
-        if free > 2 * (rough + reserve.collection_bytes) {
+        let ample = 2 * (rough + reserve.collection_bytes);
+        if free > ample {
             return rough;
         }
+        self.store.need_space(ample);
         // Scarce: what exists of journals and transaction files is not reserved again.
         let (mut journals, mut transactions) = (reserve.journal_bytes, reserve.transaction_bytes);
         for info in self.store.list() {

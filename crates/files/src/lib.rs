@@ -6,7 +6,8 @@
 //! append (its first try may have landed).
 //!
 //! Engines: [`memory`] (a state machine for tests) and [`local`] (directories, ideally one per disk, with
-//! `Copies(n)` over them). One conformance suite runs on both.
+//! `Copies(n)` over them), with one writer at a time each; [`shared`] lets several write to one of them at once. One
+//! conformance suite runs on all.
 //!
 //! Names: *copy* k of a file is one of its replicas, numbered from 0 as in its header; *capacity* is the space set
 //! aside when it is created; *length* is known once it is sealed; *prepared* files were zero-written (or used)
@@ -22,12 +23,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, Epoch, FileId, Gathered, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Epoch, Error, FileId, Gathered, Incarnation, Result, StoreId};
 use policies::background::{Left, Work};
 
 pub mod dry_run;
+mod layout;
 pub mod local;
 pub mod memory;
+pub mod shared;
 
 /// A boxed future on one loop.
 pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -46,12 +49,20 @@ pub enum FileKind {
     Table = 4,
     /// The log of a metadata table (volumes).
     Log = 5,
+    /// What a shared store knows of the life of one of its writers: see [`shared`].
+    Incarnation = 6,
 }
 
 impl FileKind {
     /// Every kind, in the order of the numbers.
-    pub const ALL: [FileKind; 5] =
-        [FileKind::Journal, FileKind::Transaction, FileKind::Data, FileKind::Table, FileKind::Log];
+    pub const ALL: [FileKind; 6] = [
+        FileKind::Journal,
+        FileKind::Transaction,
+        FileKind::Data,
+        FileKind::Table,
+        FileKind::Log,
+        FileKind::Incarnation,
+    ];
 
     /// The kind with this number.
     pub fn from_number(number: u8) -> Option<FileKind> {
@@ -66,6 +77,7 @@ impl FileKind {
             FileKind::Data => "data",
             FileKind::Table => "table",
             FileKind::Log => "log",
+            FileKind::Incarnation => "incarnation",
         }
     }
 }
@@ -132,6 +144,14 @@ pub trait FileEngine {
     fn incarnation(&self) -> Incarnation;
     /// See [`Store::create`].
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>>;
+    /// Gives out the number of one more life that writes beside this one, above all before, durably. For [`shared`].
+    fn begin_incarnation(&self) -> LocalBoxFuture<'_, Result<Incarnation>> {
+        Box::pin(std::future::ready(Err(one_writer())))
+    }
+    /// Creates a file that says that `incarnation` did. This life writes it for that one. For [`shared`].
+    fn create_for(&self, _: Incarnation, _: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
+        Box::pin(std::future::ready(Err(one_writer())))
+    }
     /// See [`Store::recyclable`]. An engine that recycles nothing has none.
     fn recyclable(&self, _kind: FileKind, _capacities: RangeInclusive<u64>) -> Option<u64> {
         None
@@ -167,6 +187,8 @@ pub trait FileEngine {
     fn locate(&self, file: FileId, copy: u8) -> String;
     /// See [`Store::space`].
     fn space(&self) -> StoreSpace;
+    /// See [`Store::need_space`]. An engine that has nothing to grant does not need to know.
+    fn need_space(&self, _bytes: u64) {}
     /// See [`Store::statistics`].
     fn statistics(&self) -> Statistics;
     /// See [`Store::keep_ready`]. An engine to which new space is as good as used space does not need to know.
@@ -181,13 +203,17 @@ pub trait FileEngine {
     }
 }
 
+fn one_writer() -> Error {
+    Error::invalid("this store has one writer at a time: it cannot be shared")
+}
+
 /// Bytes that went to disk, by kind of file, and what went wrong.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// Bytes written, all copies together, for each [`FileKind`] (index: its number), headers and zeros included.
-    pub written_bytes: [u64; 6],
+    pub written_bytes: [u64; 7],
     /// Bytes read, by kind.
-    pub read_bytes: [u64; 6],
+    pub read_bytes: [u64; 7],
     /// Reads and writes that failed in one copy.
     pub copy_errors: u64,
     /// Bytes that deleted files left, or that were zero-written ahead, which are kept for the next files, one copy
@@ -204,7 +230,7 @@ impl Statistics {
     pub fn merge(&mut self, other: &Statistics) {
         let Statistics { written_bytes, read_bytes, copy_errors, kept_bytes, zeroed_bytes, directories } = other;
         let add =
-            |mine: &mut [u64; 6], theirs: &[u64; 6]| mine.iter_mut().zip(theirs).for_each(|(mine, more)| *mine += more);
+            |mine: &mut [u64; 7], theirs: &[u64; 7]| mine.iter_mut().zip(theirs).for_each(|(mine, more)| *mine += more);
         add(&mut self.written_bytes, written_bytes);
         add(&mut self.read_bytes, read_bytes);
         self.copy_errors += copy_errors;
@@ -359,6 +385,12 @@ impl Store {
     /// Space. Cheap: a cached value that creations and deletions keep current.
     pub fn space(&self) -> StoreSpace {
         self.0.space()
+    }
+
+    /// Says that the writer should have so much free ([`StoreSpace::free`]). A store with several writers grants it more
+    /// in time, as long as there is more.
+    pub fn need_space(&self, bytes: u64) {
+        self.0.need_space(bytes);
     }
 
     /// Counters since the start.

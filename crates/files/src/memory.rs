@@ -74,6 +74,8 @@ struct State {
     /// The number of the newest life, and whether it goes on.
     incarnation: Incarnation,
     alive: bool,
+    /// The highest number that was given out: to a life, or to one that writes beside it.
+    numbered: Incarnation,
     fenced: Incarnation,
     next_file: u64,
     files: BTreeMap<FileId, File>,
@@ -89,6 +91,8 @@ struct State {
 
 struct File {
     info: FileInfo,
+    /// The life of the store that created it: no other one appends to it.
+    life: Incarnation,
     prepared: bool,
     /// Of each copy its blocks, or nothing for a missing copy. A block that is `None` reads as zeros.
     copies: Vec<Option<Vec<Option<Bytes>>>>,
@@ -112,6 +116,7 @@ impl Memory {
             prng,
             incarnation: Incarnation(0),
             alive: false,
+            numbered: Incarnation(0),
             fenced: Incarnation(0),
             next_file: 1,
             files: BTreeMap::new(),
@@ -138,7 +143,7 @@ impl Memory {
     fn start_life(&self, handle: Option<Handle>) -> Store {
         self.kill();
         let mut state = self.0.borrow_mut();
-        state.incarnation.0 = state.incarnation.0.max(state.fenced.0) + 1;
+        state.incarnation = state.next_incarnation();
         state.alive = true;
         Store::new(Rc::new(Engine { memory: self.clone(), handle, incarnation: state.incarnation }))
     }
@@ -254,6 +259,11 @@ impl State {
         }
     }
 
+    fn next_incarnation(&mut self) -> Incarnation {
+        self.numbered.0 = self.numbered.0.max(self.fenced.0) + 1;
+        self.numbered
+    }
+
     fn used(&self) -> u64 {
         self.files.values().map(|file| file.info.capacity).sum()
     }
@@ -285,7 +295,7 @@ impl State {
             copies: copies.len() as u8,
             copies_wanted,
         };
-        self.files.insert(id, File { info, prepared: options.prepared, copies });
+        self.files.insert(id, File { info, life: self.incarnation, prepared: options.prepared, copies });
         Ok(id)
     }
 
@@ -376,7 +386,7 @@ impl State {
             return Err(Error::fenced(format!("incarnation {incarnation} writes no more")));
         }
         let file = self.files.get(&append.file).ok_or_else(|| no_file(append.file))?;
-        if file.info.incarnation != incarnation {
+        if file.life != incarnation {
             return Err(Error::fenced(format!("file {} belongs to an earlier incarnation", append.file)));
         }
         if file.info.sealed.is_some() {
@@ -496,7 +506,14 @@ impl FileEngine for Engine {
     }
 
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
-        let incarnation = self.incarnation;
+        self.create_for(self.incarnation, options)
+    }
+
+    fn begin_incarnation(&self) -> LocalBoxFuture<'_, Result<Incarnation>> {
+        self.change(|state| Ok(state.next_incarnation()))
+    }
+
+    fn create_for(&self, incarnation: Incarnation, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
         self.change(move |state| state.create(options, incarnation))
     }
 

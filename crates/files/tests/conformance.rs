@@ -9,11 +9,14 @@ use std::rc::Rc;
 use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB};
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
+use files::shared::{Shared, SharedOptions};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
 use runtime::Handle;
 use runtime::sim::{DiskOptions, NodeOptions, World};
 
 const BLOCK: usize = 4096;
+/// The kinds of file that a writer makes.
+const KINDS: [FileKind; 5] = [FileKind::Journal, FileKind::Transaction, FileKind::Data, FileKind::Table, FileKind::Log];
 
 /// Something that a store can be opened on again and again.
 #[derive(Clone)]
@@ -43,21 +46,26 @@ async fn append(writer: &mut FileWriter, byte: u8, count: usize) -> u64 {
 }
 
 async fn all_cases(bed: Bed) {
-    what_was_appended_is_read(&bed).await;
-    several_appends_are_in_flight(&bed).await;
-    a_seal_is_the_end(&bed).await;
-    nonsense_is_refused(&bed).await;
+    cases_of_one_life(&bed).await;
     a_file_outlives_its_life_but_takes_no_appends(&bed).await;
-    deleted_is_deleted(&bed).await;
-    space_is_counted(&bed).await;
-    copies_are_read_and_repaired_one_by_one(&bed).await;
     a_fenced_life_writes_no_more(&bed).await;
+}
+
+/// Where lives follow each other, and where there are several at once.
+async fn cases_of_one_life(bed: &Bed) {
+    what_was_appended_is_read(bed).await;
+    several_appends_are_in_flight(bed).await;
+    a_seal_is_the_end(bed).await;
+    nonsense_is_refused(bed).await;
+    deleted_is_deleted(bed).await;
+    space_is_counted(bed).await;
+    copies_are_read_and_repaired_one_by_one(bed).await;
 }
 
 async fn what_was_appended_is_read(bed: &Bed) {
     let store = bed.open().await;
     for prepared in [false, true] {
-        for kind in FileKind::ALL {
+        for kind in KINDS {
             let mut writer = store.create(options(kind, prepared, bed.copies)).await.unwrap();
             let id = writer.id();
             assert_eq!(append(&mut writer, 1, 1).await, 0);
@@ -77,8 +85,8 @@ async fn what_was_appended_is_read(bed: &Bed) {
     assert!(ids.is_sorted() && ids.len() >= 10);
     let statistics = store.statistics();
     let written = u64::from(bed.copies) * 16384 * 2;
-    assert!(statistics.written_bytes[1..].iter().all(|bytes| *bytes >= written), "{statistics:?}");
-    assert!(statistics.read_bytes[1..].iter().all(|bytes| *bytes == 3 * 4096 * 2), "{statistics:?}");
+    assert!(statistics.written_bytes[1..=KINDS.len()].iter().all(|bytes| *bytes >= written), "{statistics:?}");
+    assert!(statistics.read_bytes[1..=KINDS.len()].iter().all(|bytes| *bytes == 3 * 4096 * 2), "{statistics:?}");
 }
 
 async fn several_appends_are_in_flight(bed: &Bed) {
@@ -271,6 +279,17 @@ fn local_bed(handle: &Handle, directories: Vec<PathBuf>, copies: u8) -> Bed {
     Bed { open, copies }
 }
 
+/// Each opening is another life, beside those of before.
+async fn shared_bed(handle: &Handle, below: Bed) -> Bed {
+    let options = SharedOptions { copies: below.copies, ..SharedOptions::default() };
+    let shared = Shared::open(handle, below.open().await, options).await.unwrap();
+    let open = Rc::new(move || -> Pin<Box<dyn Future<Output = Store>>> {
+        let shared = shared.clone();
+        Box::pin(async move { shared.join().await.unwrap() })
+    });
+    Bed { open, copies: below.copies }
+}
+
 /// A world with a disk at `/0`, `/1` and so on.
 fn world(disks: usize) -> (World, Handle) {
     let world = World::new(7);
@@ -285,6 +304,20 @@ fn memory() {
     for copies in [1, 3] {
         let (world, handle) = world(1);
         world.block_on(&handle, all_cases(memory_bed(&handle, copies)));
+    }
+}
+
+#[test]
+fn shared() {
+    for copies in [1, 3] {
+        let (world, handle) = world(4);
+        let directories = (0..4).map(|disk| PathBuf::from(format!("/{disk}/levee"))).collect();
+        for below in [memory_bed(&handle, copies), local_bed(&handle, directories, copies)] {
+            let inside = handle.clone();
+            world.block_on(&handle, async move {
+                cases_of_one_life(&shared_bed(&inside, below).await).await;
+            });
+        }
     }
 }
 

@@ -135,7 +135,7 @@ impl Local {
         self.check_writable()?;
         let entry = self.catalogue.get(file)?;
         assert!(offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "appends are whole blocks");
-        if entry.incarnation != self.incarnation.get() {
+        if !entry.is_new {
             return Err(Error::fenced(format!("file {file} belongs to incarnation {}", entry.incarnation)));
         }
         let copies = {

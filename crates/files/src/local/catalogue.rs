@@ -38,7 +38,10 @@ pub(crate) struct DamagedCopy {
 pub(crate) struct Entry {
     pub(crate) id: FileId,
     pub(crate) kind: FileKind,
+    /// The life that it says that it is of.
     pub(crate) incarnation: Incarnation,
+    /// Whether this life of the store created it: no other one is appended to.
+    pub(crate) is_new: bool,
     pub(crate) epoch: Epoch,
     /// Bytes of content that were set aside when it was born.
     pub(crate) capacity: u64,
@@ -151,13 +154,14 @@ impl EntryState {
 }
 
 impl Entry {
-    /// A file with one copy; more are attached.
-    pub(crate) fn new(header: &Header) -> Entry {
+    /// A file without copies; these are attached.
+    pub(crate) fn new(header: &Header, is_new: bool) -> Entry {
         let birth = &header.birth;
         Entry {
             id: birth.file,
             kind: birth.kind,
             incarnation: birth.incarnation,
+            is_new,
             epoch: birth.epoch,
             capacity: birth.capacity,
             prepared: birth.prepared,
@@ -309,7 +313,7 @@ impl Catalogue {
         let (entries, damaged) = (self.entries.borrow(), self.damaged.borrow());
         let unknown = damaged.iter().filter_map(|(id, copies)| {
             let Name::File(kind, _) = copies.first()?.name else { return None };
-            let is_log = matches!(kind, FileKind::Journal | FileKind::Transaction | FileKind::Log);
+            let is_log = !matches!(kind, FileKind::Data | FileKind::Table);
             (is_log && !entries.contains_key(id)).then_some(FileInfo {
                 id: *id,
                 kind,

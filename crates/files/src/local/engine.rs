@@ -34,8 +34,17 @@ impl FileEngine for Rc<Local> {
     }
 
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
+        self.create_for(self.incarnation.get(), options)
+    }
+
+    fn begin_incarnation(&self) -> LocalBoxFuture<'_, Result<Incarnation>> {
         let local = self.clone();
-        to_its_end(self, "files: create", async move { local.create_file(options).await })
+        to_its_end(self, "files: begin incarnation", async move { local.number_a_life().await })
+    }
+
+    fn create_for(&self, incarnation: Incarnation, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
+        let local = self.clone();
+        to_its_end(self, "files: create", async move { local.create_file(incarnation, options).await })
     }
 
     fn recyclable(&self, kind: FileKind, capacities: RangeInclusive<u64>) -> Option<u64> {

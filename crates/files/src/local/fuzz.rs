@@ -4,9 +4,9 @@ use base::checksum::crc32c;
 use base::{DirectoryId, Epoch, FileId, Incarnation, Prng, StoreId};
 
 use super::header::{Birth, COPIES_MAX, Header};
-use super::layout::Unreadable;
 use super::superblock::{Member, SLOT, Shard, StoreRecord, Superblock};
 use crate::FileKind;
+use crate::layout::Unreadable;
 
 /// A seed of something valid, and edits of it.
 type Edits = (u64, Vec<(u16, u8)>);

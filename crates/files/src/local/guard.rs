@@ -25,9 +25,9 @@ use runtime::{DirectoryEntry, File, Handle, OpenOptions};
 use super::LocalOptions;
 use super::access::is_full;
 use super::directory::{Guards, READ, WRITE, aligned, lock_within};
-use super::layout::Unreadable;
 use super::names::Name;
 use super::superblock::{SLOT, SLOTS, Superblock};
+use crate::layout::Unreadable;
 
 /// The scratch file of a measurement of the disk ([`super::scratch`]).
 pub const SCRATCH: &str = "calibration.scratch";

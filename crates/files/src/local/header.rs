@@ -6,8 +6,8 @@
 
 use base::{BLOCK, DirectoryId, Epoch, FileId, Incarnation, SECTOR, StoreId};
 
-use super::layout::{self, Readable, Unreadable, get_u64, get_u128, put};
 use crate::FileKind;
+use crate::layout::{self, Readable, Unreadable, get_u64, get_u128, put};
 
 /// Bytes before the content of a file.
 pub(crate) const HEADER: u64 = BLOCK;
@@ -160,7 +160,7 @@ fn encode_seal(file: FileId, length: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::layout::tests::edit;
+    use crate::layout::tests::edit;
 
     fn example(sealed: Option<u64>) -> Header {
         let birth = Birth {
@@ -213,7 +213,7 @@ mod tests {
             }
             assert_eq!(Header::decode(&block), Err(Unreadable::Damaged), "byte {at}");
         };
-        damaged(10, 6); // a kind that does not exist
+        damaged(10, 7); // a kind that does not exist
         damaged(11, 2); // a scheme that does not exist
         damaged(89, 3); // copy 3 of 3
         damaged(90, 4); // more directories than copies

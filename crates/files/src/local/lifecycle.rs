@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{BLOCK, Error, ErrorKind, FileId, Result};
+use base::{BLOCK, Error, ErrorKind, FileId, Incarnation, Result};
 
 use super::Local;
 use super::access::is_full;
@@ -23,8 +23,12 @@ const HEADER_TRIES: u32 = 3;
 
 /// Creating.
 impl Local {
-    /// See `Store::create`.
-    pub(crate) async fn create_file(self: &Rc<Self>, options: CreateOptions) -> Result<FileId> {
+    /// See `Store::create`, and `FileEngine::create_for`.
+    pub(crate) async fn create_file(
+        self: &Rc<Self>,
+        incarnation: Incarnation,
+        options: CreateOptions,
+    ) -> Result<FileId> {
         self.check_writable()?;
         let Redundancy::Copies(copies_wanted) = options.redundancy;
         if copies_wanted == 0 || copies_wanted as usize > COPIES_MAX {
@@ -53,12 +57,12 @@ impl Local {
                 }
                 (places, _) => places?,
             };
-            let births = births(self, file, options, &places);
+            let births = births(self, file, incarnation, options, &places);
             let born = all(places.iter().zip(births).map(|(place, birth)| self.create_copy(place, birth))).await;
             // A directory may have failed since its copy was born.
             let live = born.iter().flatten().filter(|copy| copy.is_live()).cloned().collect::<Vec<_>>();
             if born.iter().all(Result::is_ok) && !live.is_empty() {
-                let entry = Rc::new(Entry::new(&Header { birth: (*live[0].birth).clone(), sealed: None }));
+                let entry = Rc::new(Entry::new(&Header { birth: (*live[0].birth).clone(), sealed: None }, true));
                 live.into_iter().for_each(|copy| entry.attach(copy));
                 break entry;
             }
@@ -174,7 +178,13 @@ impl Local {
     }
 }
 
-fn births(local: &Local, file: FileId, options: CreateOptions, places: &[Rc<Directory>]) -> Vec<Birth> {
+fn births(
+    local: &Local,
+    file: FileId,
+    incarnation: Incarnation,
+    options: CreateOptions,
+    places: &[Rc<Directory>],
+) -> Vec<Birth> {
     let Redundancy::Copies(copies_wanted) = options.redundancy;
     let directories = places.iter().map(|place| place.id.get()).collect::<Vec<_>>();
     (0..places.len() as u8)
@@ -182,7 +192,7 @@ fn births(local: &Local, file: FileId, options: CreateOptions, places: &[Rc<Dire
             store: local.store,
             file,
             kind: options.kind,
-            incarnation: local.incarnation.get(),
+            incarnation,
             epoch: options.epoch,
             capacity: options.capacity,
             copies_wanted,

@@ -91,6 +91,13 @@ impl Membership {
         record.incarnation = record.incarnation.max(to);
     }
 
+    /// One more than every incarnation so far, to be published before it is used.
+    pub(crate) fn next_incarnation(&self) -> base::Incarnation {
+        let mut record = self.record.borrow_mut();
+        record.incarnation.0 += 1;
+        record.incarnation
+    }
+
     /// Makes sure that no id up to this one is given out: a file has it.
     pub(crate) fn on_file(&self, id: FileId) {
         self.next_file.set(self.next_file.get().max(id.0 + 1));

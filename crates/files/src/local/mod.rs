@@ -33,7 +33,7 @@ mod engine;
 mod fuzz;
 mod guard;
 mod header;
-mod layout;
+
 mod lifecycle;
 mod membership;
 mod names;
@@ -196,8 +196,8 @@ struct Local {
 /// What was done since the start. Index: number of the kind of file, 0 for superblocks.
 #[derive(Default)]
 struct Counters {
-    written_bytes: [Cell<u64>; 6],
-    read_bytes: [Cell<u64>; 6],
+    written_bytes: [Cell<u64>; 7],
+    read_bytes: [Cell<u64>; 7],
     copy_errors: Cell<u64>,
     background: Cell<Work>,
 }
@@ -261,6 +261,14 @@ impl Local {
             true => Err(Error::fenced(format!("incarnation {} was fenced", self.incarnation.get()))),
             false => Ok(()),
         }
+    }
+
+    /// See `FileEngine::begin_incarnation`.
+    async fn number_a_life(&self) -> Result<Incarnation> {
+        self.check_writable()?;
+        let incarnation = self.membership.next_incarnation();
+        self.publish().await?;
+        Ok(incarnation)
     }
 
     /// Refuses what this life still wants to write, if it is among those fenced, and makes sure that every later

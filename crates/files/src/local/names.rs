@@ -46,7 +46,7 @@ impl SpareKind {
     pub(crate) fn of(kind: FileKind) -> SpareKind {
         match kind {
             FileKind::Data | FileKind::Table => SpareKind::Allocated,
-            FileKind::Journal | FileKind::Transaction | FileKind::Log => SpareKind::Written,
+            FileKind::Journal | FileKind::Transaction | FileKind::Log | FileKind::Incarnation => SpareKind::Written,
         }
     }
 }

@@ -25,13 +25,13 @@ use super::catalogue::{Copy, Entry};
 use super::directory::{Directory, READ, State, WRITE, lock_within};
 use super::guard::{Guarded, Probe, explain, form_directory, probe_directory};
 use super::header::{HEADER, Header};
-use super::layout::Unreadable;
 use super::names::Name;
 use super::plan::{Found, Plan, Role, plan_open};
 use super::superblock::{Member, StoreRecord};
 use super::wait::bounded;
 use super::{Damaged, Local, LocalOptions, OpenReport};
 use crate::Store;
+use crate::layout::Unreadable;
 
 /// Headers that are read at once.
 const SCANS_AT_ONCE: usize = 32;
@@ -559,7 +559,7 @@ impl Local {
                 )));
             }
         };
-        let entry = Rc::new(Entry::new(&Header { birth: (*copies[0].0.birth).clone(), sealed }));
+        let entry = Rc::new(Entry::new(&Header { birth: (*copies[0].0.birth).clone(), sealed }, false));
         let is_partly_sealed = copies.iter().any(|(_, own)| own.is_none());
         for (copy, own) in copies {
             // Whoever sealed the others found the same content in all of them; only the record is missing.

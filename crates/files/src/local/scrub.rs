@@ -9,7 +9,7 @@ use super::Local;
 use super::catalogue::{Copy, Entry};
 use super::directory::aligned;
 use super::header::{HEADER, Header};
-use super::layout::Unreadable;
+use crate::layout::Unreadable;
 
 impl Local {
     /// See `Store::check_headers`. What a header must say is known from the start, or from the file's birth; which of

@@ -8,7 +8,7 @@ use std::fmt::{self, Display, Formatter};
 
 use base::{BLOCK, DirectoryId, Incarnation, StoreId};
 
-use super::layout::{self, INCOMPATIBLE_AT, Readable, SHARDED, Unreadable, get, get_u64, get_u128, put};
+use crate::layout::{self, INCOMPATIBLE_AT, Readable, SHARDED, Unreadable, get, get_u64, get_u128, put};
 
 /// Most directories of one store.
 pub const MEMBERS_MAX: usize = 32;
@@ -216,7 +216,7 @@ pub(crate) fn path_end(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::layout::tests::edit;
+    use crate::layout::tests::edit;
 
     fn example() -> Superblock {
         Superblock {

@@ -9,3 +9,4 @@ mod ownership;
 mod power;
 mod ready;
 mod scratch;
+mod sharing;

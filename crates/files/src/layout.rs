@@ -1,6 +1,6 @@
-//! Numbers at fixed places of a record, little-endian, with a checksum: what superblock and header have in common.
+//! Numbers at fixed places of a record, little-endian, with a checksum: what all records of this crate have in common.
 //!
-//! Both start the same way, so that a program that is older than a record can still say why it does not read it:
+//! They start the same way, so that a program that is older than a record can still say why it does not read it:
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |

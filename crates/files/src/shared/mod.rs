@@ -1,0 +1,287 @@
+//! Several writers at once over one store.
+//!
+//! **Intuition.** A [`Store`] has one writer: the process that opened it. Servers that hand segments to each other need
+//! one store with many, of which any may be stopped for good while the others go on. So one process has the store
+//! *below*, and gives each writer a life of its own: a number, and a [`Store`] that changes only what is the life's
+//! (`member`). What a life may do is decided here, for each operation, by its *guard*.
+//!
+//! **Names.** A *life* is one writer from [`Shared::join`] on, numbered by its incarnation; it has no end, but may be
+//! *fenced*. Its **guard** (`guard`) is a file of kind `Incarnation`: sealed means fenced, so that a fence is as durable
+//! as a seal is, and needs no second truth. In it stands the life's *grant*, what it may set aside for files.
+//!
+//! **Invariants** (rules 35, 36, 43 and 44 of docs/SAFETY.md).
+//! - A number is given to one life only, also after a restart of the store below.
+//! - A fence concerns one life. It is durable when it returns, and nothing of that life is in flight any more: what
+//!   was confirmed is on disk, what was not never will be.
+//! - A file is its creator's to append to and to seal; of one that is fenced, everybody's to seal and delete. Data files
+//!   and tables belong to a segment, and whoever owns it deletes them: this floor does not know who that is.
+//! - What lives were granted, and what files of fenced ones take up, is at most what the store below has.
+//! - A life sees the files that it created. Those of others it reads by their id.
+//!
+//! **Flow.** *Join*: a number, durable in the store below; a guard with the first grant. *An operation*: refused if the
+//! life is fenced, else counted as in flight until it is done, whoever stops waiting for it. *Fence*: refuse what comes,
+//! seal the guard, wait for what is in flight. *A restart of the store below*: lives go on with their number; the files
+//! that they were appending to take no more, and they go on in new ones.
+
+mod guard;
+mod life;
+mod member;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Error, FileId, GIB, Incarnation, Result};
+use runtime::sync::Budget;
+use runtime::{Class, Handle};
+
+use self::guard::{GUARD_BYTES, Guard};
+use self::life::Life;
+use self::member::Member;
+use crate::{FileInfo, FileKind, Store};
+
+/// How a store is shared.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedOptions {
+    /// What a life is granted at a time.
+    pub grant_bytes: u64,
+    /// Copies of each guard.
+    pub copies: u8,
+}
+
+impl Default for SharedOptions {
+    fn default() -> Self {
+        SharedOptions { grant_bytes: GIB, copies: 2 }
+    }
+}
+
+/// A store that several writers have at once. Clones share it.
+#[derive(Clone)]
+pub struct Shared(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    below: Store,
+    options: SharedOptions,
+    lives: RefCell<BTreeMap<Incarnation, Rc<Life>>>,
+    /// Who changes grants: one at a time.
+    granting: Budget,
+    /// Numbers up to this one were given out.
+    numbered: Cell<Incarnation>,
+}
+
+/// What is known of a life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LifeInfo {
+    /// Its number.
+    pub incarnation: Incarnation,
+    /// Whether it is over.
+    pub is_fenced: bool,
+    /// Bytes that it may set aside.
+    pub granted_bytes: u64,
+    /// Bytes that its files have set aside.
+    pub used_bytes: u64,
+}
+
+impl Shared {
+    /// Shares `below`, which nobody else writes to. Lives of before are there again.
+    ///
+    /// # Errors
+    /// `Io`, `Full`; `Corrupt` where it cannot be told which life a guard is of.
+    pub async fn open(handle: &Handle, below: Store, options: SharedOptions) -> Result<Shared> {
+        let numbered = below.incarnation();
+        let shared = Shared(Rc::new(Inner {
+            handle: handle.clone(),
+            below,
+            options,
+            lives: RefCell::default(),
+            granting: Budget::new(1),
+            numbered: Cell::new(numbered),
+        }));
+        let mut guards: BTreeMap<Incarnation, Vec<FileInfo>> = BTreeMap::new();
+        for info in shared.0.below.list() {
+            if info.kind != FileKind::Incarnation {
+                shared.0.life_or_lost(info.incarnation).on_file(&info, false);
+            } else if info.incarnation == Incarnation(0) {
+                let place = shared.0.below.locate(info.id, 0);
+                return Err(Error::corrupt(format!("{place} says who may write, and cannot be read: restore it")));
+            } else {
+                guards.entry(info.incarnation).or_default().push(info);
+            }
+        }
+        for (incarnation, infos) in guards {
+            let guard = Guard::recover(&shared.0.below, incarnation, &infos).await?;
+            let life = shared.0.life_or_lost(incarnation);
+            life.restore(guard);
+            shared.0.forget_if_gone(&life).await;
+        }
+        Ok(shared)
+    }
+
+    /// One more life, and its store.
+    ///
+    /// # Errors
+    /// `Io`, `Full`; `Fenced` where it was fenced before it began.
+    pub async fn join(&self) -> Result<Store> {
+        let life = loop {
+            let incarnation = self.0.below.0.begin_incarnation().await?;
+            self.0.numbered.set(incarnation.max(self.0.numbered.get()));
+            // Somebody may have fenced a number that had no life yet.
+            if !self.0.lives.borrow().contains_key(&incarnation) {
+                break self.0.insert(Life::new(incarnation));
+            }
+        };
+        let granted = self.0.options.grant_bytes.min(self.0.available());
+        self.0.grant(&life, granted).await?;
+        Ok(self.store(life))
+    }
+
+    /// The store of a life that joined before: of a writer that has lost touch.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn rejoin(&self, incarnation: Incarnation) -> Result<Store> {
+        let life = self.0.lives.borrow().get(&incarnation).cloned();
+        let nobody = || Error::not_found(format!("incarnation {incarnation} has not joined this store"));
+        life.map(|life| self.store(life)).ok_or_else(nobody)
+    }
+
+    fn store(&self, life: Rc<Life>) -> Store {
+        Store::new(Rc::new(Member::new(&self.0, life)))
+    }
+
+    /// Ends the life with exactly this number, durably, also if there is none yet. When it returns, everything that the
+    /// life was told to be done is on disk, and nothing more comes.
+    ///
+    /// # Errors
+    /// `Io`: nobody knows whether the fence stands. Ask again.
+    pub async fn fence(&self, incarnation: Incarnation) -> Result<()> {
+        self.0.fence(incarnation).await
+    }
+
+    /// Every life of which there is a guard or a file, by number.
+    pub fn lives(&self) -> Vec<LifeInfo> {
+        self.0.lives.borrow().values().map(|life| life.info()).collect()
+    }
+
+    /// The files that a life created, by id.
+    pub fn files_of(&self, incarnation: Incarnation) -> Vec<FileInfo> {
+        let life = self.0.lives.borrow().get(&incarnation).cloned();
+        life.map(|life| self.0.files_of(&life)).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn insert(&self, life: Life) -> Rc<Life> {
+        let life = Rc::new(life);
+        self.lives.borrow_mut().insert(life.incarnation, life.clone());
+        life
+    }
+
+    /// The life with this number: fenced, if nothing but its files is known.
+    fn life_or_lost(&self, incarnation: Incarnation) -> Rc<Life> {
+        let known = self.lives.borrow().get(&incarnation).cloned();
+        known.unwrap_or_else(|| {
+            let life = Life::new(incarnation);
+            life.stop();
+            self.insert(life)
+        })
+    }
+
+    fn files_of(&self, life: &Life) -> Vec<FileInfo> {
+        life.files().into_iter().filter_map(|file| self.below.info(file)).collect()
+    }
+
+    async fn fence(&self, incarnation: Incarnation) -> Result<()> {
+        let life = self.life_or_lost(incarnation);
+        life.stop();
+        life.guard.seal(&self.below, incarnation, self.options.copies).await?;
+        life.at_rest().await;
+        life.give_back();
+        self.forget_if_gone(&life).await;
+        Ok(())
+    }
+
+    /// Of a life that is over and left no file nothing has to be known: its number is not given out again. One that was
+    /// fenced before it was given out has to be.
+    async fn forget_if_gone(&self, life: &Life) {
+        let is_gone = life.guard.is_sealed() && !life.has_files() && life.incarnation <= self.numbered.get();
+        if is_gone && self.lives.borrow_mut().remove(&life.incarnation).is_some() {
+            life.guard.delete(&self.below).await;
+        }
+    }
+
+    /// What may still be granted.
+    fn available(&self) -> u64 {
+        let space = self.below.space();
+        let lives = self.lives.borrow();
+        // A guard that is renewed is there twice.
+        let guards = 2 * GUARD_BYTES * (lives.len() as u64 + 1);
+        let taken: u64 = lives.values().map(|life| life.claim()).sum();
+        // What the store below has for itself: the beginnings of files.
+        let kept = space.capacity / 64;
+        space.capacity.saturating_sub(taken + guards + kept)
+    }
+
+    /// Grants `bytes` more to a life, as far as there is room for them.
+    async fn grant(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
+        let _alone = self.granting.take(1).await;
+        let bytes = bytes.min(self.available());
+        let granted = life.granted() + bytes;
+        life.begin_grant(granted);
+        life.guard.record(&self.below, life.incarnation, self.options.copies, granted).await?;
+        life.end_grant(granted);
+        Ok(())
+    }
+
+    /// Makes room for a file of `bytes` within the life's grant.
+    async fn claim(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
+        while !life.try_claim(bytes) {
+            let missing = bytes.saturating_sub(life.free());
+            if missing > self.available() {
+                let (need, free) = (base::units::format_size(bytes), base::units::format_size(life.free()));
+                return Err(Error::full(format!(
+                    "no room for a file of {need}: {free} are left of what incarnation {} was granted, and the store \
+                     has no more; delete or discard something",
+                    life.incarnation
+                )));
+            }
+            self.grant(life, missing.max(self.options.grant_bytes)).await?;
+        }
+        Ok(())
+    }
+
+    /// Grants more before it is needed, so that `bytes` are free.
+    fn grant_ahead(self: &Rc<Self>, life: &Rc<Life>, bytes: u64) {
+        let missing = bytes.saturating_sub(life.free());
+        if missing == 0 || self.available() == 0 || !life.begin_growing() {
+            return;
+        }
+        let (inner, life) = (self.clone(), life.clone());
+        let grow = async move {
+            if let Err(error) = inner.grant(&life, missing.max(inner.options.grant_bytes)).await {
+                tracing::warn!(incarnation = %life.incarnation, "no more space was granted: {error}");
+            }
+            life.end_growing();
+        };
+        self.handle.spawn(Class::Background, "grant", grow).detach();
+    }
+
+    /// Whether `life` may delete or mend a file; gives the file's creator.
+    fn check_may_change(&self, life: &Life, file: FileId) -> Result<Rc<Life>> {
+        let info = self.below.info(file).filter(|info| info.kind != FileKind::Incarnation);
+        let info = info.ok_or_else(|| Error::not_found(format!("there is no file {file}")))?;
+        let creator = self.life_or_lost(info.incarnation);
+        let is_of_segment = matches!(info.kind, FileKind::Data | FileKind::Table);
+        match is_of_segment || creator.incarnation == life.incarnation || creator.is_fenced() {
+            true => Ok(creator),
+            false => Err(Error::conflict(format!(
+                "file {file} is a {} of incarnation {}, which lives: fence it first",
+                info.kind.name(),
+                info.incarnation
+            ))),
+        }
+    }
+}
