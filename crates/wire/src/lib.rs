@@ -19,6 +19,7 @@
 
 pub mod api;
 pub mod directory;
+pub mod frame;
 pub mod layout;
 pub mod service;
 
