@@ -18,6 +18,7 @@
 //! between a volume's bytes and those of its segments.
 
 pub mod api;
+pub mod connection;
 pub mod directory;
 pub mod frame;
 pub mod layout;
