@@ -15,6 +15,8 @@ use crate::service::{Attachment, Reply};
 
 /// The first byte of a reply that is no error.
 const DONE: u8 = 0;
+/// The first byte of one that leaves the outcome open.
+const LOST: u8 = 255;
 /// In the length of a part of a read: it is zeros, which are not in the payload.
 const ZEROS: u32 = 1 << 31;
 /// In the length of an extent: it holds data.
@@ -42,6 +44,8 @@ pub enum Value {
     Names(Vec<String>),
     /// To the question how many use a volume.
     Count(u64),
+    /// The link behind the one who was asked is lost: nobody knows the outcome. Why, for a person.
+    Lost(String),
 }
 
 impl Value {
@@ -54,6 +58,9 @@ impl Value {
             Value::Volume(_) => matches!(kind, Kind::Resolve | Kind::Describe | Kind::Take),
             Value::Names(_) => kind == Kind::List,
             Value::Count(_) => kind == Kind::Users,
+            Value::Lost(_) => {
+                matches!(kind, Kind::Read | Kind::Write | Kind::Discard | Kind::Flush | Kind::Allocation)
+            }
             Value::Done => !matches!(
                 kind,
                 Kind::Attach
@@ -93,7 +100,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, kind: Kind, reply: &Reply<Value>) -> (
         }
     };
     assert!(value.suits(kind), "a {} is not answered with {value:?}", kind.name());
-    out.put_u8(DONE);
+    out.put_u8(if matches!(value, Value::Lost(_)) { LOST } else { DONE });
     match value {
         Value::Done | Value::Attached(_) => {}
         Value::Parts(parts) => return put_parts(out, parts),
@@ -103,6 +110,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, kind: Kind, reply: &Reply<Value>) -> (
         Value::Volume(volume) => put_volume(out, volume),
         Value::Names(names) => names.iter().for_each(|name| put_text(out, name)),
         Value::Count(count) => out.put_u64_le(*count),
+        Value::Lost(message) => put_text(out, message),
     }
     (vec![], 0)
 }
@@ -131,9 +139,13 @@ pub(super) fn result(
     body: &mut Fields<'_>,
     payload: Bytes,
 ) -> Option<Result<Value, Error>> {
-    let status = body.u8()?;
-    if status != DONE {
-        return Some(Err(error(status, body)?));
+    match body.u8()? {
+        DONE => {}
+        LOST => {
+            let lost = Value::Lost(body.text()?);
+            return lost.suits(kind).then_some(Ok(lost));
+        }
+        status => return Some(Err(error(status, body)?)),
     }
     Some(Ok(match kind {
         Kind::Attach => Value::Attached(Attachment { session: header.session, epoch: header.epoch }),

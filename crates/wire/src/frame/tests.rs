@@ -124,6 +124,8 @@ pub(super) fn messages() -> Vec<Message> {
     }
     let failed = reply(Err(Error::fenced("session 4386 has ended")), Passage::default());
     all.push(Message::Reply { sequence: 99, kind: Kind::Read, reply: failed });
+    let lost = reply(Ok(Value::Lost("the other loop has ended".into())), Passage::default());
+    all.push(Message::Reply { sequence: 100, kind: Kind::Write, reply: lost });
     all
 }
 

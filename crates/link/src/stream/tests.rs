@@ -1,0 +1,7 @@
+//! Streams between nodes of a simulated world: what crosses, what is lost, and who is given up.
+
+mod crossing;
+mod faults;
+mod hostile;
+mod store;
+mod world;
