@@ -110,7 +110,7 @@ impl Inner {
     /// A connection on which the peer has greeted.
     ///
     /// # Errors
-    /// `Io`, or what is wrong with the peer: there is none, and why.
+    /// `Io`: there is none, and why.
     async fn live(self: &Rc<Self>) -> Result<Rc<Live>> {
         loop {
             let dialing = {
@@ -148,7 +148,11 @@ impl Inner {
         };
         let next = match self.connect(address, services, options).await {
             Ok(live) => State::Live(live),
-            Err(error) => State::Idle(self.handle.now() + REDIAL, Some(error.context(shown(address)))),
+            // To whoever asks, what is wrong with the peer is a connection that failed.
+            Err(error) => {
+                let error = Error::io(format!("{}: {error}", shown(address)));
+                State::Idle(self.handle.now() + REDIAL, Some(error))
+            }
         };
         if let State::Dialing(event) = self.state.replace(next) {
             event.notify();

@@ -2,6 +2,7 @@
 
 mod crossing;
 mod faults;
+mod fuzz;
 mod hostile;
 mod store;
 mod world;
