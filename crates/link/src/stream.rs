@@ -63,7 +63,7 @@ pub struct Options {
     pub bytes_max: u64,
     /// It gives a peer up after so long without a byte, or without one taken; and a connection that does not come about.
     pub silence: Duration,
-    /// Connections that a far end has at a time; further ones are closed at once.
+    /// Connections that a far end has at a time; further ones are told so, and closed.
     pub streams_max: usize,
 }
 

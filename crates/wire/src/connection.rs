@@ -64,6 +64,8 @@ pub struct Connection {
     said: Instant,
     /// Since when what is being sent waits for the peer to take it.
     sends_since: Option<Instant>,
+    /// This end receives. While it does not, nobody is silent.
+    is_listening: bool,
 }
 
 /// What is known of the peer once its hello has come.
@@ -160,6 +162,7 @@ impl Connection {
             heard: now,
             said: now,
             sends_since: None,
+            is_listening: true,
         };
         (connection, frame)
     }
@@ -259,6 +262,12 @@ impl Connection {
         self.sends_since = is_sending.then_some(now);
     }
 
+    /// This end receives, or does not until the peer has taken what waits for it.
+    pub fn on_listening(&mut self, now: Instant, is_listening: bool) {
+        self.is_listening = is_listening;
+        self.heard = now;
+    }
+
     /// When [`Self::on_time`] is to be called again.
     pub fn next_deadline(&self) -> Instant {
         let patience = self.sends_since.map_or(self.heard, |since| since.min(self.heard)) + self.silence;
@@ -273,8 +282,11 @@ impl Connection {
     /// # Errors
     /// `Io`: the peer is silent, or takes nothing. The connection is to be given up.
     pub fn on_time(&mut self, now: Instant) -> Result<Option<Frame>> {
-        let (silence, name) = (self.silence, self.peer_name());
-        if now.since(self.heard) >= silence {
+        let (silence, name) = (self.silence, self.peer_name().to_owned());
+        if !self.is_listening {
+            // Nothing can be heard; whether it takes what waits for it is looked at below.
+            self.heard = now;
+        } else if now.since(self.heard) >= silence {
             return Err(Error::io(format!(
                 "nothing came from {name} for {silence:?}: see whether it runs and the network carries, then connect again"
             )));

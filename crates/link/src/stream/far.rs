@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind};
 use runtime::{Class, Handle, Listener, Stream, Task};
+use wire::frame::{Message, VERSION};
 
-use super::live::Live;
+use super::first::first;
+use super::live::{GOODBYE, Live};
 use super::near::NearEnd;
 use super::{Options, Services};
 
@@ -31,7 +33,7 @@ pub struct Statistics {
     pub open: usize,
     /// Connections that were accepted.
     pub accepted: u64,
-    /// Connections that were closed at once, because there were too many.
+    /// Connections that were closed at once, and told so, because there were too many.
     pub refused: u64,
     /// Connections that were given up because of what came over them.
     pub violations: u64,
@@ -99,7 +101,7 @@ impl FarEnd {
             if refused.is_power_of_two() {
                 tracing::warn!(open, refused, "too many connections of other processes: new ones are closed");
             }
-            return;
+            return self.refuse(stream, open);
         }
         self.count(|statistics| statistics.accepted += 1);
         let live = Live::start(&self.handle, stream, self.services.clone(), self.options.clone());
@@ -113,6 +115,16 @@ impl FarEnd {
             far.lives.borrow_mut().retain(|other| !Rc::ptr_eq(other, &live));
         };
         self.handle.spawn(Class::Io, "stream end", outliving).detach();
+    }
+
+    /// Says why there is no room, and closes.
+    fn refuse(&self, stream: Stream, open: usize) {
+        let error =
+            Error::retry(format!("it has {open} connections, as many as it takes: end some, or try again later"));
+        let goodbye = Message::Goodbye(error).encode(VERSION);
+        let pause = self.handle.sleep(GOODBYE);
+        let parting = async move { drop(first(stream.send(vec![goodbye.head]), pause).await) };
+        self.handle.spawn(Class::Io, "stream refused", parting).detach();
     }
 
     fn count(&self, count: impl FnOnce(&mut Statistics)) {

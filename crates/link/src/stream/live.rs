@@ -22,7 +22,7 @@ use super::serve::serve;
 use super::{Options, Services};
 
 /// How long the peer has to take the reason for an end.
-const GOODBYE: Duration = Duration::from_millis(500);
+pub(super) const GOODBYE: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub(super) struct Live {
@@ -81,7 +81,7 @@ impl Live {
             is_over: Cell::new(false),
             over: Event::new(),
         });
-        live.outbox.put(hello, false);
+        live.outbox.put(hello, None);
         handle.spawn(Class::Io, "stream", live.clone().run()).detach();
         live
     }
@@ -156,15 +156,15 @@ impl Live {
         let marks = Marks { trace: self.handle.random_u64(), ..Marks::default() };
         let (sequence, frame) = self.connection().ask(self.handle.now(), request, marks);
         self.asked.borrow_mut().insert(sequence, Asked { sender, _credit: credit });
-        self.outbox.put(frame, false);
+        self.outbox.put(frame, None);
         receiver.await.unwrap_or_else(|| Err(LinkLost { message: "the loop of the connection has ended".into() }))
     }
 
-    /// Answers the peer, if it still listens.
-    pub(super) fn answer(&self, sequence: u64, reply: Reply<Value>) {
+    /// Answers a request of the peer that took so many bytes of its credit, if it still listens.
+    fn answer(&self, sequence: u64, credit: u64, reply: Reply<Value>) {
         if !self.has_ended() {
             let frame = self.connection().answer(self.handle.now(), sequence, reply);
-            self.outbox.put(frame, true);
+            self.outbox.put(frame, Some(credit));
         }
     }
 
@@ -217,7 +217,7 @@ impl Live {
     async fn receive(self: &Rc<Self>) -> Error {
         let mut intake = Intake::new(self.stream.clone());
         loop {
-            self.outbox.catch_up(self.options.requests_max, self.options.bytes_max).await;
+            self.catch_up().await;
             let event = match intake.next(self).await {
                 Ok(event) => event,
                 Err(End::Stream(error)) => return self.lost(&error),
@@ -252,15 +252,25 @@ impl Live {
         }
     }
 
+    /// Receives nothing while the peer does not take what waits for it.
+    async fn catch_up(&self) {
+        let (requests_max, bytes_max) = (self.options.requests_max, self.options.bytes_max);
+        if self.outbox.is_behind(requests_max, bytes_max) {
+            self.connection().on_listening(self.handle.now(), false);
+            self.outbox.catch_up(requests_max, bytes_max).await;
+            self.connection().on_listening(self.handle.now(), true);
+        }
+    }
+
     /// Does what the peer asks, in a task of its own.
     fn begin(self: &Rc<Self>, sequence: u64, marks: Marks, request: Request) {
         self.handle.spend(Work::Crossing);
         self.running.set(self.running.get() + 1);
-        let live = self.clone();
+        let (live, credit) = (self.clone(), request.bytes());
         let work = async move {
             tracing::trace!(target: "levee::stream", trace = marks.trace, kind = request.kind().name(), "taken");
             let reply = serve(&live, request).await;
-            live.answer(sequence, reply);
+            live.answer(sequence, credit, reply);
             live.running.set(live.running.get() - 1);
             if live.running.get() == 0 && live.has_ended() {
                 live.changed.notify();
@@ -278,7 +288,7 @@ impl Live {
             let _ = first(self.handle.sleep_until(deadline), changed).await;
             let due = self.connection().on_time(self.handle.now());
             match due {
-                Ok(frame) => frame.into_iter().for_each(|frame| self.outbox.put(frame, false)),
+                Ok(frame) => frame.into_iter().for_each(|frame| self.outbox.put(frame, None)),
                 Err(error) => return error,
             }
         }
@@ -290,7 +300,7 @@ impl Live {
             return;
         }
         let frame = self.connection().goodbye(self.handle.now(), error);
-        self.outbox.put(frame, false);
+        self.outbox.put(frame, None);
         let _ = first(self.outbox.drained(), self.handle.sleep(GOODBYE)).await;
     }
 

@@ -35,9 +35,9 @@ struct Queue {
     /// Bytes that were ever put in, and sent.
     put: u64,
     sent: u64,
-    /// The replies that are not sent: where each ends, and its bytes.
+    /// The replies that are not sent: where each ends, and what its request took of the peer's credit.
     replies: VecDeque<(u64, u64)>,
-    reply_bytes: u64,
+    reply_credit: u64,
     /// Nothing is taken any more.
     is_closed: bool,
 }
@@ -66,24 +66,23 @@ impl Queue {
             && end <= self.sent
         {
             self.replies.pop_front();
-            self.reply_bytes -= bytes;
+            self.reply_credit -= bytes;
         }
     }
 }
 
 impl Outbox {
-    /// Queues a frame.
-    pub(super) fn put(&self, frame: Frame, is_reply: bool) {
+    /// Queues a frame; with it, if it is a reply, how many bytes its request took of the peer's credit.
+    pub(super) fn put(&self, frame: Frame, credit: Option<u64>) {
         let mut queue = self.queue.borrow_mut();
         if queue.is_closed {
             return;
         }
-        let bytes = frame.len() as u64;
-        queue.put += bytes;
-        if is_reply {
+        queue.put += frame.len() as u64;
+        if let Some(bytes) = credit {
             let end = queue.put;
             queue.replies.push_back((end, bytes));
-            queue.reply_bytes += bytes;
+            queue.reply_credit += bytes;
         }
         queue.parts.push_back(frame.head);
         queue.parts.extend(frame.payload.into_iter().filter(|part| !part.is_empty()));
@@ -91,18 +90,20 @@ impl Outbox {
         self.ready.notify();
     }
 
-    /// Waits while more replies wait to be sent than a peer that keeps its credit can have asked for.
+    /// Whether more replies wait to be sent than a peer with this credit may have asked for.
+    pub(super) fn is_behind(&self, requests_max: u32, bytes_max: u64) -> bool {
+        let queue = self.queue.borrow();
+        queue.replies.len() > requests_max as usize || queue.reply_credit > bytes_max
+    }
+
+    /// Waits until that is over.
     pub(super) async fn catch_up(&self, requests_max: u32, bytes_max: u64) {
         loop {
             let sent = self.sent.wait();
-            let is_behind = {
-                let queue = self.queue.borrow();
-                queue.replies.len() > requests_max as usize || queue.reply_bytes > bytes_max
-            };
-            match is_behind {
-                true => sent.await,
-                false => return,
+            if !self.is_behind(requests_max, bytes_max) {
+                return;
             }
+            sent.await;
         }
     }
 

@@ -4,5 +4,6 @@ mod crossing;
 mod faults;
 mod fuzz;
 mod hostile;
+mod real;
 mod store;
 mod world;

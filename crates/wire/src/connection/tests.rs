@@ -232,6 +232,15 @@ fn whoever_is_silent_or_takes_nothing_is_given_up() {
     assert!(far.on_time(at(14)).unwrap_err().message.contains("near has taken nothing for 9s"));
     far.on_sending(at(14), false);
     assert!(far.on_time(at(14)).is_ok());
+    // Whoever does not receive cannot say that nothing came.
+    far.on_listening(at(15), false);
+    far.on_sending(at(22), true);
+    assert!(far.on_time(at(30)).is_ok());
+    assert!(far.on_time(at(31)).unwrap_err().message.contains("has taken nothing"));
+    far.on_sending(at(31), false);
+    far.on_listening(at(31), true);
+    assert!(far.on_time(at(39)).is_ok());
+    assert!(far.on_time(at(40)).unwrap_err().message.contains("nothing came from near"));
 }
 
 #[test]
