@@ -36,8 +36,15 @@ struct Inner {
     /// What an owner of volumes was not told yet.
     untold: RefCell<BTreeMap<Option<VolumeId>, Request>>,
     is_telling: Cell<bool>,
-    /// How many used a volume when the user of volumes was last asked.
-    users: RefCell<BTreeMap<VolumeId, usize>>,
+    /// What is known of those who use a volume, of volumes that somebody asked of.
+    users: RefCell<BTreeMap<VolumeId, Users>>,
+}
+
+/// How many used a volume when the other process was last asked, and whether it is being asked.
+#[derive(Clone, Copy, Default)]
+struct Users {
+    count: usize,
+    is_asked: bool,
 }
 
 /// How a connection comes about.

@@ -12,7 +12,7 @@ use runtime::Class;
 use wire::frame::{Request, Value};
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 
-use super::{Inner, NearEnd, other};
+use super::{Inner, NearEnd, Users, other};
 
 impl Inner {
     async fn volume(self: Rc<Self>, request: Request) -> Result<VolumeDescriptor> {
@@ -56,9 +56,8 @@ impl Inner {
             // Whoever cannot be reached uses nothing.
             Err(_) => 0,
         };
-        let mut users = self.users.borrow_mut();
-        if users.len() < VOLUMES_MAX || users.contains_key(&volume) {
-            users.insert(volume, count);
+        if let Some(users) = self.users.borrow_mut().get_mut(&volume) {
+            *users = Users { count, is_asked: false };
         }
     }
 }
@@ -115,12 +114,20 @@ impl VolumeUser for NearEnd {
             if let Err(error) = self.0.clone().done(Request::Release { volume }).await {
                 tracing::warn!(%volume, %error, "who uses a volume could not be asked to release it");
             }
+            self.0.users.borrow_mut().remove(&volume);
         })
     }
 
     /// As many as there were when this was last asked: the other process is asked anew, and nobody waits for it.
     fn users(&self, volume: VolumeId) -> usize {
-        self.0.handle.spawn(Class::Background, "users of a volume", self.0.clone().ask_users(volume)).detach();
-        self.0.users.borrow().get(&volume).copied().unwrap_or_default()
+        let mut known = self.0.users.borrow_mut();
+        if known.len() >= VOLUMES_MAX && !known.contains_key(&volume) {
+            return 0;
+        }
+        let users = known.entry(volume).or_default();
+        if !std::mem::replace(&mut users.is_asked, true) {
+            self.0.handle.spawn(Class::Background, "users of a volume", self.0.clone().ask_users(volume)).detach();
+        }
+        users.count
     }
 }
