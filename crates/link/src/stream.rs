@@ -33,7 +33,7 @@ mod serve;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::limits::{STREAM_BYTES, STREAM_REQUESTS, STREAMS_MAX};
+use base::limits::{REQUEST_SIZE_MAX, STREAM_BYTES, STREAM_REQUESTS, STREAMS_MAX};
 use wire::{BlockService, VolumeDirectory, VolumeOwner, VolumeUser, connection, frame};
 
 pub use self::far::{FarEnd, Statistics};
@@ -57,9 +57,9 @@ pub struct Services {
 pub struct Options {
     /// What this process is, for the messages of others.
     pub name: String,
-    /// Requests that it takes at a time from one connection.
+    /// Requests that it takes at a time from one connection, and has in flight on one at most.
     pub requests_max: u32,
-    /// Bytes of payload that these may have; at least the largest request.
+    /// Bytes of payload that these may have, in either direction; at least the largest request.
     pub bytes_max: u64,
     /// It gives a peer up after so long without a byte, or without one taken; and a connection that does not come about.
     pub silence: Duration,
@@ -88,8 +88,8 @@ impl Options {
         };
         connection::Options {
             services,
-            requests_max: self.requests_max,
-            bytes_max: self.bytes_max,
+            requests_max: self.requests_max.max(1),
+            bytes_max: self.bytes_max.max(REQUEST_SIZE_MAX),
             silence: self.silence,
             name: self.name.clone(),
         }

@@ -104,7 +104,7 @@ impl FarEnd {
             return self.refuse(stream, open);
         }
         self.count(|statistics| statistics.accepted += 1);
-        let live = Live::start(&self.handle, stream, self.services.clone(), self.options.clone());
+        let live = Live::start(&self.handle, stream, &self.services, &self.options);
         self.lives.borrow_mut().push(live.clone());
         let far = self.clone();
         let outliving = async move {

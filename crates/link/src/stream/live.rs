@@ -8,17 +8,17 @@ use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Map, Passage, Result, Set};
+use base::{Error, ErrorKind, Map, Passage, Result};
 use runtime::sync::{Budget, Event, Permit, Sender, oneshot};
 use runtime::{Class, Handle, Stream, Work};
 use wire::connection::{self, Connection};
 use wire::frame::{self, Marks, Request, Value};
-use wire::{LinkLost, Reply, SessionId};
+use wire::{LinkLost, Reply};
 
 use super::first::first;
 use super::intake::{End, Intake};
 use super::outbox::Outbox;
-use super::serve::serve;
+use super::serve::Duties;
 use super::{Options, Services};
 
 /// How long the peer has to take the reason for an end.
@@ -28,12 +28,12 @@ pub(super) const GOODBYE: Duration = Duration::from_millis(500);
 pub(super) struct Live {
     pub(super) handle: Handle,
     /// What this end does for the peer.
-    pub(super) services: Services,
-    /// The sessions that the peer has opened over this connection.
-    pub(super) sessions: RefCell<Set<SessionId>>,
-    options: Options,
+    duties: Duties,
+    /// What the peer may have in flight here, and this end there at most.
+    requests_max: u32,
+    bytes_max: u64,
     stream: Stream,
-    connection: RefCell<Connection>,
+    connection: Rc<RefCell<Connection>>,
     outbox: Outbox,
     /// What this end has asked.
     asked: RefCell<Map<u64, Asked>>,
@@ -63,15 +63,17 @@ struct Asked {
 
 impl Live {
     /// Begins to talk over `stream`.
-    pub(super) fn start(handle: &Handle, stream: Stream, services: Services, options: Options) -> Rc<Live> {
-        let (connection, hello) = Connection::new(options.of_connection(&services), handle.now());
+    pub(super) fn start(handle: &Handle, stream: Stream, services: &Services, options: &Options) -> Rc<Live> {
+        let options = options.of_connection(services);
+        let (requests_max, bytes_max) = (options.requests_max, options.bytes_max);
+        let (connection, hello) = Connection::new(options, handle.now());
         let live = Rc::new(Live {
             handle: handle.clone(),
-            services,
-            sessions: RefCell::default(),
-            options,
+            duties: Duties::new(services.clone()),
+            requests_max,
+            bytes_max,
             stream,
-            connection: RefCell::new(connection),
+            connection: Rc::new(RefCell::new(connection)),
             outbox: Outbox::default(),
             asked: RefCell::default(),
             peer: OnceCell::new(),
@@ -86,12 +88,8 @@ impl Live {
         live
     }
 
-    pub(super) fn connection(&self) -> RefMut<'_, Connection> {
+    fn connection(&self) -> RefMut<'_, Connection> {
         self.connection.borrow_mut()
-    }
-
-    pub(super) fn on_bytes(&self) {
-        self.connection().on_bytes(self.handle.now());
     }
 
     /// Why it has ended, if it has.
@@ -174,6 +172,7 @@ impl Live {
             return;
         }
         *self.end.borrow_mut() = Some(error.clone());
+        self.duties.end();
         let asked = std::mem::take(&mut *self.asked.borrow_mut());
         for (_, Asked { sender, .. }) in asked {
             sender.send(Err(LinkLost { message: error.message.clone() }));
@@ -208,17 +207,18 @@ impl Live {
         drop(sending);
         self.outbox.close();
         self.stream.shutdown();
-        self.close_sessions().await;
+        self.duties.close_sessions(&self.handle).await;
+        self.idle().await;
         self.is_over.set(true);
         self.over.notify();
     }
 
     /// Receives until that is over, and says why it is.
     async fn receive(self: &Rc<Self>) -> Error {
-        let mut intake = Intake::new(self.stream.clone());
+        let mut intake = Intake::new(&self.handle, self.stream.clone(), self.connection.clone());
         loop {
             self.catch_up().await;
-            let event = match intake.next(self).await {
+            let event = match intake.next().await {
                 Ok(event) => event,
                 Err(End::Stream(error)) => return self.lost(&error),
                 Err(End::Refused(error)) => {
@@ -232,7 +232,9 @@ impl Live {
             }
             match event {
                 connection::Event::Greeted(hello) => {
-                    let (requests, bytes) = (Budget::new(hello.requests_max.into()), Budget::new(hello.bytes_max));
+                    // No more than this end has memory for, however much is granted.
+                    let requests = Budget::new(hello.requests_max.min(self.requests_max).into());
+                    let bytes = Budget::new(hello.bytes_max.min(self.bytes_max));
                     let peer = Peer { name: hello.name, services: hello.services, requests, bytes };
                     assert!(self.peer.set(peer).is_ok(), "there is one hello");
                     self.changed.notify();
@@ -254,10 +256,9 @@ impl Live {
 
     /// Receives nothing while the peer does not take what waits for it.
     async fn catch_up(&self) {
-        let (requests_max, bytes_max) = (self.options.requests_max, self.options.bytes_max);
-        if self.outbox.is_behind(requests_max, bytes_max) {
+        if self.outbox.is_behind(self.requests_max, self.bytes_max) {
             self.connection().on_listening(self.handle.now(), false);
-            self.outbox.catch_up(requests_max, bytes_max).await;
+            self.outbox.catch_up(self.requests_max, self.bytes_max).await;
             self.connection().on_listening(self.handle.now(), true);
         }
     }
@@ -269,7 +270,7 @@ impl Live {
         let (live, credit) = (self.clone(), request.bytes());
         let work = async move {
             tracing::trace!(target: "levee::stream", trace = marks.trace, kind = request.kind().name(), "taken");
-            let reply = serve(&live, request).await;
+            let reply = live.duties.serve(request).await;
             live.answer(sequence, credit, reply);
             live.running.set(live.running.get() - 1);
             if live.running.get() == 0 && live.has_ended() {
@@ -304,22 +305,8 @@ impl Live {
         let _ = first(self.outbox.drained(), self.handle.sleep(GOODBYE)).await;
     }
 
-    /// Ends the sessions that the peer has opened over this connection, and waits until its requests are done.
-    async fn close_sessions(&self) {
-        let sessions = std::mem::take(&mut *self.sessions.borrow_mut());
-        let closing: Vec<_> = sessions
-            .into_iter()
-            .filter_map(|session| {
-                let block = self.services.block.clone()?;
-                let close = async move { (session, block.detach(session).await) };
-                Some(self.handle.spawn(Class::Io, "close a session", close))
-            })
-            .collect();
-        for task in closing {
-            if let (session, Err(error)) = task.await {
-                tracing::warn!(%session, %error, "a session could not be ended with its connection; the next one closes it");
-            }
-        }
+    /// Waits until what the peer has asked is done.
+    async fn idle(&self) {
         loop {
             let changed = self.changed.wait();
             if self.running.get() == 0 {

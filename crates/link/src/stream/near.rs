@@ -178,7 +178,7 @@ impl Inner {
                 return Err(Error::io(format!("did not answer for {silence:?}; see whether the network carries")));
             }
         };
-        let live = Live::start(&self.handle, stream, services.clone(), options.clone());
+        let live = Live::start(&self.handle, stream, services, options);
         live.greeted().await.map(|()| live)
     }
 

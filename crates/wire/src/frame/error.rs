@@ -26,6 +26,14 @@ fn kind(code: u8) -> Option<ErrorKind> {
         .copied()
 }
 
+/// What has another checksum than it was sent with.
+pub(super) fn changed(what: &str) -> Error {
+    Error::corrupt(format!(
+        "{what} has the wrong checksum: its bytes changed on their way; connect again, and look after the network if it \
+         happens again"
+    ))
+}
+
 pub(super) fn put_error(out: &mut Vec<u8>, error: &Error) {
     out.put_u8(code(error.kind));
     put_text(out, &error.message);

@@ -5,6 +5,7 @@ use base::limits::{FRAME_BODY_MAX, FRAME_EXTENSIONS_MAX, REQUEST_SIZE_MAX};
 use base::{Epoch, Error, Generation, Result, SegmentId, SnapshotNumber, VolumeId, WriteSequence, WriteStamp};
 use bytes::BufMut;
 
+use super::error::changed;
 use super::fields::Fields;
 use crate::service::SessionId;
 
@@ -129,7 +130,7 @@ impl Header {
         }
         let mut fields = Fields(&bytes[CHECKSUM_AT..]);
         if fields.u32() != Some(checksum(bytes)) {
-            return Err(Error::corrupt("the header of a frame has the wrong checksum: its bytes changed on their way"));
+            return Err(changed("the header of a frame"));
         }
         let header = Self::fields(&mut fields)
             .ok_or_else(|| Error::invalid("the header of a frame has flags or reserved bytes that must be zero"))?;

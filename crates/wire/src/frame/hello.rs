@@ -9,6 +9,9 @@ use bytes::BufMut;
 use super::fields::{Fields, put_text};
 use super::kind::Kind;
 
+/// Shortest silence that an end may ask for, in milliseconds: the other says a few keep-alives in it.
+const SILENCE_MIN_MS: u32 = 100;
+
 /// What one end does for the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Services {
@@ -109,7 +112,7 @@ impl Hello {
     ///
     /// # Errors
     /// `Invalid`: they have no version in common, one needs what the other does not know, or `theirs` grants too little
-    /// to send one request.
+    /// to send one request, or has too little patience.
     pub fn agree(&self, theirs: &Hello) -> Result<Agreement> {
         let version = (*self.versions.end()).min(*theirs.versions.end());
         if version < (*self.versions.start()).max(*theirs.versions.start()) || version == 0 {
@@ -130,10 +133,12 @@ impl Hello {
                 theirs.name
             )));
         }
-        let grants = theirs.requests_max > 0 && theirs.bytes_max >= REQUEST_SIZE_MAX && theirs.silence_ms > 0;
+        let grants =
+            theirs.requests_max > 0 && theirs.bytes_max >= REQUEST_SIZE_MAX && theirs.silence_ms >= SILENCE_MIN_MS;
         if !grants {
             return Err(Error::invalid(format!(
-                "'{}' grants {} requests with {} bytes, and {} ms: one request of {REQUEST_SIZE_MAX} bytes is the least",
+                "'{}' grants {} requests with {} bytes, and waits for {} ms: one request of {REQUEST_SIZE_MAX} bytes, and \
+                 {SILENCE_MIN_MS} ms, are the least",
                 theirs.name, theirs.requests_max, theirs.bytes_max, theirs.silence_ms
             )));
         }

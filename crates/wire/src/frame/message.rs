@@ -1,9 +1,10 @@
 //! Messages to frames, and back.
 
 use base::checksum::crc32c;
+use base::limits::FRAME_BODY_MAX;
 use base::{Bytes, Error, Result};
 
-use super::error::{error, put_error};
+use super::error::{changed, error, put_error};
 use super::extension::{passage, put_passage};
 use super::fields::Fields;
 use super::header::{HEADER_LEN, Header, Marks};
@@ -67,7 +68,7 @@ impl Message {
     /// Its frame, under the version that both sides agreed on.
     ///
     /// # Panics
-    /// A request that [`Request::check`] refuses, or a reply that does not suit its request: bugs.
+    /// A request that [`Request::check`] refuses, or a reply that does not suit its request or is too long: bugs.
     pub fn encode(&self, version: u8) -> Frame {
         let mut out = vec![0; HEADER_LEN];
         let mut header = self.fields(version);
@@ -91,6 +92,7 @@ impl Message {
             }
         }
         header.body_len = (out.len() - HEADER_LEN) as u32 - header.extensions_len;
+        assert!(header.body_len as usize <= FRAME_BODY_MAX, "a body of {} bytes", header.body_len);
         header.payload_len = payload.iter().map(Bytes::len).sum::<usize>() as u32;
         header.rest_checksum = crc32c(&out[HEADER_LEN..]);
         out[..HEADER_LEN].copy_from_slice(&header.encode());
@@ -107,7 +109,7 @@ impl Message {
             "all of a frame is there"
         );
         if crc32c(rest) != header.rest_checksum {
-            return Err(Error::corrupt("the body of a frame has the wrong checksum: its bytes changed on their way"));
+            return Err(changed("the body of a frame"));
         }
         let kind = Type::from_code(header.code).ok_or_else(|| {
             Error::invalid(format!("a frame of type {}, which this version does not know: upgrade it", header.code))
@@ -115,9 +117,7 @@ impl Message {
         let (extensions, body) = rest.split_at(header.extensions_len as usize);
         let is_reply = matches!(kind, Type::Reply(_));
         if is_reply && crc32c(&payload) != header.payload_checksum {
-            return Err(Error::corrupt(
-                "the payload of a reply has the wrong checksum: its bytes changed on their way",
-            ));
+            return Err(changed("the payload of a reply"));
         }
         let message = Self::read(kind, header, extensions, body, payload).ok_or_else(|| malformed(kind))?;
         if !message.has_only(header) {
@@ -126,9 +126,7 @@ impl Message {
         if let Message::Request { request, .. } = &message {
             request.check()?;
             if !request.is_intact() {
-                return Err(Error::corrupt(
-                    "the payload of a write does not have the checksums of its agent: its bytes changed on their way",
-                ));
+                return Err(changed("the payload of a write"));
             }
         }
         Ok(message)

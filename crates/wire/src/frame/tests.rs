@@ -291,7 +291,7 @@ fn two_sides_agree_or_say_why_not() {
         (Hello { required: 8, ..hello() }, "features 0x8"),
         (Hello { requests_max: 0, ..hello() }, "grants 0 requests"),
         (Hello { bytes_max: 4096, ..hello() }, "with 4096 bytes"),
-        (Hello { silence_ms: 0, ..hello() }, "and 0 ms"),
+        (Hello { silence_ms: 99, ..hello() }, "waits for 99 ms"),
     ];
     for (theirs, says) in cases {
         let error = ours.agree(&theirs).unwrap_err();

@@ -11,7 +11,7 @@ use wire::{BlockService, SessionId, Target, VolumeDescriptor, VolumeDirectory, V
 
 use super::store::{EPOCH, Store};
 use super::world::{DISK, Fixture, attach, listen, options, read, segment, write};
-use crate::stream::{FarEnd, NearEnd, Services};
+use crate::stream::{FarEnd, NearEnd, Options, Services};
 
 #[test]
 fn every_request_crosses_with_its_arguments_and_its_answer() {
@@ -163,6 +163,32 @@ fn no_more_is_in_flight_than_the_credit_and_all_of_it_is_served() {
         }
     });
     assert_eq!(fixture.store.in_flight_max.get(), 8);
+}
+
+#[test]
+fn nobody_asks_for_more_than_it_has_room_for_however_much_is_granted() {
+    let fixture = Fixture::new(9);
+    fixture.store.takes.set(Duration::from_millis(1));
+    let modest = Options { requests_max: 3, bytes_max: 0, ..options("an agent") };
+    let near = NearEnd::dial(&fixture.near, fixture.address.clone(), Services::default(), modest);
+    let handle = fixture.near.clone();
+    fixture.run(async move {
+        let target = attach(&near).await.unwrap();
+        let readers: Vec<_> = (0..20)
+            .map(|_| {
+                let near = near.clone();
+                handle.spawn(
+                    Class::Io,
+                    "reader",
+                    async move { read(&near, target, 0, 16 << 20).await.unwrap().is_ok() },
+                )
+            })
+            .collect();
+        for reader in readers {
+            assert!(reader.await);
+        }
+    });
+    assert_eq!(fixture.store.in_flight_max.get(), 2, "two such reads are the least that fits");
 }
 
 #[test]

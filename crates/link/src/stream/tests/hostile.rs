@@ -133,7 +133,7 @@ fn what_cannot_be_right_ends_that_connection_with_the_reason() {
         (b"GET / HTTP/1.1\r\nHost: store\r\n\r\n".repeat(5), "another service"),
         (flipped(40), "the header of a frame has the wrong checksum"),
         (flipped(130), "the body of a frame has the wrong checksum"),
-        (flipped(20_000), "does not have the checksums of its agent"),
+        (flipped(20_000), "the payload of a write has the wrong checksum"),
         (bytes_of(&request(1, attach()).encode(2)), "a frame of version 2"),
         (bytes_of(&request(7, attach()).encode(VERSION)), "a frame is missing"),
         (bytes_of(&hello.encode(VERSION)), "a second hello"),
