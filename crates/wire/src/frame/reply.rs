@@ -1,7 +1,7 @@
 //! Replies: a status, and what a kind of request is answered with.
 
 use base::checksum::crc32c_append;
-use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX};
+use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
 use base::{AllocationExtent, Bytes, Error, ReadPart};
 use bytes::BufMut;
 
@@ -165,12 +165,13 @@ fn parts(body: &mut Fields<'_>, mut payload: Bytes) -> Option<Vec<ReadPart>> {
             0 => ReadPart::Data((len as usize <= payload.len()).then(|| payload.split_to(len as usize))?),
             _ => ReadPart::Zeros(u64::from(len & !ZEROS)),
         };
-        (part.len() > 0).then_some(part)
+        (1..=REQUEST_SIZE_MAX).contains(&part.len()).then_some(part)
     })?;
     payload.is_empty().then_some(parts)
 }
 
 fn extent(body: &mut Fields<'_>) -> Option<AllocationExtent> {
-    let len = body.u64()?;
-    Some(AllocationExtent { len: len & !ALLOCATED, allocated: len & ALLOCATED != 0 })
+    let bits = body.u64()?;
+    let (len, allocated) = (bits & !ALLOCATED, bits & ALLOCATED != 0);
+    (1..=SEGMENT_SIZE).contains(&len).then_some(AllocationExtent { len, allocated })
 }

@@ -262,6 +262,30 @@ fn what_cannot_be_right_is_refused() {
     assert!(read(b"GET / HTTP/1.1\r\n".repeat(8).as_slice()).unwrap_err().message.contains("another service"));
 }
 
+/// What a reply says is no longer than what can have been asked for.
+#[test]
+fn a_part_or_an_extent_of_an_impossible_length_is_refused() {
+    let frame = |kind| {
+        let reply = reply(Ok(value(kind)), Passage::default());
+        bytes_of(&Message::Reply { sequence: 1, kind, reply }.encode(VERSION))
+    };
+    // Behind the status: the first part is zeros, the first extent data.
+    let at = HEADER_LEN + 1;
+    let cases = [
+        (Kind::Read, vec![0, 0, 0, 0x80], "zeros without a length"),
+        (Kind::Read, vec![0, 0, 0, 0x84], "64 MiB of zeros"),
+        (Kind::Allocation, vec![0, 0, 0, 0, 0, 0, 0, 0x80], "an extent without a length"),
+        (Kind::Allocation, vec![0, 0, 0, 0, 0, 0, 1, 0x80], "an extent longer than a segment"),
+    ];
+    for (kind, forged, what) in cases {
+        let mut bytes = frame(kind);
+        read(&bytes).unwrap();
+        bytes[at..at + forged.len()].copy_from_slice(&forged);
+        reseal(&mut bytes);
+        assert_eq!(read(&bytes).unwrap_err().kind, ErrorKind::Invalid, "{what}");
+    }
+}
+
 /// An older peer skips extensions that it does not know, wherever they stand.
 #[test]
 fn unknown_extensions_are_skipped() {
