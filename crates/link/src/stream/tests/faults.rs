@@ -248,6 +248,7 @@ async fn life(near: &NearEnd, prng: &mut Prng, written: &mut Vec<(u64, Vec<u8>)>
 /// Connections that break all the time, under many requests at once: every answer is right, and nothing is left.
 #[test]
 fn answers_stay_right_while_connections_break() {
+    let (answered, lost) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     for seed in 0..20 {
         let fixture = Fixture::new(seed);
         fixture.store.takes.set(Duration::from_micros(300));
@@ -267,7 +268,6 @@ fn answers_stay_right_while_connections_break() {
             });
         }
         let (near, handle) = (fixture.dial(), fixture.near.clone());
-        let (answered, lost) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let counts = (answered.clone(), lost.clone());
         fixture.run(async move {
             let writers: Vec<_> = (0..16u64)
@@ -310,10 +310,9 @@ fn answers_stay_right_while_connections_break() {
                 writer.await;
             }
         });
-        assert!(answered.get() > 200, "seed {seed}: {} answered", answered.get());
-        assert!(lost.get() > 0, "seed {seed}: nothing was lost");
         fixture.settle();
     }
+    assert!(answered.get() > 5_000 && lost.get() > 200, "{} answered, {} lost", answered.get(), lost.get());
 }
 
 #[test]
