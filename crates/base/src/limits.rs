@@ -1,6 +1,6 @@
 //! Every bound of the system in one place, with the relations between them checked when it is compiled.
 
-use crate::units::{BLOCK, GIB, KIB, MIB, TIB};
+use crate::units::{BLOCK, GIB, KIB, MIB, SECTOR, TIB};
 
 /// Smallest volume, in bytes.
 pub const VOLUME_SIZE_MIN: u64 = MIB;
@@ -36,6 +36,17 @@ pub const API_CONNECTIONS_MAX: usize = 128;
 /// Longest body of a call of the control API, in bytes.
 pub const API_BODY_MAX: usize = 64 * 1024;
 
+/// Requests in flight in one direction of a stream between processes.
+pub const STREAM_REQUESTS: usize = 1024;
+/// Bytes of payload in flight in one direction of a stream between processes.
+pub const STREAM_BYTES: u64 = 64 * MIB;
+/// Streams from other processes that one loop serves.
+pub const STREAMS_MAX: usize = 256;
+/// Longest body of a frame between processes, in bytes.
+pub const FRAME_BODY_MAX: usize = MIB as usize;
+/// Longest extensions of a frame between processes, in bytes.
+pub const FRAME_EXTENSIONS_MAX: usize = 4096;
+
 /// Most bytes of one journal append.
 pub const JOURNAL_APPEND_MAX: u64 = MIB;
 /// Journal appends in flight on one loop.
@@ -49,3 +60,6 @@ const _: () = assert!(SEGMENT_BLOCKS <= u32::MAX as u64, "a block number fits 32
 const _: () = assert!(VOLUME_SIZE_MAX / SEGMENT_SIZE <= u32::MAX as u64, "a segment index fits 32 bits");
 const _: () = assert!(DATA_SECTOR_DEFAULT.is_multiple_of(BLOCK) && SEGMENT_SIZE.is_multiple_of(DATA_SECTOR_DEFAULT));
 const _: () = assert!(REQUEST_SIZE_MAX <= MEMORY_MIN / 2, "one largest request fits the payload's share of memory");
+const _: () = assert!(REQUEST_SIZE_MAX <= STREAM_BYTES, "one largest request fits a stream");
+const _: () = assert!(REQUEST_SIZE_MAX / SECTOR * 4 < FRAME_BODY_MAX as u64, "a body says each sector of a largest read");
+const _: () = assert!(VOLUMES_MAX * (VOLUME_NAME_MAX + 2) < FRAME_BODY_MAX, "a body has the names of all volumes");

@@ -2,8 +2,8 @@
 //!
 //! A link is a [`BlockService`] that stands for another one. On one loop it is a **call**: the owner itself, behind an
 //! `Rc` ([`call`]); nothing is copied, queued or woken. Between loops of one process it is a **mailbox**
-//! ([`mailbox()`]): requests cross threads through a bounded queue and answers come back one by one. Both carry the
-//! same requests with the same outcomes. Where several loops own segments, **routes** ([`Routes`]) send each request to
+//! ([`mailbox()`]): requests cross threads through a bounded queue and answers come back one by one. Between processes it
+//! is a **stream** ([`stream`]), over TCP or a Unix socket. All carry the same requests with the same outcomes. Where several loops own segments, **routes** ([`Routes`]) send each request to
 //! the link of its owner: so a store grows from one loop to many without its agents noticing.
 //!
 //! Names: the *near* end is the agent's, the *far* end the owner's. Invariants: a request that the far end took is
@@ -11,6 +11,7 @@
 
 pub mod mailbox;
 mod routes;
+pub mod stream;
 
 use std::rc::Rc;
 

@@ -1,9 +1,10 @@
 //! What agents, block servers and managers say to each other, without any I/O.
 //!
 //! An agent (the compute side) turns a client's read or write of a *volume* into requests for *segments* and sends
-//! them through a [`BlockService`]; whoever implements it may be the block server itself, a mailbox to its loop, or
-//! later a stream to another process. What the agent must know of a volume (its size, its layout, its generation) it
-//! asks a [`VolumeDirectory`], the manager's face.
+//! them through a [`BlockService`]; whoever implements it may be the block server itself, a mailbox to its loop, or a
+//! stream to another process. What the agent must know of a volume (its size, its layout, its generation) it asks a
+//! [`VolumeDirectory`], the manager's face. Between processes all of it is bytes: [`frame`] says which, and
+//! [`connection`] when they may be said.
 //!
 //! Names: a *session* is one agent's hold on one volume at one block server; a *generation* numbers the attachments
 //! of a volume, an *epoch* the ownerships of a segment, and of each the higher one fences every lower one. A *piece*
@@ -18,7 +19,9 @@
 //! between a volume's bytes and those of its segments.
 
 pub mod api;
+pub mod connection;
 pub mod directory;
+pub mod frame;
 pub mod layout;
 pub mod service;
 

@@ -1,0 +1,180 @@
+//! What a peer asks, done: each request goes to the service that it is for, unless its session is that of another
+//! connection.
+
+use std::cell::{Cell, RefCell};
+
+use base::{Epoch, Error, Passage, Result, Set};
+use runtime::{Class, Handle};
+use wire::frame::{Request, Value};
+use wire::{Answer, Reply, SessionId};
+
+use super::Services;
+
+/// What this end does over one connection.
+pub(super) struct Duties {
+    services: Services,
+    /// The sessions that the peer has opened over it.
+    sessions: RefCell<Set<SessionId>>,
+    /// The connection has ended: no session is opened over it any more.
+    has_ended: Cell<bool>,
+}
+
+impl Duties {
+    pub(super) fn new(services: Services) -> Duties {
+        Duties { services, sessions: RefCell::default(), has_ended: Cell::default() }
+    }
+
+    /// Does what `request` asks. The connection has seen to it that this end has the service.
+    pub(super) async fn serve(&self, request: Request) -> Reply<Value> {
+        let epoch = request.epoch();
+        if let Some(session) = request.session().filter(|session| !self.sessions.borrow().contains(session)) {
+            return refused(epoch, another_connection(session));
+        }
+        let done = match request {
+            Request::Attach { .. }
+            | Request::Detach { .. }
+            | Request::Read { .. }
+            | Request::Write { .. }
+            | Request::Discard { .. }
+            | Request::Flush { .. }
+            | Request::Allocation { .. } => self.block(request).await,
+            Request::Resolve { .. }
+            | Request::Describe { .. }
+            | Request::List
+            | Request::Take { .. }
+            | Request::GiveBack { .. } => self.directory(request).await.map(|value| reply(epoch, value)),
+            Request::DropVolume { .. }
+            | Request::BeginScrub
+            | Request::SetLevels(_)
+            | Request::SetProvisioned { .. } => self.owner(request).await.map(|value| reply(epoch, value)),
+            Request::Release { .. } | Request::Users { .. } => {
+                self.user(request).await.map(|value| reply(epoch, value))
+            }
+        };
+        done.unwrap_or_else(|| refused(epoch, Error::internal("nobody here does that")))
+    }
+
+    /// The connection has ended: from here on an attachment that was under way is taken back.
+    pub(super) fn end(&self) {
+        self.has_ended.set(true);
+    }
+
+    /// Ends the sessions that were opened over the connection, which has ended.
+    pub(super) async fn close_sessions(&self, handle: &Handle) {
+        let sessions = std::mem::take(&mut *self.sessions.borrow_mut());
+        let close = |session: SessionId| {
+            let block = self.services.block.clone()?;
+            let close = async move { (session, block.detach(session).await) };
+            Some(handle.spawn(Class::Io, "close a session", close))
+        };
+        // None of them waits for another one's requests.
+        let closing: Vec<_> = sessions.into_iter().filter_map(close).collect();
+        for task in closing {
+            if let (session, Err(error)) = task.await {
+                tracing::warn!(%session, %error, "a session could not be ended with its connection; the next one closes it");
+            }
+        }
+    }
+
+    async fn block(&self, request: Request) -> Option<Reply<Value>> {
+        let block = self.services.block.clone()?;
+        Some(match request {
+            Request::Attach { volume, generation } => {
+                let attached = block.attach(volume, generation).await;
+                if let Ok(attachment) = &attached {
+                    if self.has_ended.get() {
+                        // Whoever asked will never hear of it.
+                        let ended = block.detach(attachment.session).await;
+                        return Some(reply(attachment.epoch, ended.map(|()| Value::Done)));
+                    }
+                    self.sessions.borrow_mut().insert(attachment.session);
+                }
+                let epoch = attached.as_ref().map_or(Epoch::default(), |attachment| attachment.epoch);
+                reply(epoch, attached.map(Value::Attached))
+            }
+            Request::Detach { session } => {
+                let ended = block.detach(session).await;
+                self.sessions.borrow_mut().remove(&session);
+                reply(Epoch::default(), ended.map(|()| Value::Done))
+            }
+            Request::Read { target, offset, len } => answered(block.read(target, offset, len).await, Value::Parts),
+            Request::Write { target, offset, data, checksums, stamp } => {
+                answered(block.write(target, offset, data, checksums, stamp).await, done)
+            }
+            Request::Discard { target, offset, len, stamp } => {
+                answered(block.discard(target, offset, len, stamp).await, done)
+            }
+            Request::Flush { target } => answered(block.flush(target).await, done),
+            Request::Allocation { target, offset, len, extents_max } => {
+                answered(block.allocation(target, offset, len, extents_max as usize).await, Value::Extents)
+            }
+            _ => return None,
+        })
+    }
+
+    async fn directory(&self, request: Request) -> Option<Result<Value>> {
+        let directory = self.services.directory.clone()?;
+        let volume = |volume| Value::Volume(Box::new(volume));
+        Some(match request {
+            Request::Resolve { name } => directory.resolve(&name).await.map(volume),
+            Request::Describe { volume: id } => directory.describe(id).await.map(volume),
+            Request::List => directory.list().await.map(Value::Names),
+            Request::Take { volume: id } => directory.attach(id).await.map(volume),
+            Request::GiveBack { volume: id, generation } => directory.detach(id, generation).await.map(done),
+            _ => return None,
+        })
+    }
+
+    async fn owner(&self, request: Request) -> Option<Result<Value>> {
+        let owner = self.services.owner.clone()?;
+        Some(match request {
+            Request::DropVolume { volume } => owner.drop_volume(volume).await.map(done),
+            Request::BeginScrub => owner.begin_scrub().await.map(done),
+            Request::SetLevels(volume) => {
+                owner.set_levels(&volume);
+                Ok(Value::Done)
+            }
+            Request::SetProvisioned { bytes } => {
+                owner.set_provisioned(bytes);
+                Ok(Value::Done)
+            }
+            _ => return None,
+        })
+    }
+
+    async fn user(&self, request: Request) -> Option<Result<Value>> {
+        let user = self.services.user.clone()?;
+        Some(match request {
+            Request::Release { volume } => {
+                user.release(volume).await;
+                Ok(Value::Done)
+            }
+            Request::Users { volume } => Ok(Value::Count(user.users(volume) as u64)),
+            _ => return None,
+        })
+    }
+}
+
+fn done((): ()) -> Value {
+    Value::Done
+}
+
+fn reply(epoch: Epoch, result: Result<Value>) -> Reply<Value> {
+    Reply { epoch, result, passage: Passage::default() }
+}
+
+fn refused(epoch: Epoch, error: Error) -> Reply<Value> {
+    reply(epoch, Err(error))
+}
+
+/// What the owner answered.
+fn answered<T>(answer: Answer<T>, value: impl FnOnce(T) -> Value) -> Reply<Value> {
+    match answer {
+        Ok(Reply { epoch, result, passage }) => Reply { epoch, result: result.map(value), passage },
+        Err(lost) => reply(Epoch::default(), Ok(Value::Lost(lost.message))),
+    }
+}
+
+fn another_connection(session: SessionId) -> Error {
+    Error::fenced(format!("{session} was not opened over this connection, or has ended: attach again"))
+}

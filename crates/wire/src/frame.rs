@@ -1,0 +1,45 @@
+//! The bytes of a stream between two processes, version 1 (docs/formats/wire.md).
+//!
+//! **Intuition.** Two processes say to each other what a call or a mailbox says within one: requests of
+//! [`BlockService`](crate::BlockService), [`VolumeDirectory`](crate::VolumeDirectory),
+//! [`VolumeOwner`](crate::VolumeOwner) and [`VolumeUser`](crate::VolumeUser), and their replies. Each is one **frame**.
+//! This module turns messages into frames and back. It knows nothing of what was said before: that is
+//! [`connection`](crate::connection).
+//!
+//! **Names.** A frame is a *header* of [`HEADER_LEN`] bytes, *extensions* (type, length, value), a *body* that depends on
+//! the type, and a *payload*: bytes of a volume. The *rest* of a frame is extensions and body. A *kind* is what is asked;
+//! a reply has the kind of its request. *Marks* are what a request says of itself for those who schedule it.
+//!
+//! **Invariants.** No byte is believed before its checksum: the header's covers the header, one in it the rest, and a
+//! payload is covered by the agent's block checksums (a write) or by one in the header (a read). A length is believed
+//! before what it measures is there, so each has a bound. What is accepted means exactly what it says: encoded again it
+//! gives the same bytes, but for extensions that this version does not know, which are skipped.
+//!
+//! **Flow.** [`Message::encode`] gives a [`Frame`], whose payload is the bytes that it was given and no copy of them.
+//! [`Header::decode`] says how long the rest and the payload are; [`Message::decode`] takes all three.
+
+mod error;
+mod extension;
+mod fields;
+mod header;
+mod hello;
+mod kind;
+mod message;
+mod reply;
+mod request;
+mod volume;
+
+pub use self::header::{HEADER_LEN, Header, Level, Marks};
+pub use self::hello::{Hello, Services};
+pub use self::kind::Kind;
+pub use self::message::{Frame, Message};
+pub use self::reply::Value;
+pub use self::request::Request;
+
+/// The version of the protocol that this build speaks.
+pub const VERSION: u8 = 1;
+
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! What a frame is: the codes of its types, which never change their meaning.
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $said:literal;)*) => {
+        /// What is asked. Codes below 16 are for the owner of segments, then for the directory of volumes, from 32 on
+        /// for the owner of volumes, from 48 on for their user.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Kind {
+            $($(#[$doc])* $name = $code,)*
+        }
+
+        impl Kind {
+            /// The bit that makes the code of a reply of the code of a kind.
+            pub const REPLY: u8 = 0x80;
+            /// All of them, by code.
+            pub const ALL: &[Kind] = &[$(Kind::$name),*];
+
+            /// Its name in messages.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$name => $said,)*
+                }
+            }
+
+            /// The kind with this code.
+            fn from_code(code: u8) -> Option<Kind> {
+                match code {
+                    $($code => Some(Kind::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// [`crate::BlockService::attach`].
+    Attach = 1, "attach";
+    /// [`crate::BlockService::detach`].
+    Detach = 2, "detach";
+    /// [`crate::BlockService::read`].
+    Read = 3, "read";
+    /// [`crate::BlockService::write`].
+    Write = 4, "write";
+    /// [`crate::BlockService::discard`].
+    Discard = 5, "discard";
+    /// [`crate::BlockService::flush`].
+    Flush = 6, "flush";
+    /// [`crate::BlockService::allocation`].
+    Allocation = 7, "allocation";
+    /// [`crate::VolumeDirectory::resolve`].
+    Resolve = 16, "resolve";
+    /// [`crate::VolumeDirectory::describe`].
+    Describe = 17, "describe";
+    /// [`crate::VolumeDirectory::list`].
+    List = 18, "list";
+    /// [`crate::VolumeDirectory::attach`].
+    Take = 19, "take";
+    /// [`crate::VolumeDirectory::detach`].
+    GiveBack = 20, "give back";
+    /// [`crate::VolumeOwner::drop_volume`].
+    DropVolume = 32, "drop volume";
+    /// [`crate::VolumeOwner::begin_scrub`].
+    BeginScrub = 33, "begin scrub";
+    /// [`crate::VolumeOwner::set_levels`].
+    SetLevels = 34, "set levels";
+    /// [`crate::VolumeOwner::set_provisioned`].
+    SetProvisioned = 35, "set provisioned";
+    /// [`crate::VolumeUser::release`].
+    Release = 48, "release";
+    /// [`crate::VolumeUser::users`].
+    Users = 49, "users";
+}
+
+/// The type of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Type {
+    Request(Kind),
+    Reply(Kind),
+    Hello,
+    KeepAlive,
+    Goodbye,
+}
+
+impl Type {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Type::Request(kind) => kind as u8,
+            Type::Reply(kind) => kind as u8 | Kind::REPLY,
+            Type::Hello => 112,
+            Type::KeepAlive => 113,
+            Type::Goodbye => 114,
+        }
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Type> {
+        match code {
+            112 => Some(Type::Hello),
+            113 => Some(Type::KeepAlive),
+            114 => Some(Type::Goodbye),
+            _ if code & Kind::REPLY != 0 => Kind::from_code(code & !Kind::REPLY).map(Type::Reply),
+            _ => Kind::from_code(code).map(Type::Request),
+        }
+    }
+
+    /// Whether it has the same form in every version, and says version 0.
+    pub(super) fn is_timeless(self) -> bool {
+        matches!(self, Type::Hello | Type::Goodbye)
+    }
+}

@@ -1,0 +1,224 @@
+//! Requests: which fields of the header each kind uses, and what its body is.
+
+use base::io::{fragment_checksum, fragments};
+use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
+use base::units::is_aligned;
+use base::{Bytes, Epoch, Error, Generation, Result, SECTOR, SegmentId, VolumeId, WriteStamp};
+use bytes::BufMut;
+
+use super::fields::{Fields, TEXT_MAX, put_text};
+use super::header::Header;
+use super::kind::Kind;
+use super::reply::{EXTENT_LEN, EXTENTS_MAX};
+use super::volume::{put_volume, volume};
+use crate::directory::VolumeDescriptor;
+use crate::service::{SessionId, Target};
+
+/// What one process asks of another: the methods of the traits, with their arguments.
+// The documentation of a variant is that of the method.
+#[allow(missing_docs)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    Attach { volume: VolumeId, generation: Generation },
+    Detach { session: SessionId },
+    Read { target: Target, offset: u64, len: u64 },
+    Write { target: Target, offset: u64, data: Bytes, checksums: Vec<u32>, stamp: WriteStamp },
+    Discard { target: Target, offset: u64, len: u64, stamp: WriteStamp },
+    Flush { target: Target },
+    Allocation { target: Target, offset: u64, len: u64, extents_max: u32 },
+    Resolve { name: String },
+    Describe { volume: VolumeId },
+    List,
+    Take { volume: VolumeId },
+    GiveBack { volume: VolumeId, generation: Generation },
+    DropVolume { volume: VolumeId },
+    BeginScrub,
+    SetLevels(Box<VolumeDescriptor>),
+    SetProvisioned { bytes: u64 },
+    Release { volume: VolumeId },
+    Users { volume: VolumeId },
+}
+
+impl Request {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Request::Attach { .. } => Kind::Attach,
+            Request::Detach { .. } => Kind::Detach,
+            Request::Read { .. } => Kind::Read,
+            Request::Write { .. } => Kind::Write,
+            Request::Discard { .. } => Kind::Discard,
+            Request::Flush { .. } => Kind::Flush,
+            Request::Allocation { .. } => Kind::Allocation,
+            Request::Resolve { .. } => Kind::Resolve,
+            Request::Describe { .. } => Kind::Describe,
+            Request::List => Kind::List,
+            Request::Take { .. } => Kind::Take,
+            Request::GiveBack { .. } => Kind::GiveBack,
+            Request::DropVolume { .. } => Kind::DropVolume,
+            Request::BeginScrub => Kind::BeginScrub,
+            Request::SetLevels(_) => Kind::SetLevels,
+            Request::SetProvisioned { .. } => Kind::SetProvisioned,
+            Request::Release { .. } => Kind::Release,
+            Request::Users { .. } => Kind::Users,
+        }
+    }
+
+    /// The session that it is made in, if any.
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Request::Detach { session } => Some(*session),
+            Request::Read { target, .. }
+            | Request::Write { target, .. }
+            | Request::Discard { target, .. }
+            | Request::Flush { target }
+            | Request::Allocation { target, .. } => Some(target.session),
+            _ => None,
+        }
+    }
+
+    /// Bytes that it brings, or that its reply may: what it costs of the bytes that the other side grants.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Request::Read { len, .. } => *len,
+            Request::Write { data, .. } => data.len() as u64,
+            Request::Allocation { extents_max, .. } => EXTENT_LEN * u64::from(*extents_max).min(EXTENTS_MAX as u64),
+            Request::List => FRAME_BODY_MAX as u64,
+            _ => 0,
+        }
+    }
+
+    /// Whether a frame can say it: the sender asks before it sends, and the receiver when it has read it.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such range, or too much of something.
+    pub fn check(&self) -> Result<()> {
+        let (target, offset, len, most) = match self {
+            Request::Read { target, offset, len } => (target, *offset, *len, REQUEST_SIZE_MAX),
+            Request::Write { target, offset, data, checksums, .. } => {
+                let (offset, len) = (*offset, data.len() as u64);
+                // What is too long is refused below, and its blocks are not counted.
+                if len <= REQUEST_SIZE_MAX
+                    && offset <= SEGMENT_SIZE
+                    && checksums.len() != fragments(offset, len).count()
+                {
+                    return Err(Error::invalid("a write has one checksum for each block that it touches"));
+                }
+                (target, offset, len, REQUEST_SIZE_MAX)
+            }
+            Request::Discard { target, offset, len, .. } => (target, *offset, *len, SEGMENT_SIZE),
+            Request::Allocation { target, offset, len, .. } => (target, *offset, *len, SEGMENT_SIZE),
+            Request::Resolve { name } if name.len() > TEXT_MAX => {
+                return Err(Error::invalid(format!("no volume has a name of {} bytes", name.len())));
+            }
+            Request::SetLevels(volume) if volume.name.len().max(volume.owner.len()) > TEXT_MAX => {
+                return Err(Error::invalid(format!(
+                    "{} has a name or an owner of more than {TEXT_MAX} bytes",
+                    volume.id
+                )));
+            }
+            _ => return Ok(()),
+        };
+        let in_range = offset.checked_add(len).is_some_and(|end| end <= SEGMENT_SIZE);
+        if len == 0 || len > most || !in_range || !is_aligned(offset, SECTOR) || !is_aligned(len, SECTOR) {
+            let segment = target.segment;
+            return Err(Error::invalid(format!("no such range: {len} bytes at {offset} of segment {segment}")));
+        }
+        Ok(())
+    }
+
+    /// The fields of its header.
+    pub(super) fn fields(&self) -> Header {
+        let of_target = |target: &Target| Header {
+            session: target.session,
+            segment: target.segment,
+            epoch: target.epoch,
+            ..Header::default()
+        };
+        let of_volume = |volume: VolumeId| Header { segment: SegmentId { volume, index: 0 }, ..Header::default() };
+        let attached = |volume: VolumeId, generation: Generation| Header {
+            stamp: WriteStamp { generation, ..WriteStamp::default() },
+            ..of_volume(volume)
+        };
+        match self {
+            Request::Attach { volume, generation } => attached(*volume, *generation),
+            Request::GiveBack { volume, generation } => attached(*volume, *generation),
+            Request::Detach { session } => Header { session: *session, ..Header::default() },
+            Request::Read { target, offset, len } => Header { offset: *offset, len: *len, ..of_target(target) },
+            Request::Write { target, offset, data, stamp, .. } => {
+                Header { offset: *offset, len: data.len() as u64, stamp: *stamp, ..of_target(target) }
+            }
+            Request::Discard { target, offset, len, stamp } => {
+                Header { offset: *offset, len: *len, stamp: *stamp, ..of_target(target) }
+            }
+            Request::Flush { target } => of_target(target),
+            Request::Allocation { target, offset, len, .. } => {
+                Header { offset: *offset, len: *len, ..of_target(target) }
+            }
+            Request::Describe { volume }
+            | Request::Take { volume }
+            | Request::DropVolume { volume }
+            | Request::Release { volume }
+            | Request::Users { volume } => of_volume(*volume),
+            Request::Resolve { .. }
+            | Request::List
+            | Request::BeginScrub
+            | Request::SetLevels(_)
+            | Request::SetProvisioned { .. } => Header::default(),
+        }
+    }
+
+    pub(super) fn put_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Request::Write { checksums, .. } => checksums.iter().for_each(|&checksum| out.put_u32_le(checksum)),
+            Request::Allocation { extents_max, .. } => out.put_u32_le(*extents_max),
+            Request::Resolve { name } => put_text(out, name),
+            Request::SetLevels(volume) => put_volume(out, volume),
+            Request::SetProvisioned { bytes } => out.put_u64_le(*bytes),
+            _ => {}
+        }
+    }
+
+    /// The request of `kind` that a header, a body and a payload say. Fields and body that its kind does not use are
+    /// looked at by the caller, who knows them all.
+    pub(super) fn get(kind: Kind, header: &Header, body: &mut Fields<'_>, data: Bytes) -> Option<Request> {
+        let Header { session, segment, epoch, stamp, offset, len, .. } = *header;
+        let (volume, generation) = (segment.volume, stamp.generation);
+        let target = Target { session, segment, epoch };
+        Some(match kind {
+            Kind::Attach => Request::Attach { volume, generation },
+            Kind::Detach => Request::Detach { session },
+            Kind::Read => Request::Read { target, offset, len },
+            Kind::Write => Request::Write { target, offset, data, checksums: body.all(Fields::u32)?, stamp },
+            Kind::Discard => Request::Discard { target, offset, len, stamp },
+            Kind::Flush => Request::Flush { target },
+            Kind::Allocation => Request::Allocation { target, offset, len, extents_max: body.u32()? },
+            Kind::Resolve => Request::Resolve { name: body.text()? },
+            Kind::Describe => Request::Describe { volume },
+            Kind::List => Request::List,
+            Kind::Take => Request::Take { volume },
+            Kind::GiveBack => Request::GiveBack { volume, generation },
+            Kind::DropVolume => Request::DropVolume { volume },
+            Kind::BeginScrub => Request::BeginScrub,
+            Kind::SetLevels => Request::SetLevels(Box::new(self::volume(body)?)),
+            Kind::SetProvisioned => Request::SetProvisioned { bytes: body.u64()? },
+            Kind::Release => Request::Release { volume },
+            Kind::Users => Request::Users { volume },
+        })
+    }
+
+    /// Whether the payload of a write is what its agent sent: compares it with the agent's checksums, which go on to the
+    /// disk with it and are compared there again.
+    pub(super) fn is_intact(&self) -> bool {
+        let Request::Write { target, offset, data, checksums, .. } = self else { return true };
+        fragments(*offset, data.len() as u64).zip(checksums).all(|((at, len), &checksum)| {
+            let fragment = &data[at as usize..(at + len) as usize];
+            fragment_checksum(target.segment, offset + at, fragment) == checksum
+        })
+    }
+
+    /// The epoch that an answer has which nobody had to be asked for.
+    pub fn epoch(&self) -> Epoch {
+        self.fields().epoch
+    }
+}

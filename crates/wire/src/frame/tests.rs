@@ -1,0 +1,349 @@
+//! Golden bytes of every message, and what a frame that cannot be right says.
+
+use base::io::fragment_checksums;
+use base::levels::{Credits, Levels, Rate};
+use base::{
+    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Generation, Passage, ReadPart, SegmentId, SnapshotNumber, Stage,
+    VolumeId, WriteSequence, WriteStamp,
+};
+
+use super::header::checksum;
+use super::*;
+use crate::directory::VolumeDescriptor;
+use crate::service::{Attachment, Reply, SessionId, Target};
+
+pub(super) const TARGET: Target = Target {
+    session: SessionId(0x1122),
+    segment: SegmentId { volume: VolumeId(0x0a0b), index: 5 },
+    epoch: Epoch(0x0c0d),
+};
+const STAMP: WriteStamp =
+    WriteStamp { generation: Generation(0x0e0f), sequence: WriteSequence(0x1011), snapshot: SnapshotNumber(0x1213) };
+
+pub(super) fn hello() -> Hello {
+    Hello {
+        versions: 1..=1,
+        features: 2,
+        required: 0,
+        services: Services { block: true, directory: true, owner: false, user: false },
+        requests_max: 1024,
+        bytes_max: 64 << 20,
+        silence_ms: 10_000,
+        name: "server".into(),
+    }
+}
+
+pub(super) fn write(offset: u64, data: Vec<u8>) -> Request {
+    let checksums = fragment_checksums(TARGET.segment, offset, &data);
+    Request::Write { target: TARGET, offset, data: data.into(), checksums, stamp: STAMP }
+}
+
+fn volume() -> VolumeDescriptor {
+    let levels = Levels {
+        base: Rate { iops: 1, bytes_per_sec: 2 },
+        burst: Rate { iops: 3, bytes_per_sec: 4 },
+        credits: Credits { cap_seconds: 5, percent: 6 },
+    };
+    let volume = VolumeDescriptor::new(VolumeId(7), "disk", 1 << 30);
+    VolumeDescriptor { generation: Generation(8), read_only: true, owner: "somebody".into(), levels, ..volume }
+}
+
+/// A request of each kind.
+pub(super) fn requests() -> Vec<Request> {
+    let (volume_id, generation) = (VolumeId(7), Generation(8));
+    vec![
+        Request::Attach { volume: volume_id, generation },
+        Request::Detach { session: SessionId(0x1122) },
+        Request::Read { target: TARGET, offset: 4096, len: 8192 },
+        write(3584, vec![0x5a; 1024]),
+        Request::Discard { target: TARGET, offset: 0, len: 32 << 30, stamp: STAMP },
+        Request::Flush { target: TARGET },
+        Request::Allocation { target: TARGET, offset: 512, len: 1 << 20, extents_max: 1040 },
+        Request::Resolve { name: "disk".into() },
+        Request::Describe { volume: volume_id },
+        Request::List,
+        Request::Take { volume: volume_id },
+        Request::GiveBack { volume: volume_id, generation },
+        Request::DropVolume { volume: volume_id },
+        Request::BeginScrub,
+        Request::SetLevels(Box::new(volume())),
+        Request::SetProvisioned { bytes: 1 << 40 },
+        Request::Release { volume: volume_id },
+        Request::Users { volume: volume_id },
+    ]
+}
+
+/// What a request of a kind is answered with.
+pub(super) fn value(kind: Kind) -> Value {
+    match kind {
+        Kind::Attach => Value::Attached(Attachment { session: SessionId(0x1122), epoch: Epoch(0x0c0d) }),
+        Kind::Read => Value::Parts(vec![
+            ReadPart::Zeros(4096),
+            ReadPart::Data(Bytes::from(vec![0xa5; 512])),
+            ReadPart::Data(Bytes::from(vec![0x3c; 3584])),
+        ]),
+        Kind::Allocation => Value::Extents(vec![
+            AllocationExtent { len: 4096, allocated: true },
+            AllocationExtent { len: 32 << 30, allocated: false },
+        ]),
+        Kind::Resolve | Kind::Describe | Kind::Take => Value::Volume(Box::new(volume())),
+        Kind::List => Value::Names(vec!["a".into(), "disk".into()]),
+        Kind::Users => Value::Count(3),
+        _ => Value::Done,
+    }
+}
+
+pub(super) fn reply(result: Result<Value, Error>, passage: Passage) -> Reply<Value> {
+    Reply { epoch: TARGET.epoch, result, passage }
+}
+
+/// A message of each type.
+pub(super) fn messages() -> Vec<Message> {
+    let marks = Marks {
+        level: Level::Burst,
+        is_retry: true,
+        is_hedge: true,
+        deadline_us: 0x1415,
+        queue_depth: 0x1617,
+        trace: 0x1819,
+    };
+    let mut all = vec![
+        Message::Hello(hello()),
+        Message::KeepAlive,
+        Message::Goodbye(Error::corrupt("the header of a frame has the wrong checksum")),
+    ];
+    for (index, request) in requests().into_iter().enumerate() {
+        let (sequence, kind) = (index as u64 + 1, request.kind());
+        all.push(Message::Request { sequence, marks, request });
+        let mut passage = Passage::default();
+        if matches!(kind, Kind::Read | Kind::Write) {
+            passage.tokens = "burst_level";
+            Stage::ALL.into_iter().enumerate().for_each(|(index, stage)| passage.add(stage, index as u64 + 1));
+        }
+        all.push(Message::Reply { sequence, kind, reply: reply(Ok(value(kind)), passage) });
+    }
+    let failed = reply(Err(Error::fenced("session 4386 has ended")), Passage::default());
+    all.push(Message::Reply { sequence: 99, kind: Kind::Read, reply: failed });
+    let lost = reply(Ok(Value::Lost("the other loop has ended".into())), Passage::default());
+    all.push(Message::Reply { sequence: 100, kind: Kind::Write, reply: lost });
+    all
+}
+
+/// All bytes of a frame.
+pub(super) fn bytes_of(frame: &Frame) -> Vec<u8> {
+    frame.payload.iter().fold(frame.head.to_vec(), |mut all, part| {
+        all.extend_from_slice(part);
+        all
+    })
+}
+
+/// Reads the frame that `bytes` are.
+pub(super) fn read(bytes: &[u8]) -> base::Result<(Header, Message)> {
+    let short = || Error::invalid("not all of a frame");
+    let header = Header::decode(bytes.first_chunk().ok_or_else(short)?)?;
+    let (rest, payload) = bytes[HEADER_LEN..].split_at_checked(header.rest_len()).ok_or_else(short)?;
+    if payload.len() != header.payload_len as usize {
+        return Err(short());
+    }
+    Message::decode(&header, rest, Bytes::copy_from_slice(payload)).map(|message| (header, message))
+}
+
+/// Makes the checksums right, as far as the lengths make sense; not those of an agent.
+pub(super) fn reseal(bytes: &mut [u8]) {
+    let len_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
+    let end = HEADER_LEN.saturating_add(len_at(100)).saturating_add(len_at(104));
+    if let Some(rest) = bytes.get(HEADER_LEN..end) {
+        let rest = base::checksum::crc32c(rest);
+        let payload = base::checksum::crc32c(&bytes[end..]);
+        bytes[112..116].copy_from_slice(&rest.to_le_bytes());
+        if bytes[9] & Kind::REPLY != 0 {
+            bytes[116..120].copy_from_slice(&payload.to_le_bytes());
+        }
+    }
+    let sum = checksum(bytes.first_chunk().unwrap());
+    bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn every_kind_is_asked_and_answered() {
+    let asked: Vec<Kind> = requests().iter().map(Request::kind).collect();
+    assert_eq!(asked, Kind::ALL);
+    for message in messages() {
+        let frame = message.encode(VERSION);
+        let bytes = bytes_of(&frame);
+        assert_eq!(bytes.len(), frame.len());
+        let (_, again) = read(&bytes).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+    }
+}
+
+/// The bytes of version 1. If this fails without a decision to change them, processes of two builds do not understand
+/// each other.
+#[test]
+fn golden() {
+    let mut text = String::new();
+    for message in messages() {
+        let bytes = bytes_of(&message.encode(VERSION));
+        for line in bytes.chunks(32) {
+            // Payloads are what they are.
+            if line.iter().all(|&byte| byte == line[0]) && line.len() == 32 && line[0] != 0 {
+                continue;
+            }
+            line.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
+            text.push('\n');
+        }
+        text.push('\n');
+    }
+    assert_eq!(text, include_str!("golden.txt"), "\n{text}");
+}
+
+#[test]
+fn a_payload_is_sent_from_where_it_is() {
+    let data = Bytes::from(vec![7; 4096]);
+    let request = match write(0, data.to_vec()) {
+        Request::Write { target, offset, checksums, stamp, .. } => {
+            Request::Write { target, offset, data: data.clone(), checksums, stamp }
+        }
+        other => panic!("{other:?}"),
+    };
+    let frame = Message::Request { sequence: 1, marks: Marks::default(), request }.encode(VERSION);
+    assert_eq!(frame.payload[0].as_ptr(), data.as_ptr());
+    assert_eq!(frame.head.len(), HEADER_LEN + 4, "a small write costs a header and a checksum");
+    let parts = vec![ReadPart::Data(data.slice(..512)), ReadPart::Zeros(512), ReadPart::Data(data.slice(512..))];
+    let reply = reply(Ok(Value::Parts(parts)), Passage::default());
+    let frame = Message::Reply { sequence: 1, kind: Kind::Read, reply }.encode(VERSION);
+    assert_eq!((frame.payload[0].as_ptr(), frame.payload[1].as_ptr()), (data.as_ptr(), data[512..].as_ptr()));
+}
+
+/// One bit, wherever it is in a frame: it is noticed, or the frame is not there yet.
+#[test]
+fn every_flipped_bit_is_noticed() {
+    for message in messages() {
+        let bytes = bytes_of(&message.encode(VERSION));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&flipped).is_err(), "bit {bit} of {message:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_right_is_refused() {
+    let frame = |request| bytes_of(&Message::Request { sequence: 1, marks: Marks::default(), request }.encode(VERSION));
+    let read_request = frame(Request::Read { target: TARGET, offset: 0, len: 512 });
+    let write_request = frame(write(0, vec![7; 4096]));
+    let cases: [(&str, &[u8], usize, u8, &str); 10] = [
+        ("both levels", &read_request, 10, 3, "flags"),
+        ("an unknown flag", &read_request, 10, 16, "flags"),
+        ("a reserved byte", &read_request, 127, 1, "reserved"),
+        ("an unknown type", &read_request, 9, 60, "upgrade"),
+        ("a write sequence in a read", &read_request, 64, 1, "does not say"),
+        ("no range", &read_request, 80, 0, "no such range"),
+        ("an offset that is no multiple of 512", &read_request, 72, 1, "no such range"),
+        ("another length than the payload's", &write_request, 81, 0x20, "does not say"),
+        ("a payload checksum beside the agent's", &write_request, 116, 1, "does not say"),
+        ("a body of 16 MiB", &read_request, 107, 1, "where 1048576 are allowed"),
+    ];
+    for (what, bytes, at, value, says) in cases {
+        let mut forged = bytes.to_vec();
+        forged[at] = value;
+        if at == 80 {
+            forged[81] = 0;
+        }
+        reseal(&mut forged);
+        let error = read(&forged).unwrap_err();
+        assert!(error.message.contains(says) && error.kind == ErrorKind::Invalid, "{what}: {error}");
+    }
+    let mut forged = write_request.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    reseal(&mut forged);
+    assert_eq!(read(&forged).unwrap_err().kind, ErrorKind::Corrupt, "only the agent's checksums show it");
+    assert!(read(b"GET / HTTP/1.1\r\n".repeat(8).as_slice()).unwrap_err().message.contains("another service"));
+}
+
+/// What a reply says is no longer than what can have been asked for.
+#[test]
+fn a_part_or_an_extent_of_an_impossible_length_is_refused() {
+    let frame = |kind| {
+        let reply = reply(Ok(value(kind)), Passage::default());
+        bytes_of(&Message::Reply { sequence: 1, kind, reply }.encode(VERSION))
+    };
+    // Behind the status: the first part is zeros, the first extent data.
+    let at = HEADER_LEN + 1;
+    let cases = [
+        (Kind::Read, vec![0, 0, 0, 0x80], "zeros without a length"),
+        (Kind::Read, vec![0, 0, 0, 0x84], "64 MiB of zeros"),
+        (Kind::Allocation, vec![0, 0, 0, 0, 0, 0, 0, 0x80], "an extent without a length"),
+        (Kind::Allocation, vec![0, 0, 0, 0, 0, 0, 1, 0x80], "an extent longer than a segment"),
+    ];
+    for (kind, forged, what) in cases {
+        let mut bytes = frame(kind);
+        read(&bytes).unwrap();
+        bytes[at..at + forged.len()].copy_from_slice(&forged);
+        reseal(&mut bytes);
+        assert_eq!(read(&bytes).unwrap_err().kind, ErrorKind::Invalid, "{what}");
+    }
+}
+
+/// An older peer skips extensions that it does not know, wherever they stand.
+#[test]
+fn unknown_extensions_are_skipped() {
+    let unknown = [0x2a, 0, 3, 0, 1, 2, 3];
+    for message in messages() {
+        let mut bytes = bytes_of(&message.encode(VERSION));
+        let len = u32::from_le_bytes([bytes[100], bytes[101], bytes[102], bytes[103]]);
+        bytes[100..104].copy_from_slice(&(len + unknown.len() as u32).to_le_bytes());
+        bytes.splice(HEADER_LEN..HEADER_LEN, unknown);
+        reseal(&mut bytes);
+        let (_, again) = read(&bytes).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+    }
+}
+
+#[test]
+fn two_sides_agree_or_say_why_not() {
+    let ours = hello();
+    let agreed = ours.agree(&Hello { features: 3, ..hello() }).unwrap();
+    assert_eq!((agreed.version, agreed.features), (1, 2));
+    let later = Hello { versions: 1..=9, ..hello() };
+    assert_eq!((ours.agree(&later).unwrap().version, later.agree(&ours).unwrap().version), (1, 1));
+    let cases = [
+        (Hello { versions: 2..=3, ..hello() }, "speaks versions 2 to 3"),
+        (Hello { versions: std::ops::RangeInclusive::new(3, 1), ..hello() }, "speaks versions 3 to 1"),
+        (Hello { versions: 0..=0, ..hello() }, "speaks versions 0 to 0"),
+        (Hello { required: 8, ..hello() }, "features 0x8"),
+        (Hello { requests_max: 0, ..hello() }, "grants 0 requests"),
+        (Hello { bytes_max: 4096, ..hello() }, "with 4096 bytes"),
+        (Hello { silence_ms: 99, ..hello() }, "waits for 99 ms"),
+    ];
+    for (theirs, says) in cases {
+        let error = ours.agree(&theirs).unwrap_err();
+        assert!(error.message.contains(says) && error.message.contains("'server'"), "{error}");
+    }
+}
+
+#[test]
+fn a_request_that_no_frame_can_say_is_known_before() {
+    let target = TARGET;
+    let refused = [
+        Request::Read { target, offset: 0, len: 0 },
+        Request::Read { target, offset: 0, len: (32 << 20) + 512 },
+        Request::Read { target, offset: 1, len: 512 },
+        Request::Read { target, offset: u64::MAX - 511, len: 512 },
+        Request::Discard { target, offset: 512, len: 32 << 30, stamp: STAMP },
+        Request::Write { target, offset: 0, data: Bytes::from(vec![0; 512]), checksums: vec![], stamp: STAMP },
+        Request::Write {
+            target,
+            offset: u64::MAX - 511,
+            data: Bytes::from(vec![0; 512]),
+            checksums: vec![1],
+            stamp: STAMP,
+        },
+        Request::Resolve { name: "x".repeat(5000) },
+    ];
+    for request in refused {
+        assert_eq!(request.check().unwrap_err().kind, ErrorKind::Invalid, "{request:?}");
+    }
+    requests().iter().for_each(|request| request.check().unwrap());
+}
