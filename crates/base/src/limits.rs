@@ -61,5 +61,6 @@ const _: () = assert!(VOLUME_SIZE_MAX / SEGMENT_SIZE <= u32::MAX as u64, "a segm
 const _: () = assert!(DATA_SECTOR_DEFAULT.is_multiple_of(BLOCK) && SEGMENT_SIZE.is_multiple_of(DATA_SECTOR_DEFAULT));
 const _: () = assert!(REQUEST_SIZE_MAX <= MEMORY_MIN / 2, "one largest request fits the payload's share of memory");
 const _: () = assert!(REQUEST_SIZE_MAX <= STREAM_BYTES, "one largest request fits a stream");
-const _: () = assert!(REQUEST_SIZE_MAX / SECTOR * 4 < FRAME_BODY_MAX as u64, "a body says each sector of a largest read");
+const _: () =
+    assert!(REQUEST_SIZE_MAX / SECTOR * 4 < FRAME_BODY_MAX as u64, "a body says each sector of a largest read");
 const _: () = assert!(VOLUMES_MAX * (VOLUME_NAME_MAX + 2) < FRAME_BODY_MAX, "a body has the names of all volumes");

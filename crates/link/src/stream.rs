@@ -1,8 +1,8 @@
 //! A link between two processes, over TCP or a Unix socket.
 //!
-//! **Intuition.** What a [mailbox](crate::mailbox) does between two loops of a process a stream does between two loops of
-//! two processes: requests go over, several at a time, and answers come back one by one. What is new is that the other
-//! process, or the way to it, may be gone while this one lives. Then everything in flight is [`wire::LinkLost`], and
+//! **Intuition.** What a [mailbox](mod@crate::mailbox) does between two loops of a process a stream does between two
+//! loops of two processes: requests go over, several at a time, and answers come back one by one. What is new is that the
+//! other process, or the way to it, may be gone while this one lives. Then everything in flight is [`wire::LinkLost`], and
 //! nothing that was said over that connection is said again by this crate: who tries again is the agent, after it has
 //! attached anew.
 //!
