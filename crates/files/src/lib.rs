@@ -183,6 +183,15 @@ pub trait FileEngine {
     }
     /// See [`Store::info`].
     fn info(&self, file: FileId) -> Option<FileInfo>;
+    /// See [`Store::files_of`].
+    fn files_of(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
+        let files = self.list().into_iter().filter(|info| info.incarnation == incarnation).collect();
+        Box::pin(std::future::ready(Ok(files)))
+    }
+    /// See [`Store::find`].
+    fn find(&self, file: FileId) -> LocalBoxFuture<'_, Result<Option<FileInfo>>> {
+        Box::pin(std::future::ready(Ok(self.info(file))))
+    }
     /// See [`Store::locate`].
     fn locate(&self, file: FileId, copy: u8) -> String;
     /// See [`Store::space`].
@@ -372,9 +381,26 @@ impl Store {
         self.0.unidentified()
     }
 
-    /// One file.
+    /// One file. Of files of others in a store with several writers it says what [`Store::files_of`] and
+    /// [`Store::find`] learned of them, if they are far away.
     pub fn info(&self, file: FileId) -> Option<FileInfo> {
         self.0.info(file)
+    }
+
+    /// The files that a life created, by id, as they are now: of another writer in a store with several.
+    ///
+    /// # Errors
+    /// `Io`: the store cannot be asked.
+    pub async fn files_of(&self, incarnation: Incarnation) -> Result<Vec<FileInfo>> {
+        self.0.files_of(incarnation).await
+    }
+
+    /// [`Store::info`] as it is now, also of a file of another writer.
+    ///
+    /// # Errors
+    /// `Io`: the store cannot be asked.
+    pub async fn find(&self, file: FileId) -> Result<Option<FileInfo>> {
+        self.0.find(file).await
     }
 
     /// Where copy `copy` of a file lives, for a person: a path.

@@ -77,7 +77,9 @@ async fn what_was_appended_is_read(bed: &Bed) {
             assert_eq!((info.id, info.kind, info.incarnation, info.epoch), (id, kind, store.incarnation(), Epoch(1)));
             assert_eq!((info.capacity, info.sealed), (MIB, None));
             assert_eq!((info.copies, info.copies_wanted), (bed.copies, bed.copies));
-            assert_eq!(store.list().into_iter().find(|info| info.id == id), Some(info));
+            assert_eq!(store.list().into_iter().find(|info| info.id == id), Some(info.clone()));
+            assert_eq!(store.find(id).await.unwrap(), Some(info.clone()));
+            assert!(store.files_of(info.incarnation).await.unwrap().contains(&info));
             assert!(!store.locate(id, 0).is_empty());
         }
     }

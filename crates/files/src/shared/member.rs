@@ -164,6 +164,12 @@ impl FileEngine for Member {
         self.shared.below.info(file).filter(|info| info.kind != FileKind::Incarnation)
     }
 
+    fn files_of(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
+        let life = self.shared.lives.borrow().get(&incarnation).cloned();
+        let files = life.map(|life| self.shared.files_of(&life)).unwrap_or_default();
+        Box::pin(ready(Ok(files)))
+    }
+
     fn locate(&self, file: FileId, copy: u8) -> String {
         self.shared.below.locate(file, copy)
     }

@@ -16,7 +16,8 @@
 //! - A file is its creator's to append to and to seal; of one that is fenced, everybody's to seal and delete. Data files
 //!   and tables belong to a segment, and whoever owns it deletes them: this floor does not know who that is.
 //! - What lives were granted, and what files of fenced ones take up, is at most what the store below has.
-//! - A life sees the files that it created. Those of others it reads by their id.
+//! - A life sees the files that it created in its list. Those of others it reads by their id, and finds them by the
+//!   life that created them.
 //!
 //! **Flow.** *Join*: a number, durable in the store below; a guard with the first grant. *An operation*: refused if the
 //! life is fenced, else counted as in flight until it is done, whoever stops waiting for it. *Fence*: refuse what comes,

@@ -58,6 +58,10 @@ fn lives_write_beside_each_other_and_each_has_its_own() {
         let mut data = create(&two, FileKind::Data).await.unwrap();
         journal.append(blocks(1, 2)).await.unwrap();
         data.append(blocks(2, 1)).await.unwrap();
+        let of_one: Vec<FileId> = two.files_of(one.incarnation()).await.unwrap().iter().map(|info| info.id).collect();
+        assert_eq!(of_one, [journal.id()]);
+        assert_eq!(two.find(journal.id()).await.unwrap().map(|info| info.kind), Some(FileKind::Journal));
+        assert!(two.find(FileId(999)).await.unwrap().is_none());
         assert_eq!(one.read(data.id(), 0, 4096).await.unwrap()[..], blocks(2, 1)[..]);
         assert_eq!(two.read(journal.id(), 0, 8192).await.unwrap()[..], blocks(1, 2)[..]);
         let ids = |store: &Store| store.list().iter().map(|info| info.id).collect::<Vec<_>>();
