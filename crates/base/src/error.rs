@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Retry,
     /// A newer owner, generation or incarnation exists: stop.
     Fenced,
+    /// What was asked for is, or will soon be, somewhere else: ask there. Nothing is known to have been done.
+    Moved,
     /// Bytes are not what they should be; they are not returned.
     Corrupt,
     /// The request makes no sense: it was out of range, malformed or forbidden.
@@ -51,6 +53,8 @@ impl Error {
         retry, Retry);
     constructor!(/// An error of kind [`ErrorKind::Fenced`].
         fenced, Fenced);
+    constructor!(/// An error of kind [`ErrorKind::Moved`].
+        moved, Moved);
     constructor!(/// An error of kind [`ErrorKind::Corrupt`].
         corrupt, Corrupt);
     constructor!(/// An error of kind [`ErrorKind::Invalid`].

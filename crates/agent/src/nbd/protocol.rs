@@ -202,9 +202,12 @@ impl Errno {
             ErrorKind::Full => Errno::NoSpc,
             ErrorKind::Invalid => Errno::Inval,
             ErrorKind::Fenced | ErrorKind::NotFound => Errno::Shutdown,
-            ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Retry | ErrorKind::Conflict | ErrorKind::Internal => {
-                Errno::Io
-            }
+            ErrorKind::Corrupt
+            | ErrorKind::Io
+            | ErrorKind::Retry
+            | ErrorKind::Moved
+            | ErrorKind::Conflict
+            | ErrorKind::Internal => Errno::Io,
         }
     }
 }

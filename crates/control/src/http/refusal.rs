@@ -29,6 +29,7 @@ impl From<Error> for Refusal {
             ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
             ErrorKind::Conflict => (StatusCode::CONFLICT, "conflict"),
             ErrorKind::Fenced => (StatusCode::CONFLICT, "fenced"),
+            ErrorKind::Moved => (StatusCode::SERVICE_UNAVAILABLE, "moved"),
             ErrorKind::Full => (StatusCode::INSUFFICIENT_STORAGE, "full"),
             ErrorKind::Retry => (StatusCode::SERVICE_UNAVAILABLE, "retry"),
             ErrorKind::Io => (StatusCode::INTERNAL_SERVER_ERROR, "io"),

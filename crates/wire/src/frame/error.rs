@@ -16,12 +16,13 @@ fn code(kind: ErrorKind) -> u8 {
         ErrorKind::Conflict => 7,
         ErrorKind::Io => 8,
         ErrorKind::Internal => 9,
+        ErrorKind::Moved => 10,
     }
 }
 
 fn kind(code: u8) -> Option<ErrorKind> {
-    use ErrorKind::{Conflict, Corrupt, Fenced, Full, Internal, Invalid, Io, NotFound, Retry};
-    [Retry, Fenced, Corrupt, Invalid, Full, NotFound, Conflict, Io, Internal]
+    use ErrorKind::{Conflict, Corrupt, Fenced, Full, Internal, Invalid, Io, Moved, NotFound, Retry};
+    [Retry, Fenced, Corrupt, Invalid, Full, NotFound, Conflict, Io, Internal, Moved]
         .get(usize::from(code).wrapping_sub(1))
         .copied()
 }
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_code_of_its_own() {
-        assert!((1..=9).all(|number| kind(number).is_some_and(|kind| code(kind) == number)));
-        assert_eq!((kind(0), kind(10)), (None, None));
+        assert!((1..=10).all(|number| kind(number).is_some_and(|kind| code(kind) == number)));
+        assert_eq!((kind(0), kind(11)), (None, None));
     }
 }
