@@ -28,6 +28,17 @@ pub struct Repair {
     pub len: u64,
 }
 
+/// What was done to a file of the store below, and is only remembered.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A range of a copy was overwritten.
+    Repaired(Repair, Bytes),
+    /// It was sealed at a length.
+    Sealed(FileId, u64),
+    /// It was deleted.
+    Deleted(FileId),
+}
+
 /// See the module.
 #[derive(Clone)]
 pub struct DryRun(Rc<Layer>);
@@ -44,6 +55,7 @@ struct State {
     sealed: BTreeMap<FileId, u64>,
     deleted: BTreeSet<FileId>,
     repairs: BTreeMap<Repair, Bytes>,
+    changes: Vec<Change>,
 }
 
 struct Created {
@@ -54,7 +66,11 @@ struct Created {
 impl DryRun {
     /// A dry run over `below`, as its next life.
     pub fn over(below: &Store) -> DryRun {
-        let next_file = below.list().iter().map(|info| info.id.0).max().unwrap_or(0) + 1;
+        Self::numbered_from(below, below.list().iter().map(|info| info.id.0).max().unwrap_or(0) + 1)
+    }
+
+    /// The same, with ids for new files from `next_file` on, which nobody else has.
+    pub(crate) fn numbered_from(below: &Store, next_file: u64) -> DryRun {
         let state = RefCell::new(State { next_file, ..State::default() });
         DryRun(Rc::new(Layer { below: below.clone(), state }))
     }
@@ -62,6 +78,11 @@ impl DryRun {
     /// The store that changes nothing.
     pub fn store(&self) -> Store {
         Store::new(self.0.clone())
+    }
+
+    /// What would have been done to files of the store below, in that order.
+    pub fn changes(&self) -> Vec<Change> {
+        self.0.state.borrow().changes.clone()
     }
 
     /// What would have been mended, in the order of files.
@@ -198,7 +219,11 @@ impl FileEngine for Layer {
             return done(Err(error));
         }
         let repair = Repair { file, copy, offset, len: data.len() as u64 };
-        self.state.borrow_mut().repairs.insert(repair, data);
+        let mut state = self.state.borrow_mut();
+        if !state.created.contains_key(&file) {
+            state.changes.push(Change::Repaired(repair, data.clone()));
+        }
+        state.repairs.insert(repair, data);
         done(Ok(()))
     }
 
@@ -207,18 +232,21 @@ impl FileEngine for Layer {
             Some(sealed) if sealed != length => {
                 Err(Error::conflict(format!("file {file} is sealed at {sealed}, not at {length}")))
             }
-            _ => Ok(()),
+            sealed => Ok(sealed.is_some()),
         });
-        if sealed.is_ok() {
-            self.state.borrow_mut().sealed.insert(file, length);
-        }
-        done(sealed)
+        done(sealed.map(|is_known| {
+            let mut state = self.state.borrow_mut();
+            state.sealed.insert(file, length);
+            if !is_known && !state.created.contains_key(&file) {
+                state.changes.push(Change::Sealed(file, length));
+            }
+        }))
     }
 
     fn delete(&self, file: FileId) -> LocalBoxFuture<'_, Result<()>> {
         let mut state = self.state.borrow_mut();
-        if state.created.remove(&file).is_none() {
-            state.deleted.insert(file);
+        if state.created.remove(&file).is_none() && state.deleted.insert(file) {
+            state.changes.push(Change::Deleted(file));
         }
         done(Ok(()))
     }
@@ -241,6 +269,13 @@ impl FileEngine for Layer {
             None => self.below.info(file)?,
         };
         Some(FileInfo { sealed: state.sealed.get(&file).copied().or(found.sealed), ..found })
+    }
+
+    fn find(&self, file: FileId) -> LocalBoxFuture<'_, Result<Option<FileInfo>>> {
+        Box::pin(async move {
+            self.below.find(file).await?;
+            Ok(self.info(file))
+        })
     }
 
     fn locate(&self, file: FileId, copy: u8) -> String {

@@ -27,6 +27,7 @@ use base::{AlignedBuf, Bytes, Epoch, Error, FileId, Gathered, Incarnation, Resul
 use policies::background::{Left, Work};
 
 pub mod dry_run;
+pub mod estate;
 mod layout;
 pub mod local;
 pub mod memory;
