@@ -41,6 +41,7 @@ impl Core {
         self.admission.end();
         self.index.end();
         self.fusion.end(&error);
+        self.dumped.notify();
     }
 
     async fn dump_by_age(self: Rc<Self>) {

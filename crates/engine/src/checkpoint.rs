@@ -13,6 +13,8 @@ use base::seeded::is_on;
 use base::{BLOCK, LogSequence, Result, SegmentId};
 
 use crate::core::Core;
+use crate::options::Ownership;
+use crate::segment::Segment;
 use crate::transaction::{Checkpoint, Record, SegmentCheckpoint, TransactionSink};
 
 /// Between two checkpoints of which the first did not do.
@@ -21,6 +23,21 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
+    /// One segment as of now.
+    pub(crate) fn checkpoint_of(&self, segment: &Segment) -> SegmentCheckpoint {
+        let id = segment.id();
+        let files = self.garbage.files(id).into_iter();
+        SegmentCheckpoint {
+            segment: id,
+            tenure: segment.tenure(),
+            next: segment.next(),
+            dumped_through: segment.dumped_through(),
+            last_large: segment.last_large(),
+            tables: self.index.tables(id),
+            data_files: files.map(|file| (file.file, file.written_blocks * BLOCK)).collect(),
+        }
+    }
+
     /// Writes a checkpoint whenever the log has begun a new file, or somebody wants one.
     pub(crate) async fn keep_checkpointing(self: Rc<Self>) {
         let mut written_at = self.log.rotations();
@@ -91,16 +108,7 @@ impl Core {
                 // Nothing is in memory, so there is nothing to freeze; but now the tables cover all that was applied.
                 self.index.freeze(id, self.log.frozen_at(id));
             }
-            let tables = self.index.tables(id);
-            let files = self.garbage.files(id);
-            SegmentCheckpoint {
-                segment: id,
-                next: segment.next(),
-                dumped_through: segment.dumped_through(),
-                last_large: segment.last_large(),
-                tables,
-                data_files: files.into_iter().map(|file| (file.file, file.written_blocks * BLOCK)).collect(),
-            }
+            self.checkpoint_of(&segment)
         });
         Checkpoint {
             label_key: Some(self.factory.label_key()),
@@ -111,6 +119,10 @@ impl Core {
             dropped: self.dropped.borrow_mut().still_needed(&self.store, from),
             dumped_journals: self.fusion.dumped_journals(|id| self.dumped_through(id)),
             segments: segments.collect(),
+            released: match self.options.ownership {
+                Ownership::Whole => None,
+                Ownership::Given => Some(self.released.borrow().values().cloned().collect()),
+            },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the parts of an engine share, and how they find each other.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, LogSequence, Result, SegmentId, SegmentSequence, VolumeId};
@@ -18,14 +18,15 @@ use crate::fullness::Fullness;
 use crate::fusion::FusionWriteEngine;
 use crate::garbage::Garbage;
 use crate::gc::Gc;
-use crate::index::{Entry, Index, SegmentTables};
+use crate::index::{Entry, Index};
 use crate::journal::JournalPressure;
-use crate::options::Options;
+use crate::options::{Options, Ownership};
+use crate::ownership::Arrivals;
 use crate::reader::Reader;
 use crate::scrub::Scrub;
 use crate::segment::{Outside, Segment, SegmentStart, Segments};
 use crate::statistics::Counters;
-use crate::transaction::{TransactionLog, TransactionSink};
+use crate::transaction::{SegmentCheckpoint, Tenure, TransactionLog, TransactionSink};
 use crate::verified::VerifiedFiles;
 
 /// Dumps at the same time: each holds up to a chunk of blocks beside its cache.
@@ -52,6 +53,10 @@ pub(crate) struct Core {
     pub(crate) segments: RefCell<Segments>,
     /// Volumes that were dropped, and whose records may still stand in a journal.
     pub(crate) dropped: RefCell<Dropped>,
+    /// Segments that were released, as they were left, until somebody is known to have them.
+    pub(crate) released: RefCell<BTreeMap<SegmentId, SegmentCheckpoint>>,
+    /// Segments that are given to it.
+    pub(crate) arrivals: Arrivals,
     pub(crate) dump_slots: Budget,
     /// A segment may have become dirty.
     pub(crate) dirtied: Event,
@@ -103,15 +108,22 @@ impl Core {
         if id.volume == VolumeId(0) || self.dropped.borrow().contains(id.volume) {
             return Err(Error::not_found(format!("volume {} was deleted", id.volume)));
         }
-        Ok(self.add_segment(id))
+        match self.options.ownership {
+            Ownership::Given => Err(Error::moved(format!("{id} is not here"))),
+            // A replay of it starts here: no record before this one is about it.
+            Ownership::Whole => {
+                let covers = self.log.frozen_at(id).covers;
+                Ok(self.add_segment(SegmentCheckpoint::empty(id, Tenure::default(), covers)))
+            }
+        }
     }
 
-    fn add_segment(&self, id: SegmentId) -> Rc<Segment> {
-        // A replay of it starts here: no record before this one is about it.
-        let covers = self.log.frozen_at(id).covers;
-        self.index.restore(id, &SegmentTables { tables: Vec::new(), covers });
-        let space = self.admission.segment_space();
-        let segment = Rc::new(Segment::new(id, &self.memory, space, SegmentStart::default()));
+    /// Has a segment from now on.
+    pub(crate) fn add_segment(&self, found: SegmentCheckpoint) -> Rc<Segment> {
+        let SegmentCheckpoint { segment: id, tenure, next, dumped_through, last_large, tables, data_files: _ } = found;
+        self.index.restore(id, tenure.epoch, &tables);
+        let start = SegmentStart { next, dumped_through, last_large, tenure };
+        let segment = Rc::new(Segment::new(id, &self.memory, self.admission.segment_space(), start));
         self.segments.borrow_mut().insert(id, segment.clone());
         segment
     }

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::units::round_up;
-use base::{BLOCK, Bytes, Error, FileId, Gathered, Result, SegmentId};
+use base::{BLOCK, Bytes, Epoch, Error, FileId, Gathered, Result, SegmentId};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
@@ -24,7 +24,7 @@ use runtime::{Class, Handle};
 use crate::garbage::Garbage;
 use crate::label::{LABEL_BYTES, Place};
 use crate::landings::Landings;
-use crate::options::{DATA_FILE_BYTES_MIN, EPOCH};
+use crate::options::DATA_FILE_BYTES_MIN;
 use crate::transaction::{Record, TransactionLog};
 use crate::verified::VerifiedFiles;
 
@@ -135,6 +135,7 @@ impl DataFileFactory {
     async fn open(
         &self,
         segment: SegmentId,
+        epoch: Epoch,
         capacity: u64,
         prepared: bool,
         is_gone: impl Fn() -> bool,
@@ -145,7 +146,7 @@ impl DataFileFactory {
             capacity,
             redundancy: Redundancy::Copies(self.options.copies),
             prepared,
-            epoch: EPOCH,
+            epoch,
         };
         let writer = self.files.store().create(options).await.map_err(|error| error.context("opening a data file"))?;
         if is_gone() {
@@ -180,15 +181,17 @@ impl DataFileFactory {
 }
 
 fn gone(segment: SegmentId) -> Error {
-    Error::not_found(format!("volume {} was deleted", segment.volume))
+    Error::not_found(format!("{segment} is not here any more"))
 }
 
 /// The file of one purpose of one segment.
 pub struct DataWriter {
     purpose: Purpose,
+    /// The ownership of the segment.
+    epoch: Epoch,
     current: RefCell<Option<Rc<OpenFile>>>,
     opening: Budget,
-    /// The volume is gone, and whoever still works for it gets no file.
+    /// The segment is gone, or about to be, and whoever still works for it gets no file.
     ended: Cell<bool>,
 }
 
@@ -261,8 +264,8 @@ impl OpenFile {
 
 impl DataWriter {
     /// No file yet.
-    pub fn new(purpose: Purpose) -> Self {
-        DataWriter { purpose, current: RefCell::new(None), opening: Budget::new(1), ended: Cell::new(false) }
+    pub fn new(purpose: Purpose, epoch: Epoch) -> Self {
+        DataWriter { purpose, epoch, current: RefCell::new(None), opening: Budget::new(1), ended: Cell::new(false) }
     }
 
     /// Bytes that can be appended before a new file is needed.
@@ -303,7 +306,7 @@ impl DataWriter {
             false => wanted,
         };
         let landings = Landings::default();
-        let writer = factory.open(segment, capacity, prepared, || self.ended.get(), &landings).await?;
+        let writer = factory.open(segment, self.epoch, capacity, prepared, || self.ended.get(), &landings).await?;
         let open = OpenFile {
             factory: factory.clone(),
             writer: RefCell::new(writer),
@@ -345,6 +348,18 @@ impl DataWriter {
         let open = self.current.borrow().clone().expect("a file was prepared");
         let (placed, number, landed) = open.append(labelled);
         (placed, landed, open.landings.clone().when_found(number))
+    }
+
+    /// [`DataWriter::close`], and until [`DataWriter::go_on`] no file is opened; none is being opened when this returns.
+    pub async fn rest(&self) {
+        self.ended.set(true);
+        let _alone = self.opening.take(1).await;
+        self.close();
+    }
+
+    /// Files may be opened again.
+    pub fn go_on(&self) {
+        self.ended.set(false);
     }
 
     /// No more appends: the file is sealed when nothing in flight names it.

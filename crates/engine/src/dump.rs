@@ -25,7 +25,6 @@ use crate::core::{Core, Stage, Trimming};
 use crate::data_writer::Placed;
 use crate::index::Entry;
 use crate::join::join_all;
-use crate::options::EPOCH;
 use crate::patience::Patience;
 use crate::segment::Segment;
 use crate::transaction::Record;
@@ -67,6 +66,9 @@ impl Core {
             }
             let gone = self.stage.get() == Stage::Closed || error.kind == ErrorKind::Fenced;
             let is_hopeless = self.stage.get() == Stage::Closing && tries >= CLOSING_TRIES_MAX;
+            if error.kind == ErrorKind::Fenced {
+                self.log.on_fenced(&error);
+            }
             if gone || is_hopeless || self.log.broken().is_some() {
                 tracing::error!(segment = %segment.id(), %error, "a dump was given up; a restart replays the journal");
                 segment.give_up_dump(self.handle.now());
@@ -128,7 +130,7 @@ impl Core {
         let replay = self.fusion.replay_start(|of| if of == id { through } else { self.dumped_through(of) });
         // A record of a segment that was dropped would bring it back at a start, when a checkpoint has forgotten it.
         segment.check_exists()?;
-        let record = Record::Dump { segment: id, epoch: EPOCH, through, replay, entries: entries.clone() };
+        let record = Record::Dump { segment: id, epoch: segment.epoch(), through, replay, entries: entries.clone() };
         let (core, owner) = (Rc::downgrade(self), segment.clone());
         let apply = Box::new(move |_| {
             let Some(core) = core.upgrade() else { return };

@@ -23,16 +23,17 @@
 mod pass;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{BLOCK, Epoch, ErrorKind, FileId, Instant, Map, Result, SegmentId, Set};
+use base::{BLOCK, ErrorKind, FileId, Instant, Map, Result, SegmentId, Set};
 use policies::background::{Left, Spare};
 use policies::gc::{GcDecision, GcFile, GcSegment, GcSettings, GcView, plan_gc};
 use runtime::{Class, Handle, Task};
 
 use crate::data::DataFiles;
-use crate::garbage::Garbage;
+use crate::garbage::{FileGarbage, Garbage};
 use crate::index::Index;
 use crate::transaction::{Record, TransactionSink};
 use pass::Pass;
@@ -55,8 +56,6 @@ pub struct GcOptions {
     pub data_file_bytes_max: u64,
     /// Copies of each file.
     pub copies: u8,
-    /// The ownership under which it works.
-    pub epoch: Epoch,
 }
 
 /// Space as GC sees it, asked before each decision and each step.
@@ -202,6 +201,7 @@ impl Gc {
                     tracing::debug!("garbage collection rests: {error}");
                     self.0.handle.sleep(REST_WHEN_FULL).await;
                 }
+                (Err(error), _) if error.kind == ErrorKind::Fenced => return,
                 (Err(error), _) => {
                     tracing::warn!("garbage collection rests: {error}");
                     self.0.handle.sleep(REST_AFTER_ERROR).await;
@@ -226,7 +226,8 @@ impl Gc {
         resting.retain(|_, until| *until > now);
         for (segment, stale_blocks) in inner.garbage.segments() {
             // What is not known to be live for want of summaries must not be taken for garbage.
-            if !inner.index.references_are_known(segment) || resting.contains_key(&segment) {
+            let is_known = inner.index.references_are_known(segment);
+            if !is_known || resting.contains_key(&segment) || inner.index.is_held(segment) {
                 continue;
             }
             let of_segment = inner.garbage.files(segment);
@@ -251,6 +252,7 @@ impl Gc {
     /// # Errors
     /// `Io`, `Full`, `Corrupt` (a page of the index): what was moved so far is moved, no victim was removed.
     pub async fn pass(&self, segment: SegmentId, victims: Vec<FileId>) -> Result<()> {
+        let Some(_work) = self.0.index.begin_work(segment) else { return Ok(()) };
         if !self.0.index.count_references(segment).await? {
             return Ok(());
         }
@@ -258,6 +260,11 @@ impl Gc {
         let mut pass = Pass::new(self, segment, victims);
         // Each step is a task of its own, so that its class is that of the moment.
         while !pass.is_done() {
+            if self.0.index.is_held(segment) {
+                // It is about to be released: its next owner begins anew.
+                pass.abandon().await;
+                return Ok(());
+            }
             let class = if (self.0.space)().writers_wait { Class::Io } else { Class::Background };
             let step = async move {
                 let result = pass.step().await;
@@ -277,7 +284,7 @@ impl Gc {
             true => statistics.counts += 1,
             false => statistics.passes += 1,
         });
-        self.remove(&dead).await
+        self.remove_of(&dead).await
     }
 
     /// Waits as long as a step that moved so much should have taken.
@@ -297,9 +304,23 @@ impl Gc {
     /// # Errors
     /// `Io`: a file of which the intent is on record is tried again in the background.
     pub async fn remove(&self, files: &[FileId]) -> Result<()> {
+        // Gone with its segment, perhaps.
+        let known: Vec<FileGarbage> = files.iter().filter_map(|file| self.0.garbage.file(*file)).collect();
+        let segments: BTreeSet<SegmentId> = known.iter().map(|file| file.segment).collect();
+        let mut result = Ok(());
+        for segment in segments {
+            let Some(_work) = self.0.index.begin_work(segment) else { continue };
+            let of_segment: Vec<FileId> =
+                known.iter().filter(|file| file.segment == segment).map(|file| file.file).collect();
+            result = self.remove_of(&of_segment).await.and(result);
+        }
+        result
+    }
+
+    /// The same for files of a segment on which this is at work.
+    async fn remove_of(&self, files: &[FileId]) -> Result<()> {
         let mut removed = Vec::new();
         for file in files {
-            // Gone with its segment, perhaps.
             let Some(known) = self.0.garbage.file(*file) else { continue };
             let (garbage, id) = (self.0.garbage.clone(), *file);
             let record = Record::DropFile { segment: known.segment, file: id };

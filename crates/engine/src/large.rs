@@ -29,7 +29,6 @@ use runtime::sync::{Receiver, Sender, oneshot};
 use crate::core::Core;
 use crate::data_writer::Placed;
 use crate::label::{self, LABEL_BYTES};
-use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
 use crate::transaction::Record;
 use crate::way::Way;
@@ -87,14 +86,18 @@ impl Core {
                     refusals += 1;
                     self.handle.sleep(FULL_PAUSE).await;
                 }
-                prepared => prepared?,
+                Err(error) => {
+                    segment.check_changeable()?;
+                    return Err(error);
+                }
+                Ok(()) => {}
             }
         }
         let ready = self.handle.now();
         self.counters.queue.borrow_mut().record(ready.nanos_since(arrived));
         passage.add(Stage::Space, space_ns);
         passage.add(Stage::Room, ready.nanos_since(begun).saturating_sub(space_ns));
-        segment.check_exists()?;
+        segment.check_changeable()?;
         let (reply, receiver) = oneshot();
         let sequence = segment.take_large_place();
         let write =
@@ -137,7 +140,7 @@ impl LargeWrite {
         let (place, whole_through) = self.segment.larges.next_label();
         let record = Record::Large {
             segment: self.segment.id(),
-            epoch: EPOCH,
+            epoch: self.segment.epoch(),
             sequence: self.sequence,
             stamp: self.stamp,
             block: self.block,

@@ -77,6 +77,7 @@ mod label;
 mod landings;
 mod large;
 pub mod options;
+pub mod ownership;
 mod patience;
 pub mod pins;
 mod read;
@@ -99,16 +100,19 @@ mod write;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{AllocationExtent, Bytes, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{
+    AllocationExtent, Bytes, Epoch, Generation, Incarnation, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp,
+};
 use files::Store;
 use policies::background::{Left, Work};
 use policies::ready::plan_sizes;
 use runtime::Handle;
 
-pub use options::{EPOCH, Options};
+pub use options::{EPOCH, Options, Ownership};
 pub use recovery::inspect::{Damage, Inspection, SegmentInspection, inspect};
 pub use recovery::{Replay, ReplayedSegment, is_proven};
 pub use statistics::Statistics;
+pub use transaction::{SegmentCheckpoint, Tenure};
 
 /// An engine on one loop. Clones share it.
 #[derive(Clone)]
@@ -206,6 +210,68 @@ impl Engine {
     /// `Io`. Works on a full disk.
     pub async fn drop_volume(&self, volume: VolumeId) -> Result<()> {
         self.0.drop_volume(volume).await
+    }
+
+    /// Has a segment from now on, empty, under `tenure`. Durable when it returns; may be repeated.
+    ///
+    /// # Errors
+    /// `Conflict`: it is here under another epoch. `NotFound`: its volume was dropped. `Io`: nobody knows whether it is
+    /// here.
+    pub async fn create_segment(&self, segment: SegmentId, tenure: Tenure) -> Result<()> {
+        self.0.create_segment(segment, tenure).await
+    }
+
+    /// Has a segment from now on, under `tenure`, as `source` left it. Durable when it returns; may be repeated.
+    ///
+    /// # Errors
+    /// As [`Engine::create_segment`]; `Corrupt` where a file of it is missing.
+    pub async fn adopt(&self, source: Incarnation, left: SegmentCheckpoint, tenure: Tenure) -> Result<()> {
+        self.0.adopt(source, left, tenure).await
+    }
+
+    /// Has a segment no more that it has under `epoch`, and gives it as it leaves it. Requests to it are answered with
+    /// `Moved` from the call on, those in flight are waited for. Durable when it returns; may be repeated until
+    /// [`Engine::forget_release`].
+    ///
+    /// # Errors
+    /// `Moved`: it is not here. `Conflict`: it is here under another epoch, or is leaving already. `Io`, `Full`: it
+    /// could not be settled, and stays.
+    pub async fn release(&self, segment: SegmentId, epoch: Epoch) -> Result<SegmentCheckpoint> {
+        self.0.release(segment, epoch).await
+    }
+
+    /// What was released under `epoch` is in somebody's log: nothing has to be known of it any more.
+    pub fn forget_release(&self, segment: SegmentId, epoch: Epoch) {
+        self.0.forget_release(segment, epoch);
+    }
+
+    /// Takes a segment under no epoch up to `epoch`, whoever asks, and however late.
+    ///
+    /// # Errors
+    /// `Conflict`: it is here, or on its way, already.
+    pub fn refuse(&self, segment: SegmentId, epoch: Epoch) -> Result<()> {
+        self.0.refuse(segment, epoch)
+    }
+
+    /// Records durably that a volume was attached, for the segments of it that are here.
+    ///
+    /// # Errors
+    /// `Io`: nobody knows whether it is recorded.
+    pub async fn record_attachment(&self, volume: VolumeId, generation: Generation) -> Result<()> {
+        self.0.record_attachment(volume, generation).await
+    }
+
+    /// Every segment that it has, as of now.
+    pub fn segments(&self) -> Vec<SegmentCheckpoint> {
+        self.0.all_segments().iter().map(|segment| self.0.checkpoint_of(segment)).collect()
+    }
+
+    /// By what right it has a segment, if it has it.
+    pub fn tenure(&self, segment: SegmentId) -> Option<Tenure> {
+        match self.0.options.ownership {
+            Ownership::Whole => Some(Tenure::default()),
+            Ownership::Given => self.0.segments.borrow().get(&segment).map(|segment| segment.tenure()),
+        }
     }
 
     /// The volumes that it has something of: a segment, or a deletion that its logs still have to know of.

@@ -9,8 +9,17 @@ use policies::scrub::ScrubSettings;
 
 use crate::journal::JOURNAL_FILE_BYTES_MIN;
 
-/// The ownership of every segment, until segments move between servers.
+/// The ownership of segments that stay where they are.
 pub const EPOCH: Epoch = Epoch(1);
+
+/// Who says which segments an engine has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ownership {
+    /// The store is its alone: a segment comes into being with the first request to it, and stays.
+    Whole,
+    /// Segments are given to it and taken from it ([`crate::ownership`]); what it was not given is not here.
+    Given,
+}
 
 /// Settings of an engine. [`Options::default`] is what `levee up` runs with; [`Options::check`] what must hold.
 #[derive(Clone, Debug)]
@@ -46,6 +55,8 @@ pub struct Options {
     pub scrub: ScrubSettings,
     /// Copies of every file.
     pub copies: u8,
+    /// Who says which segments it has.
+    pub ownership: Ownership,
     /// The operator's override: start although acknowledged writes cannot be read any more, and go on without them.
     pub accept_data_loss: bool,
 }
@@ -68,6 +79,7 @@ impl Default for Options {
             gc: GcSettings::default(),
             scrub: ScrubSettings::default(),
             copies: 1,
+            ownership: Ownership::Whole,
             accept_data_loss: false,
         }
     }

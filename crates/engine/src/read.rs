@@ -21,6 +21,8 @@ impl Core {
         let segment = self.segment(id)?;
         let sectors = offset / SECTOR..(offset + len) / SECTOR;
         let parts = self.reader.read(id, offset, len, || segment.lookup(sectors), started, passage).await;
+        // It was released meanwhile: what was looked up may not be all there was, and files may be gone.
+        segment.check_exists()?;
         let took_ns = self.handle.now().nanos_since(started);
         self.counters.read.borrow_mut().record(took_ns);
         // What the caches had was not read.
@@ -42,6 +44,8 @@ impl Core {
         check_range(offset, len)?;
         let segment = self.segment(id)?;
         let sectors = offset / SECTOR..(offset + len) / SECTOR;
-        self.reader.allocation(id, offset, len, extents_max, || segment.lookup(sectors)).await
+        let extents = self.reader.allocation(id, offset, len, extents_max, || segment.lookup(sectors)).await;
+        segment.check_exists()?;
+        extents
     }
 }

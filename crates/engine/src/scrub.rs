@@ -177,7 +177,7 @@ impl Scrub {
     /// Every page of the tables that the segment has now.
     async fn tables(&self, segment: SegmentId) {
         for table in self.0.index.tables(segment).tables {
-            self.headers(table.file).await;
+            self.headers(segment, table.file).await;
             let mut at = 0;
             while let Some(checked) = self.pages(segment, &table, at).await {
                 at += READ_BLOCKS as u32;
@@ -186,13 +186,16 @@ impl Scrub {
         }
     }
 
-    async fn headers(&self, file: FileId) {
+    async fn headers(&self, segment: SegmentId, file: FileId) {
+        let Some(work) = self.0.index.begin_work(segment) else { return };
         let checked = self.0.index.files().check_headers(file).await;
+        drop(work);
         self.pause_after(checked).await;
     }
 
     /// Pages of a table from `at` on; none if there are no more, or the table is gone: merged into another one.
     async fn pages(&self, segment: SegmentId, table: &TableInfo, at: u32) -> Option<Checked> {
+        let _work = self.0.index.begin_work(segment)?;
         let _pin = self.0.index.files().pin();
         let is_there = self.0.index.tables(segment).tables.iter().any(|other| other.file == table.file);
         match is_there {
@@ -204,7 +207,7 @@ impl Scrub {
     /// The headers of the segment's data files, and every block that the index names.
     async fn blocks(&self, segment: SegmentId) -> Result<()> {
         for file in self.0.garbage.files(segment) {
-            self.headers(file.file).await;
+            self.headers(segment, file.file).await;
         }
         let mut at = 0;
         while u64::from(at) < base::limits::SEGMENT_BLOCKS {
@@ -225,6 +228,7 @@ impl Scrub {
 
     /// Blocks that lie one after the other, unless their file is about to be removed.
     async fn run_of_blocks(&self, segment: SegmentId, run: &[Entry]) -> Checked {
+        let Some(_work) = self.0.index.begin_work(segment) else { return Checked::default() };
         let _pin = self.0.index.files().pin();
         match run[0].file().and_then(|file| self.0.garbage.file(file)) {
             Some(_) => self.0.data.check_run(segment, run).await,

@@ -19,18 +19,20 @@ use std::rc::Rc;
 
 use base::limits::SEGMENT_SIZE;
 use base::seeded::is_on;
-use base::{BLOCK, Error, Instant, LogSequence, Result, SECTOR, SegmentId, SegmentSequence};
+use base::{BLOCK, Epoch, Error, Generation, Instant, LogSequence, Result, SECTOR, SegmentId, SegmentSequence};
 use runtime::sync::Sender;
 
 use crate::admission::{SegmentSpace, owed_bytes};
 use crate::cache::{CacheExtent, CacheHit, CacheMemory, SegmentCache};
 use crate::data_writer::{DataWriter, Placed, Purpose};
 use crate::index::Entry;
+use crate::transaction::Tenure;
 use crate::way::Way;
 
 /// One segment. Its owner keeps it in an `Rc`; all methods are synchronous.
 pub struct Segment {
     id: SegmentId,
+    tenure: Cell<Tenure>,
     memory: CacheMemory,
     /// What it owes, and was promised.
     pub(crate) space: SegmentSpace,
@@ -38,8 +40,20 @@ pub struct Segment {
     pub(crate) dumps: DataWriter,
     /// Where its large writes go.
     pub(crate) larges: DataWriter,
-    dropped: Cell<bool>,
+    presence: Cell<Presence>,
     state: RefCell<State>,
+}
+
+/// Whether a segment is here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Presence {
+    Here,
+    /// It is about to be released: it is read, and takes no writes.
+    Leaving,
+    /// It was released.
+    Gone,
+    /// Its volume was dropped.
+    Dropped,
 }
 
 struct State {
@@ -105,12 +119,14 @@ pub struct SegmentStart {
     pub dumped_through: SegmentSequence,
     /// The last sequence of a large write.
     pub last_large: SegmentSequence,
+    /// By what right the engine has it.
+    pub tenure: Tenure,
 }
 
 impl Default for SegmentStart {
     fn default() -> Self {
         let none = SegmentSequence(0);
-        SegmentStart { next: SegmentSequence(1), dumped_through: none, last_large: none }
+        SegmentStart { next: SegmentSequence(1), dumped_through: none, last_large: none, tenure: Tenure::default() }
     }
 }
 
@@ -130,11 +146,12 @@ impl Segment {
         };
         Segment {
             id,
+            tenure: Cell::new(start.tenure),
             memory: memory.clone(),
             space,
-            dumps: DataWriter::new(Purpose::Dump),
-            larges: DataWriter::new(Purpose::Large),
-            dropped: Cell::new(false),
+            dumps: DataWriter::new(Purpose::Dump, start.tenure.epoch),
+            larges: DataWriter::new(Purpose::Large, start.tenure.epoch),
+            presence: Cell::new(Presence::Here),
             state: RefCell::new(state),
         }
     }
@@ -144,9 +161,25 @@ impl Segment {
         self.id
     }
 
+    /// By what right the engine has it.
+    pub fn tenure(&self) -> Tenure {
+        self.tenure.get()
+    }
+
+    /// Its ownership.
+    pub fn epoch(&self) -> Epoch {
+        self.tenure.get().epoch
+    }
+
+    /// Its volume was attached anew, and the log has that.
+    pub(crate) fn on_attached(&self, generation: Generation) {
+        let tenure = self.tenure.get();
+        self.tenure.set(Tenure { generation: tenure.generation.max(generation), ..tenure });
+    }
+
     /// Whether its volume was dropped: effects are nothing any more.
     pub fn is_dropped(&self) -> bool {
-        self.dropped.get()
+        self.presence.get() == Presence::Dropped
     }
 
     /// Nothing of a dropped volume may enter a journal: what is dropped is remembered only as long as the journals of
@@ -155,10 +188,54 @@ impl Segment {
     /// # Errors
     /// `NotFound`.
     pub(crate) fn check_exists(&self) -> Result<()> {
-        match self.dropped.get() {
-            true => Err(self.no_volume()),
-            false => Ok(()),
+        match self.presence.get() {
+            Presence::Here | Presence::Leaving => Ok(()),
+            Presence::Gone => Err(self.moved()),
+            Presence::Dropped => Err(self.no_volume()),
         }
+    }
+
+    /// [`Segment::check_exists`] for what changes it.
+    ///
+    /// # Errors
+    /// `NotFound`, `Moved`.
+    pub(crate) fn check_changeable(&self) -> Result<()> {
+        match self.presence.get() {
+            Presence::Leaving => Err(self.moved()),
+            _ => self.check_exists(),
+        }
+    }
+
+    /// From here on nothing changes it. False: it is not here, or leaves already.
+    pub(crate) fn begin_leaving(&self) -> bool {
+        let is_here = self.presence.get() == Presence::Here;
+        if is_here {
+            self.presence.set(Presence::Leaving);
+        }
+        is_here
+    }
+
+    /// Whether it is about to be released.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.presence.get() == Presence::Leaving
+    }
+
+    /// It is not released after all.
+    pub(crate) fn stay(&self) {
+        if self.is_leaving() {
+            self.presence.set(Presence::Here);
+        }
+    }
+
+    /// It was released: what a read found since then may not be all there is.
+    pub(crate) fn leave(&self) {
+        if !self.is_dropped() {
+            self.presence.set(Presence::Gone);
+        }
+    }
+
+    fn moved(&self) -> Error {
+        Error::moved(format!("{} moves to another server", self.id))
     }
 
     fn no_volume(&self) -> Error {
@@ -199,7 +276,7 @@ impl Segment {
                     None => return,
                 }
             };
-            match self.dropped.get() {
+            match self.is_dropped() {
                 true => result = Err(self.no_volume()),
                 false => self.apply(effect, now, outside),
             }
@@ -363,7 +440,7 @@ impl Segment {
 
     /// Every write up to this one is in the index.
     pub fn dumped_through(&self) -> SegmentSequence {
-        match self.dropped.get() {
+        match self.is_dropped() {
             true => SegmentSequence(u64::MAX),
             false => self.state.borrow().dumped_through,
         }
@@ -381,7 +458,7 @@ impl Segment {
 
     /// The volume was deleted: everything cached goes, and what is in line will do nothing.
     pub(crate) fn drop_all(&self) {
-        self.dropped.set(true);
+        self.presence.set(Presence::Dropped);
         let mut state = self.state.borrow_mut();
         state.active = SegmentCache::new(&self.memory);
         state.dumping = None;

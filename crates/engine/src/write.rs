@@ -9,13 +9,12 @@ use std::rc::Rc;
 use base::limits::SEGMENT_SIZE;
 use base::seeded::is_on;
 use base::units::{is_aligned, round_down, round_up};
-use base::{BLOCK, Bytes, Error, Instant, Passage, Result, SECTOR, SegmentId, WriteStamp};
+use base::{BLOCK, Bytes, Error, ErrorKind, Instant, Passage, Result, SECTOR, SegmentId, WriteStamp};
 use runtime::sync::{Receiver, oneshot};
 
 use crate::admission::owed_bytes;
 use crate::core::{Core, Stage};
 use crate::journal::{JournalRecord, Operation, RECORD_DATA_MAX};
-use crate::options::EPOCH;
 use crate::segment::{Effect, Segment, Settled};
 use crate::way::Way;
 
@@ -143,7 +142,7 @@ impl Core {
         self.check_writable()?;
         self.admission.admit(0).await?;
         self.check_writable()?;
-        segment.check_exists()?;
+        segment.check_changeable()?;
         // Only the blocks at its ends may become data; they come out of the reserve, so that a full disk can be
         // emptied.
         let ends = [offset, offset + len].iter().filter(|&&end| !is_aligned(end, BLOCK)).count() as u64;
@@ -170,7 +169,7 @@ impl Core {
         let free = || (self.admission.free_space(), self.factory.capacity_for(segment.id()));
         let waited_ns = self.with_space(|| segment.space.owe(owed, segment.dumps.room(), free)).await?;
         passage.add(base::Stage::Space, waited_ns);
-        segment.check_exists()?;
+        segment.check_changeable()?;
         Ok(self.submit(segment, offset, len, Operation::Write { checksums, data }, stamp, arrived, owed))
     }
 
@@ -188,7 +187,8 @@ impl Core {
         let submitted = self.handle.now();
         self.counters.queue.borrow_mut().record(submitted.nanos_since(arrived));
         let sequence = segment.take_place();
-        let record = JournalRecord { segment: segment.id(), epoch: EPOCH, sequence, stamp, offset, len, operation };
+        let (id, epoch) = (segment.id(), segment.epoch());
+        let record = JournalRecord { segment: id, epoch, sequence, stamp, offset, len, operation };
         let (reply, receiver) = oneshot();
         let (core, segment) = (Rc::downgrade(self), segment.clone());
         let sectors = offset / SECTOR..(offset + len) / SECTOR;
@@ -213,6 +213,9 @@ impl Core {
                     Settled { effect: Effect::Cache { sectors, extent, owed }, result, reply }
                 }
                 Err(error) => {
+                    if error.kind == ErrorKind::Fenced {
+                        core.log.on_fenced(&error);
+                    }
                     segment.space.on_failed(owed);
                     Settled { effect: Effect::Nothing, result: Err(error), reply }
                 }
@@ -234,7 +237,7 @@ impl Core {
         }
         self.dirtied.notify();
         self.admission.on_freed();
-        if self.stage.get() == Stage::Closing {
+        if self.stage.get() == Stage::Closing || segment.is_leaving() {
             self.dumped.notify();
         }
     }

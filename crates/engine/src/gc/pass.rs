@@ -150,7 +150,7 @@ impl Pass {
         check_segment(&gc, segment)?;
         let place = |(index, entry): (u64, &Entry)| entry.relocated(file, offset + index * BLOCK);
         let moved: Vec<Entry> = (0..).zip(entries).map(place).collect();
-        let record = Record::Relocate { segment, epoch: gc.0.options.epoch, entries: moved.clone() };
+        let record = Record::Relocate { segment, epoch: gc.0.index.epoch(segment), entries: moved.clone() };
         let index = gc.0.index.clone();
         let apply = Box::new(move |_| index.apply_relocated(segment, &moved));
         // Until the answer is there; also if this future is dropped before.
@@ -228,7 +228,7 @@ impl Pass {
             capacity,
             redundancy: Redundancy::Copies(options.copies),
             prepared: false,
-            epoch: options.epoch,
+            epoch: self.gc.0.index.epoch(self.segment),
         };
         let store = self.gc.0.index.files().store();
         let (writer, capacity) = match store.create(create(expected)).await {

@@ -84,12 +84,7 @@ impl Life {
         written_bytes: Rc<Cell<u64>>,
     ) -> Life {
         let files = VerifiedFiles::new(handle, &memory.open(handle));
-        let options = IndexOptions {
-            page_cache_bytes: 1 << 20,
-            memtable_bytes_max: 64 << 10,
-            copies: shape.copies,
-            epoch: EPOCH,
-        };
+        let options = IndexOptions { page_cache_bytes: 1 << 20, memtable_bytes_max: 64 << 10, copies: shape.copies };
         let index = Index::new(&files, &Garbage::new(), options);
         let waiting: Rc<Cell<bool>> = Rc::default();
         let (store, writers_wait) = (files.store().clone(), waiting.clone());
@@ -107,7 +102,6 @@ impl Life {
             settings: GcSettings { copy_bytes_per_sec: 1 << 40, ..GcSettings::default() },
             data_file_bytes_max: shape.data_file_bytes,
             copies: shape.copies,
-            epoch: EPOCH,
         };
         let gc = Gc::new(&index, Rc::new(log.clone()), space, gc_options);
         let (handle, reader) =
@@ -122,7 +116,7 @@ impl Life {
         let (log, handle) = (self.log.crash(), self.handle.clone());
         let life = Life::start(&handle, self.shape, self.memory, log, self.sequence, self.written_bytes);
         let tables = life.log.tables(SEGMENT);
-        life.index.restore(SEGMENT, &tables);
+        life.index.restore(SEGMENT, EPOCH, &tables);
         let garbage = life.index.garbage().clone();
         let mut data_files: BTreeMap<FileId, SegmentId> = BTreeMap::new();
         for (_, record) in life.log.records() {

@@ -95,6 +95,7 @@ impl Index {
     /// # Errors
     /// `Full`, `Io`, `Corrupt`, `Fenced`: the tables stay.
     pub async fn merge(&self, segment: SegmentId, files: &[FileId], sink: &dyn TransactionSink) -> Result<bool> {
+        let Some(_work) = self.begin_work(segment) else { return Ok(false) };
         let Some(segment) = self.segment(segment) else { return Ok(false) };
         let at_work = AtWork::begin(&segment, &self.0.tables_changed, |state| &mut state.is_merging);
         let Some(at_work) = at_work else { return Ok(false) };
@@ -224,7 +225,7 @@ impl Index {
     async fn create_table(&self, segment: &SegmentIndex, entries_max: u64, data_files_max: u64) -> Result<TableWriter> {
         let options = TableOptions {
             segment: segment.id(),
-            epoch: self.0.options.epoch,
+            epoch: segment.epoch(),
             entries_max,
             data_files_max: data_files_max.min(entries_max),
             copies: self.0.options.copies,

@@ -125,12 +125,18 @@ impl Index {
             self.freeze(segment, sink.frozen_at(segment));
         }
         for segment in segments {
-            let Some(last) = self.segment(segment).and_then(|segment| segment.newest_frozen()) else { continue };
-            while self.segment(segment).is_some_and(|segment| segment.is_frozen(&last)) {
-                let changed = self.0.changed.wait();
-                if !self.flush(segment, sink).await? {
-                    changed.await;
-                }
+            self.flush_frozen(segment, sink).await?;
+        }
+        Ok(())
+    }
+
+    /// Flushes what is frozen of `segment` now.
+    pub(super) async fn flush_frozen(&self, segment: SegmentId, sink: &dyn TransactionSink) -> Result<()> {
+        let Some(last) = self.segment(segment).and_then(|segment| segment.newest_frozen()) else { return Ok(()) };
+        while self.segment(segment).is_some_and(|segment| segment.is_frozen(&last)) {
+            let changed = self.0.changed.wait();
+            if !self.flush(segment, sink).await? {
+                changed.await;
             }
         }
         Ok(())

@@ -39,13 +39,15 @@ use base::{Epoch, FileId, Map, Result, SegmentId, Set, VolumeId};
 use runtime::sync::Event;
 
 use crate::garbage::Garbage;
+use crate::options::EPOCH;
 use crate::patience::Patience;
-use crate::transaction::FrozenAt;
+use crate::transaction::{FrozenAt, TransactionSink};
 use crate::verified::{Checked, VerifiedFiles};
 
 pub use entry::{Entry, Mapping, Version};
 pub use manifest::{SegmentTables, TableInfo};
 pub use scan::Scan;
+pub use segment::Work;
 
 use memtable::ENTRY_BYTES;
 use page_cache::{PageCache, PageCacheStatistics};
@@ -60,8 +62,6 @@ pub struct IndexOptions {
     pub memtable_bytes_max: u64,
     /// Copies of every table.
     pub copies: u8,
-    /// The ownership under which tables are written.
-    pub epoch: Epoch,
 }
 
 /// The index of all segments of an engine. Clones share it.
@@ -327,6 +327,11 @@ impl Index {
         self.segment(segment).is_some()
     }
 
+    /// The ownership under which files of `segment` are written.
+    pub fn epoch(&self, segment: SegmentId) -> Epoch {
+        self.segment(segment).map_or(EPOCH, |segment| segment.epoch())
+    }
+
     /// The tables of `segment`, for a checkpoint.
     pub fn tables(&self, segment: SegmentId) -> SegmentTables {
         self.segment(segment).map(|segment| segment.manifest()).unwrap_or_default()
@@ -344,9 +349,10 @@ impl Index {
         ids
     }
 
-    /// Gives `segment` the tables that a checkpoint and the records after it say. Before anything is applied to it.
-    pub fn restore(&self, segment: SegmentId, tables: &SegmentTables) {
-        let restored = SegmentIndex::restored(segment, tables);
+    /// Gives `segment`, which is owned under `epoch`, the tables that a checkpoint and the records after it say. Before
+    /// anything is applied to it.
+    pub fn restore(&self, segment: SegmentId, epoch: Epoch, tables: &SegmentTables) {
+        let restored = SegmentIndex::restored(segment, epoch, tables);
         // One table has no hidden entries: what names a file there is live.
         if let [_, _, ..] = tables.tables[..] {
             let entries = tables.tables.iter().map(|table| u64::from(table.entries)).sum();
@@ -373,6 +379,58 @@ impl Index {
         }
         self.0.changed.notify();
         self.0.files.delete_in_background(files);
+    }
+
+    /// Background work that makes, changes or removes files of `segment` begins. `None`: not now, because it is about
+    /// to be released.
+    pub fn begin_work(&self, segment: SegmentId) -> Option<Work> {
+        let segment = self.segment(segment);
+        let is_held = segment.as_ref().is_some_and(|segment| segment.is_held());
+        (!is_held).then(|| Work::new(segment, &self.0.changed))
+    }
+
+    /// Whether no background work may begin on `segment`.
+    pub fn is_held(&self, segment: SegmentId) -> bool {
+        self.segment(segment).is_some_and(|segment| segment.is_held())
+    }
+
+    /// Lets no more background work on `segment` begin, and returns when none is under way and everything that was
+    /// applied to it is in tables.
+    ///
+    /// # Errors
+    /// `Full`, `Io`, `Fenced`: it was not flushed.
+    pub async fn settle(&self, segment: SegmentId, sink: &dyn TransactionSink) -> Result<()> {
+        let Some(index) = self.segment(segment) else { return Ok(()) };
+        index.hold(true);
+        loop {
+            let changed = self.0.changed.wait();
+            if index.is_still() {
+                break;
+            }
+            changed.await;
+        }
+        self.freeze(segment, sink.frozen_at(segment));
+        self.flush_frozen(segment, sink).await
+    }
+
+    /// Lets background work on `segment` begin again.
+    pub fn resume(&self, segment: SegmentId) {
+        if let Some(index) = self.segment(segment) {
+            index.hold(false);
+            self.on_tables_changed(segment);
+            self.0.garbage.changed().notify();
+        }
+    }
+
+    /// Knows nothing of `segment` any more; its files stay for whoever has it now. Nothing is at work on it.
+    pub fn forget(&self, segment: SegmentId) {
+        if let Some(index) = self.0.segments.borrow_mut().remove(&segment) {
+            self.0.memtable_bytes.set(self.0.memtable_bytes.get() - index.memory_bytes());
+            index.drop_all();
+        }
+        self.0.garbage.remove_segment(segment);
+        self.0.frozen.borrow_mut().remove(&segment);
+        self.0.changed.notify();
     }
 
     /// Counters, and what is held now.

@@ -5,17 +5,21 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::{FileId, LogSequence, SegmentId};
+use base::{Epoch, FileId, LogSequence, SegmentId};
+use runtime::sync::Event;
 
 use super::entry::Entry;
 use super::manifest::{SegmentTables, TableInfo};
 use super::memtable::Memtable;
 use super::table::{Table, join_slots};
+use crate::options::EPOCH;
 use crate::transaction::FrozenAt;
 
 /// One segment. Shared with jobs and readers that outlast its removal.
 pub(super) struct SegmentIndex {
     id: SegmentId,
+    /// The ownership under which its tables are written.
+    epoch: Epoch,
     state: RefCell<State>,
 }
 
@@ -32,6 +36,34 @@ pub(super) struct State {
     pub is_merging: bool,
     /// The segment was removed from the index; jobs that find this throw their work away.
     pub is_dropped: bool,
+    /// Background work that makes, changes or removes its files (flushes apart), and whether more of it may begin.
+    at_work: usize,
+    is_held: bool,
+}
+
+/// Background work on the files of a segment, until it is dropped.
+pub struct Work {
+    /// None of a segment that the index knows nothing of: it has files, and is not released.
+    segment: Option<Rc<SegmentIndex>>,
+    done: Event,
+}
+
+impl Work {
+    pub(super) fn new(segment: Option<Rc<SegmentIndex>>, done: &Event) -> Work {
+        if let Some(segment) = &segment {
+            segment.borrow_mut().at_work += 1;
+        }
+        Work { segment, done: done.clone() }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(segment) = &self.segment {
+            segment.borrow_mut().at_work -= 1;
+            self.done.notify();
+        }
+    }
 }
 
 /// A part of a segment's index at one moment.
@@ -51,10 +83,10 @@ pub(super) struct Frozen {
 
 impl SegmentIndex {
     pub fn new(id: SegmentId) -> Self {
-        Self::restored(id, &SegmentTables::default())
+        Self::restored(id, EPOCH, &SegmentTables::default())
     }
 
-    pub fn restored(id: SegmentId, tables: &SegmentTables) -> Self {
+    pub fn restored(id: SegmentId, epoch: Epoch, tables: &SegmentTables) -> Self {
         let open = tables.tables.iter().map(|info| Rc::new(Table::new(id, *info)));
         let state = State {
             memtable: Memtable::default(),
@@ -64,12 +96,33 @@ impl SegmentIndex {
             is_flushing: false,
             is_merging: false,
             is_dropped: false,
+            at_work: 0,
+            is_held: false,
         };
-        SegmentIndex { id, state: RefCell::new(state) }
+        SegmentIndex { id, epoch, state: RefCell::new(state) }
     }
 
     pub fn id(&self) -> SegmentId {
         self.id
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// No more work begins, or it may again.
+    pub fn hold(&self, is_held: bool) {
+        self.state.borrow_mut().is_held = is_held;
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.state.borrow().is_held
+    }
+
+    /// Whether nothing changes its files: no work, and no flush.
+    pub fn is_still(&self) -> bool {
+        let state = self.state.borrow();
+        state.at_work == 0 && !state.is_flushing
     }
 
     pub fn borrow_mut(&self) -> RefMut<'_, State> {

@@ -172,7 +172,7 @@ fn assert_same(block: u32, found: Option<Entry>, expected: Option<Entry>) {
 
 fn new_index(handle: &Handle, memory: &Memory) -> Index {
     let files = VerifiedFiles::new(handle, &memory.open(handle));
-    let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 20, copies: 1, epoch: EPOCH };
+    let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 20, copies: 1 };
     Index::new(&files, &Garbage::new(), options)
 }
 
@@ -226,7 +226,7 @@ async fn restart(life: Life, handle: &Handle, memory: &Memory) -> Life {
     life.count("restarts");
     let log = life.log.crash();
     let index = new_index(handle, memory);
-    index.restore(SEGMENT, &log.tables(SEGMENT));
+    index.restore(SEGMENT, EPOCH, &log.tables(SEGMENT));
     log.tail(SEGMENT).iter().for_each(|entries| index.apply(SEGMENT, entries));
     // What became durable is what counts, whether the dead index had applied it or not.
     let mut model = Model::new();
@@ -323,8 +323,7 @@ const SMALL_MEMTABLES: u64 = 256 << 10;
 
 fn small_index(handle: &Handle, memory: &Memory) -> Index {
     let files = VerifiedFiles::new(handle, &memory.open(handle));
-    let options =
-        IndexOptions { page_cache_bytes: 1 << 20, memtable_bytes_max: SMALL_MEMTABLES, copies: 1, epoch: EPOCH };
+    let options = IndexOptions { page_cache_bytes: 1 << 20, memtable_bytes_max: SMALL_MEMTABLES, copies: 1 };
     Index::new(&files, &Garbage::new(), options)
 }
 
@@ -470,7 +469,7 @@ fn a_merge_after_a_restart_waits_until_references_are_counted() {
             }
             let segment = old.segments()[0];
             let (index, tables) = (small_index(&handle, &memory), log.tables(segment));
-            index.restore(segment, &tables);
+            index.restore(segment, EPOCH, &tables);
             let files: Vec<FileId> = tables.tables.iter().map(|table| table.file).collect();
             let counter = index.clone();
             let count = async move { counter.count_references(segment).await };

@@ -36,7 +36,7 @@ impl Disk {
     async fn new(handle: &Handle, seed: u64, copies: u8) -> Disk {
         let memory = Memory::new(seed, MemoryOptions { directories: copies, ..MemoryOptions::default() });
         let files = VerifiedFiles::new(handle, &memory.open(handle));
-        let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 24, copies, epoch: EPOCH };
+        let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 24, copies };
         let index = Index::new(&files, &Garbage::new(), options);
         let reader = Reader::new(&index, ReadAheadSettings::default());
         let writer = Disk::open_file(&files, copies).await;

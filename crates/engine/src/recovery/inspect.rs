@@ -23,7 +23,7 @@ use crate::index::table::Layout;
 use crate::index::table::page::{PAGE, PageKind, PagePlace, SUMMARY_FILES, is_intact};
 use crate::index::{Entry, Index, IndexOptions, Mapping, TableInfo};
 use crate::journal::{self, ScanOptions};
-use crate::options::{EPOCH, Options};
+use crate::options::Options;
 use crate::statistics::RecoveryStatistics;
 use crate::transaction;
 use crate::verified::VerifiedFiles;
@@ -133,7 +133,6 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
             page_cache_bytes: options.page_cache_bytes,
             memtable_bytes_max: options.memtable_bytes_max,
             copies: options.copies,
-            epoch: EPOCH,
         };
         let index = Index::new(&files, &Garbage::new(), index_options);
         let bytes = |info: FileInfo| info.sealed.unwrap_or(info.capacity) * u64::from(info.copies_wanted);

@@ -20,12 +20,13 @@ mod replay;
 mod tails;
 
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{BLOCK, Error, FileId, LogSequence, Result, SECTOR};
+use base::{BLOCK, Error, FileId, LogSequence, Result, SECTOR, SegmentId};
 use files::{FileInfo, FileKind, Store};
 use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle};
@@ -43,7 +44,8 @@ use crate::garbage::Garbage;
 use crate::gc::{Gc, GcOptions};
 use crate::index::{Index, IndexOptions, SegmentTables};
 use crate::journal::{self, JournalOptions, JournalRecord, Operation, ScanOptions};
-use crate::options::{EPOCH, Options};
+use crate::options::{EPOCH, Options, Ownership};
+use crate::ownership::Arrivals;
 use crate::reader::Reader;
 use crate::scrub::Scrub;
 use crate::segment::{Segment, Segments};
@@ -58,6 +60,39 @@ const SCAN_ENTRIES: usize = 1024;
 
 /// See [`crate::Engine::open`].
 pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Result<Rc<Core>> {
+    let recovered = recover(handle, store, options, None).await?;
+    recovered.begin_log().await?;
+    let Recovered { core, files_before, unidentified, referenced, lengths, .. } = recovered;
+    core.start_background();
+    let tidying = core.clone();
+    let tidy = async move {
+        tidying.remove_unidentified(unidentified, &referenced);
+        tidying.tidy(files_before, referenced, lengths).await;
+    };
+    handle.spawn(Class::Background, "tidy after recovery", tidy).detach();
+    Ok(core)
+}
+
+/// What a recovery found, and decided: nothing of it is served, or logged, yet.
+pub(crate) struct Recovered {
+    pub(crate) core: Rc<Core>,
+    /// The first record of the new log.
+    next: LogSequence,
+    /// Large writes that only their labels told of.
+    labelled: Vec<Record>,
+    files_before: Vec<FileInfo>,
+    unidentified: Vec<(FileId, FileKind)>,
+    referenced: BTreeSet<FileId>,
+    lengths: BTreeMap<FileId, u64>,
+}
+
+/// Steps 1 to 4 of the flow; of certain segments only, if somebody else may have the others.
+pub(crate) async fn recover(
+    handle: &Handle,
+    store: &Store,
+    options: Options,
+    wanted: Option<&BTreeSet<SegmentId>>,
+) -> Result<Recovered> {
     options.check()?;
     let started = handle.now();
     let (files_before, unidentified) = (store.list(), store.unidentified());
@@ -68,7 +103,17 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         return Err(Error::corrupt("there are tables, but no transaction log: a transaction file was taken away"));
     }
     found.torn_tails += u64::from(scanned.torn_tail);
+    let is_there = scanned.checkpoint.is_some();
     let mut replay = Replay::new(&mut scanned);
+    if is_there && replay.is_given != (options.ownership == Ownership::Given) {
+        return Err(Error::invalid(match replay.is_given {
+            true => "the segments of this log were given to it by a manager: it is not a store of its own",
+            false => "this log is that of a store of its own: no segments can be given to it",
+        }));
+    }
+    if let Some(wanted) = wanted {
+        replay.keep_only(wanted);
+    }
     found.transaction_records = replay.effects.len() as u64;
 
     // The parts, bottom up.
@@ -82,10 +127,13 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         page_cache_bytes: options.page_cache_bytes,
         memtable_bytes_max: options.memtable_bytes_max,
         copies: options.copies,
-        epoch: EPOCH,
     };
     let index = Index::new(&files, &garbage, index_options);
     let label_key = handle.random_u64();
+    // Of segments that were adopted: files of others, of which a store that is far away has to be asked.
+    for file in replay.referenced() {
+        store.find(file).await?;
+    }
     // Before the next checkpoint, which does not know of them any more.
     for file in &replay.dumped_journals {
         store.delete(*file).await?;
@@ -112,6 +160,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
             handle,
             index: &index,
             next: scanned.next,
+            is_given: replay.is_given,
             memory: &memory,
             promises: &promises,
             dropped: &replay.dropped,
@@ -141,12 +190,8 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     let data_options = DataFileOptions::for_store(capacity, options.data_file_bytes, options.copies);
     let reserve = Reserve::new(&options, &data_options, capacity);
     let admission = Rc::new(Admission::new(store, &memory, &fusion, &options, reserve, promises));
-    let gc_options = GcOptions {
-        settings: options.gc,
-        data_file_bytes_max: data_options.bytes_max,
-        copies: options.copies,
-        epoch: EPOCH,
-    };
+    let gc_options =
+        GcOptions { settings: options.gc, data_file_bytes_max: data_options.bytes_max, copies: options.copies };
     let space = admission.clone();
     let gc = Gc::new(&index, Rc::new(log.clone()), move || space.space_for_collection(), gc_options);
     let core = Rc::new(Core {
@@ -167,6 +212,8 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
         log,
         segments: RefCell::new(segments),
         dropped: RefCell::new(Dropped::default()),
+        arrivals: Arrivals::default(),
+        released: RefCell::new(std::mem::take(&mut replay.released)),
         dump_slots: Budget::new(DUMPS_IN_FLIGHT),
         dirtied: Event::new(),
         dumped: Event::new(),
@@ -182,19 +229,11 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     });
     core.dropped.borrow_mut().restore(replay.dropped.iter().copied(), &files_before, scanned.next);
 
-    first_checkpoint(&core, scanned.next, &labelled).await?;
     found.took_ns = handle.now().nanos_since(started);
     *core.counters.recovery.borrow_mut() = found;
-    tracing::info!(?found, "the engine is open");
-    core.start_background();
-    let (tidying, referenced) = (core.clone(), replay.referenced());
-    let lengths = replay.lengths();
-    let tidy = async move {
-        tidying.remove_unidentified(unidentified, &referenced);
-        tidying.tidy(files_before, referenced, lengths).await;
-    };
-    handle.spawn(Class::Background, "tidy after recovery", tidy).detach();
-    Ok(core)
+    tracing::info!(?found, "the log of an earlier life was recovered");
+    let (next, referenced, lengths) = (scanned.next, replay.referenced(), replay.lengths());
+    Ok(Recovered { core, next, labelled, files_before, unidentified, referenced, lengths })
 }
 
 /// Restores tables, and joins the records behind them. Large writes that nothing vouches for are proven first.
@@ -207,7 +246,7 @@ async fn restore_index(
     found: &mut RecoveryStatistics,
 ) -> Result<()> {
     for (id, segment) in &replay.segments {
-        index.restore(*id, &segment.tables);
+        index.restore(*id, segment.start.tenure.epoch, &segment.tables);
     }
     for (sequence, record) in std::mem::take(&mut replay.effects) {
         let Some(id) = record.segment() else { continue };
@@ -230,6 +269,8 @@ struct JournalReplay<'a> {
     handle: &'a Handle,
     index: &'a Index,
     next: LogSequence,
+    /// See [`Replay::is_given`].
+    is_given: bool,
     memory: &'a CacheMemory,
     promises: &'a Promises,
     dropped: &'a BTreeSet<base::VolumeId>,
@@ -244,11 +285,18 @@ impl JournalReplay<'_> {
         if self.dropped.contains(&record.segment.volume) {
             return;
         }
-        let segment = self.segments.entry(record.segment).or_insert_with(|| {
-            // The transaction log knows nothing of it: no record before the next one is about it.
-            self.index.restore(record.segment, &SegmentTables { tables: Vec::new(), covers: self.next });
-            Rc::new(Segment::new(record.segment, self.memory, self.promises.segment(), Default::default()))
-        });
+        let segment = match self.segments.entry(record.segment) {
+            // It was released.
+            Entry::Vacant(_) if self.is_given => return,
+            entry => entry.or_insert_with(|| {
+                // The transaction log knows nothing of it: no record before the next one is about it.
+                self.index.restore(record.segment, EPOCH, &SegmentTables { tables: Vec::new(), covers: self.next });
+                Rc::new(Segment::new(record.segment, self.memory, self.promises.segment(), Default::default()))
+            }),
+        };
+        if record.epoch != segment.epoch() {
+            return;
+        }
         tracing::trace!(segment = %record.segment, sequence = %record.sequence, at = record.offset, len = record.len,
             discard = matches!(record.operation, Operation::Discard), "journal record");
         if !is_on("segment-sequence-reused") {
@@ -344,22 +392,34 @@ fn part_of(record: &JournalRecord, start: u64, end: u64) -> JournalRecord {
     JournalRecord { offset: start, len: end - start, operation, ..record.clone() }
 }
 
-/// Begins the new transaction log with everything that was decided. What only labels said comes first: when the
-/// checkpoint is there, no later start reads the labels of this life.
-async fn first_checkpoint(core: &Rc<Core>, next: LogSequence, labelled: &[Record]) -> Result<()> {
-    core.log.prepare().await?;
-    for record in labelled.iter().filter(|_| !is_on("labelled-not-logged")) {
-        let (sequence, _) = core.log.append_lazily(record);
-        core.log.on_large_done(sequence);
+impl Recovered {
+    /// Begins the new transaction log with everything that was decided. What only labels said comes first: when the
+    /// checkpoint is there, no later start reads the labels of this life.
+    pub(crate) async fn begin_log(&self) -> Result<()> {
+        let core = &self.core;
+        core.log.prepare().await?;
+        for record in self.labelled.iter().filter(|_| !is_on("labelled-not-logged")) {
+            let (sequence, _) = core.log.append_lazily(record);
+            core.log.on_large_done(sequence);
+        }
+        let mut checkpoint = core.compose_checkpoint();
+        checkpoint.decided_through = LogSequence(self.next.0 - 1);
+        let start = checkpoint.replay_start();
+        checkpoint.rejected.retain(|sequence| *sequence >= start);
+        let (_, appended) = core.log.append(&Record::Checkpoint(checkpoint), Box::new(|_| ()));
+        appended.await?;
+        core.log.trim(start).await;
+        Ok(())
     }
-    let mut checkpoint = core.compose_checkpoint();
-    checkpoint.decided_through = LogSequence(next.0 - 1);
-    let start = checkpoint.replay_start();
-    checkpoint.rejected.retain(|sequence| *sequence >= start);
-    let (_, appended) = core.log.append(&Record::Checkpoint(checkpoint), Box::new(|_| ()));
-    appended.await?;
-    core.log.trim(start).await;
-    Ok(())
+
+    /// Nothing of the files that there are is appended to, and nobody seals them.
+    pub(crate) fn close_files(&self) {
+        let core = &self.core;
+        for file in self.lengths.keys() {
+            let capacity = core.store.info(*file).map_or(0, |info| info.capacity);
+            core.garbage.closed(*file, capacity, core.handle.now());
+        }
+    }
 }
 
 impl Core {

@@ -4,6 +4,7 @@
 //! volumes were dropped. Only when it is done is it known from which record on a segment's index entries are needed;
 //! they are the second pass, and their order does not matter, because the index is a join.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{BLOCK, FileId, Incarnation, LogSequence, SegmentId, SegmentSequence, VolumeId};
@@ -12,13 +13,17 @@ use files::{FileInfo, FileKind};
 use crate::index::{Mapping, SegmentTables};
 use crate::journal::JournalPosition;
 use crate::segment::SegmentStart;
-use crate::transaction::{Record, ScannedLog};
+use crate::transaction::{Record, ScannedLog, SegmentCheckpoint, Tenure};
 
 /// The state of the engine when its transaction log ended.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// Every segment.
     pub segments: BTreeMap<SegmentId, ReplayedSegment>,
+    /// Whether segments were given to the engine, and none came into being by itself.
+    pub is_given: bool,
+    /// Segments that it released, as it left them.
+    pub released: BTreeMap<SegmentId, SegmentCheckpoint>,
     /// Volumes that were dropped and may still stand in a journal.
     pub dropped: BTreeSet<VolumeId>,
     /// Large writes that do not count.
@@ -58,16 +63,11 @@ impl Replay {
             replay.rejected.extend(checkpoint.rejected);
             replay.journal = checkpoint.replay;
             replay.dumped_journals.extend(checkpoint.dumped_journals);
-            for segment in checkpoint.segments {
-                let start = SegmentStart {
-                    next: segment.next,
-                    dumped_through: segment.dumped_through,
-                    last_large: segment.last_large,
-                };
-                let data_files = segment.data_files.into_iter().collect();
-                let replayed = ReplayedSegment { start, tables: segment.tables, data_files };
-                replay.segments.insert(segment.segment, replayed);
-            }
+            replay.is_given = checkpoint.released.is_some();
+            let released = checkpoint.released.into_iter().flatten();
+            replay.released.extend(released.map(|segment| (segment.segment, segment)));
+            let segments = checkpoint.segments.into_iter();
+            replay.segments.extend(segments.map(|segment| (segment.segment, segment.into())));
         }
         let records = std::mem::take(&mut scanned.records);
         let from = replay.from;
@@ -88,12 +88,14 @@ impl Replay {
         if let Record::DropJournal { file } = record {
             self.dumped_journals.insert(*file);
         }
+        self.on_ownership(record);
         let Some(id) = record.segment().filter(|id| !self.dropped.contains(&id.volume)) else { return };
-        let covers = self.from;
-        let segment = self.segments.entry(id).or_insert_with(|| ReplayedSegment {
-            tables: SegmentTables { tables: Vec::new(), covers },
-            ..ReplayedSegment::default()
-        });
+        let (covers, is_given) = (self.from, self.is_given);
+        let empty = || SegmentCheckpoint::empty(id, Tenure::default(), covers).into();
+        let segment = match self.segments.entry(id) {
+            Entry::Vacant(_) if is_given => return,
+            entry => entry.or_insert_with(empty),
+        };
         // Also of records that tables cover, and of large writes that turn out not to count: the files reach that far.
         for entry in record.entries().iter() {
             let Mapping::Data { file, offset, .. } = entry.mapping else { continue };
@@ -122,8 +124,45 @@ impl Replay {
             Record::Relocate { .. }
             | Record::DropJournal { .. }
             | Record::DropVolume { .. }
+            | Record::Create { .. }
+            | Record::Adopt { .. }
+            | Record::Release(_)
+            | Record::Attach { .. }
             | Record::Checkpoint(_) => {}
         }
+    }
+
+    /// Who has what from here on (rule 38 of docs/SAFETY.md).
+    fn on_ownership(&mut self, record: &Record) {
+        match record {
+            Record::Create { segment, epoch, generation } => {
+                let tenure = Tenure { epoch: *epoch, generation: *generation };
+                let empty = SegmentCheckpoint::empty(*segment, tenure, self.from);
+                self.segments.insert(*segment, empty.into());
+            }
+            Record::Adopt { segment, .. } => {
+                self.released.remove(&segment.segment);
+                self.segments.insert(segment.segment, segment.clone().into());
+            }
+            Record::Release(segment) => {
+                self.segments.remove(&segment.segment);
+                self.released.insert(segment.segment, segment.clone());
+            }
+            Record::Attach { volume, generation } => {
+                for (_, segment) in self.segments.iter_mut().filter(|(id, _)| id.volume == *volume) {
+                    let tenure = &mut segment.start.tenure;
+                    tenure.generation = tenure.generation.max(*generation);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Leaves out what is about other segments: somebody else may have them already, and changes their files.
+    pub fn keep_only(&mut self, wanted: &BTreeSet<SegmentId>) {
+        self.segments.retain(|id, _| wanted.contains(id));
+        self.released.retain(|id, _| wanted.contains(id));
+        self.effects.retain(|(_, record)| record.segment().is_none_or(|id| wanted.contains(&id)));
     }
 
     /// The journal files among `files` that have to be read.
@@ -151,6 +190,14 @@ impl Replay {
                 tables.chain(segment.data_files.keys().copied())
             })
             .collect()
+    }
+}
+
+impl From<SegmentCheckpoint> for ReplayedSegment {
+    fn from(segment: SegmentCheckpoint) -> ReplayedSegment {
+        let SegmentCheckpoint { segment: _, tenure, next, dumped_through, last_large, tables, data_files } = segment;
+        let start = SegmentStart { next, dumped_through, last_large, tenure };
+        ReplayedSegment { start, tables, data_files: data_files.into_iter().collect() }
     }
 }
 

@@ -12,7 +12,7 @@ use base::{
 use bytes::BufMut;
 
 use super::fields::{Fields, put_count, put_segment};
-use super::format::{Checkpoint, Record, SegmentCheckpoint};
+use super::format::{Checkpoint, Record, SegmentCheckpoint, Tenure};
 use crate::index::{Entry, Mapping, SegmentTables, TableInfo, Version};
 use crate::journal::JournalPosition;
 
@@ -27,10 +27,15 @@ const VERSION: u16 = 1;
 const CRC_AT: usize = 12;
 const ENTRY_BYTES: usize = 48;
 
-/// The kind of a checkpoint, and its flag: it begins with the key of labels. Who does not know labels would lose
-/// large writes, and refuses such a log.
+/// The kind of a checkpoint, and its flags. It begins with the key of labels: who does not know labels would lose
+/// large writes, and refuses such a log. Its segments have a tenure, and those that were released follow: who does not
+/// know that would take them for its own.
 const CHECKPOINT: u16 = 8;
 const WITH_LABELS: u32 = 1;
+const WITH_TENURE: u32 = 2;
+
+/// The shortest form of a segment in a checkpoint.
+const SEGMENT_BYTES_MIN: usize = 56;
 
 const MAPPING_DATA: u8 = 1;
 const MAPPING_ZEROS: u8 = 2;
@@ -100,6 +105,19 @@ pub fn encode_body(record: &Record) -> Vec<u8> {
         }
         Record::DropVolume { volume } => out.put_u64_le(volume.0),
         Record::DropJournal { file } => out.put_u64_le(file.0),
+        Record::Create { segment, epoch, generation } => {
+            put_segment(&mut out, *segment);
+            put_tenure(&mut out, &Tenure { epoch: *epoch, generation: *generation });
+        }
+        Record::Adopt { source, segment } => {
+            out.put_u64_le(source.0);
+            put_segment_checkpoint(&mut out, segment, true);
+        }
+        Record::Release(segment) => put_segment_checkpoint(&mut out, segment, true),
+        Record::Attach { volume, generation } => {
+            out.put_u64_le(volume.0);
+            out.put_u64_le(generation.0);
+        }
         Record::Checkpoint(checkpoint) => put_checkpoint(&mut out, checkpoint),
     }
     assert!(out.len() <= BODY_BYTES_MAX, "a record of {} bytes", out.len());
@@ -112,19 +130,19 @@ pub fn padded_len(body_len: usize) -> u64 {
 }
 
 /// A whole record, padded, ready for the disk.
-pub fn encode(header: &Header, kind: u16, body: &[u8]) -> AlignedBuf {
+pub fn encode(header: &Header, kind: Kind, body: &[u8]) -> AlignedBuf {
     let mut out = AlignedBuf::with_capacity(padded_len(body.len()) as usize);
     encode_behind(&mut out, header, kind, body);
     out
 }
 
 /// The same, behind the records that `out` has.
-pub fn encode_behind(out: &mut AlignedBuf, header: &Header, kind: u16, body: &[u8]) {
+pub fn encode_behind(out: &mut AlignedBuf, header: &Header, kind: Kind, body: &[u8]) {
     let mut head = Vec::with_capacity(HEADER_BYTES);
     head.put_u32_le(MAGIC);
     head.put_u16_le(VERSION);
-    head.put_u16_le(kind);
-    head.put_u32_le(if kind == CHECKPOINT { WITH_LABELS } else { 0 }); // incompatible feature flags
+    head.put_u16_le(kind.number);
+    head.put_u32_le(kind.incompatible);
     head.put_u32_le(0); // checksum, below
     head.put_u64_le(header.file.0);
     head.put_u64_le(header.incarnation.0);
@@ -159,12 +177,12 @@ pub fn decode(bytes: &[u8], file: FileId) -> Result<Option<(Header, Record, u64)
     if fixed.version != VERSION {
         return Err(not_understood(&format!("version {}", fixed.version)));
     }
-    let known = if fixed.kind == CHECKPOINT { WITH_LABELS } else { 0 };
+    let known = if fixed.kind == CHECKPOINT { WITH_LABELS | WITH_TENURE } else { 0 };
     if fixed.incompatible & !known != 0 || fixed.read_only_compatible != 0 {
         return Err(not_understood("feature flags that this version does not know"));
     }
-    let record = decode_body(fixed.kind, fixed.incompatible & WITH_LABELS != 0, body)
-        .ok_or_else(|| not_understood("unknown content"))?;
+    let kind = Kind { number: fixed.kind, incompatible: fixed.incompatible };
+    let record = decode_body(kind, body).ok_or_else(|| not_understood("unknown content"))?;
     if header.durable_through >= header.sequence || u64::from(header.index) >= header.sequence.0 {
         return Err(not_understood("an unknown header"));
     }
@@ -217,9 +235,23 @@ pub fn claimed_body_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// The number of a record's kind on disk.
-pub fn kind_of(record: &Record) -> u16 {
-    match record {
+/// What a record is, on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kind {
+    /// Its number.
+    number: u16,
+    /// Its incompatible feature flags.
+    incompatible: u32,
+}
+
+/// What `record` is, on disk.
+pub fn kind_of(record: &Record) -> Kind {
+    let incompatible = match record {
+        Record::Checkpoint(Checkpoint { released: Some(_), .. }) => WITH_LABELS | WITH_TENURE,
+        Record::Checkpoint(_) => WITH_LABELS,
+        _ => 0,
+    };
+    let number = match record {
         Record::Dump { .. } => 1,
         Record::Large { .. } => 2,
         Record::Relocate { .. } => 3,
@@ -229,7 +261,12 @@ pub fn kind_of(record: &Record) -> u16 {
         Record::DropVolume { .. } => 7,
         Record::Checkpoint(_) => CHECKPOINT,
         Record::DropJournal { .. } => 9,
-    }
+        Record::Create { .. } => 10,
+        Record::Adopt { .. } => 11,
+        Record::Release(_) => 12,
+        Record::Attach { .. } => 13,
+    };
+    Kind { number, incompatible }
 }
 
 /// The record of a large write that [`encode_body`] made `body` of.
@@ -240,10 +277,11 @@ pub fn decode_large(body: &[u8]) -> Option<Record> {
     Some(record)
 }
 
-fn decode_body(kind: u16, with_labels: bool, body: &[u8]) -> Option<Record> {
+fn decode_body(kind: Kind, body: &[u8]) -> Option<Record> {
+    let has = |flag: u32| kind.incompatible & flag != 0;
     let mut fields = Fields(body);
     let f = &mut fields;
-    let record = match kind {
+    let record = match kind.number {
         1 => Record::Dump {
             segment: f.segment()?,
             epoch: Epoch(f.u64()?),
@@ -263,10 +301,20 @@ fn decode_body(kind: u16, with_labels: bool, body: &[u8]) -> Option<Record> {
         6 => Record::DropFile { segment: f.segment()?, file: f.file()? },
         7 => Record::DropVolume { volume: VolumeId(f.u64()?) },
         CHECKPOINT => {
-            let label_key = if with_labels { Some(f.u64()?) } else { None };
-            Record::Checkpoint(Checkpoint { label_key, ..checkpoint(f)? })
+            if has(WITH_TENURE) && !has(WITH_LABELS) {
+                return None;
+            }
+            let label_key = if has(WITH_LABELS) { Some(f.u64()?) } else { None };
+            Record::Checkpoint(Checkpoint { label_key, ..checkpoint(f, has(WITH_TENURE))? })
         }
         9 => Record::DropJournal { file: f.file()? },
+        10 => {
+            let (segment, Tenure { epoch, generation }) = (f.segment()?, tenure(f)?);
+            Record::Create { segment, epoch, generation }
+        }
+        11 => Record::Adopt { source: Incarnation(f.u64()?), segment: segment_checkpoint(f, true)? },
+        12 => Record::Release(segment_checkpoint(f, true)?),
+        13 => Record::Attach { volume: VolumeId(f.u64()?), generation: Generation(f.u64()?) },
         _ => return None,
     };
     fields.end()?;
@@ -372,23 +420,42 @@ fn put_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
     checkpoint.rejected.iter().for_each(|sequence| out.put_u64_le(sequence.0));
     checkpoint.dropped.iter().for_each(|volume| out.put_u64_le(volume.0));
     checkpoint.dumped_journals.iter().for_each(|file| out.put_u64_le(file.0));
-    for segment in &checkpoint.segments {
-        put_segment(out, segment.segment);
-        out.put_u64_le(segment.next.0);
-        out.put_u64_le(segment.dumped_through.0);
-        out.put_u64_le(segment.last_large.0);
-        out.put_u64_le(segment.tables.covers.0);
-        put_count(out, segment.tables.tables.len());
-        put_count(out, segment.data_files.len());
-        segment.tables.tables.iter().for_each(|table| out.put_slice(&table.encode()));
-        for (file, appended) in &segment.data_files {
-            out.put_u64_le(file.0);
-            out.put_u64_le(*appended);
-        }
+    let released = checkpoint.released.as_ref();
+    checkpoint.segments.iter().for_each(|segment| put_segment_checkpoint(out, segment, released.is_some()));
+    if let Some(released) = released {
+        put_count(out, released.len());
+        released.iter().for_each(|segment| put_segment_checkpoint(out, segment, true));
     }
 }
 
-fn checkpoint(f: &mut Fields<'_>) -> Option<Checkpoint> {
+fn put_segment_checkpoint(out: &mut Vec<u8>, segment: &SegmentCheckpoint, with_tenure: bool) {
+    put_segment(out, segment.segment);
+    if with_tenure {
+        put_tenure(out, &segment.tenure);
+    }
+    out.put_u64_le(segment.next.0);
+    out.put_u64_le(segment.dumped_through.0);
+    out.put_u64_le(segment.last_large.0);
+    out.put_u64_le(segment.tables.covers.0);
+    put_count(out, segment.tables.tables.len());
+    put_count(out, segment.data_files.len());
+    segment.tables.tables.iter().for_each(|table| out.put_slice(&table.encode()));
+    for (file, appended) in &segment.data_files {
+        out.put_u64_le(file.0);
+        out.put_u64_le(*appended);
+    }
+}
+
+fn put_tenure(out: &mut Vec<u8>, tenure: &Tenure) {
+    out.put_u64_le(tenure.epoch.0);
+    out.put_u64_le(tenure.generation.0);
+}
+
+fn tenure(f: &mut Fields<'_>) -> Option<Tenure> {
+    Some(Tenure { epoch: Epoch(f.u64()?), generation: Generation(f.u64()?) })
+}
+
+fn checkpoint(f: &mut Fields<'_>, with_tenure: bool) -> Option<Checkpoint> {
     let (from, decided_through, replay) = (f.log_sequence()?, f.log_sequence()?, position(f)?);
     let (rejected, dropped, segments, journals) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
     Some(Checkpoint {
@@ -399,19 +466,27 @@ fn checkpoint(f: &mut Fields<'_>) -> Option<Checkpoint> {
         rejected: f.list(rejected, 8, Fields::log_sequence)?,
         dropped: f.list(dropped, 8, |f| f.u64().map(VolumeId))?,
         dumped_journals: f.list(journals, 8, Fields::file)?,
-        segments: f.list(segments, 56, segment_checkpoint)?,
+        segments: f.list(segments, SEGMENT_BYTES_MIN, |f| segment_checkpoint(f, with_tenure))?,
+        released: match with_tenure {
+            true => {
+                let count = f.u32()?;
+                Some(f.list(count, SEGMENT_BYTES_MIN, |f| segment_checkpoint(f, true))?)
+            }
+            false => None,
+        },
     })
 }
 
-fn segment_checkpoint(f: &mut Fields<'_>) -> Option<SegmentCheckpoint> {
+fn segment_checkpoint(f: &mut Fields<'_>, with_tenure: bool) -> Option<SegmentCheckpoint> {
     let segment = f.segment()?;
+    let tenure = if with_tenure { tenure(f)? } else { Tenure::default() };
     let (next, dumped_through, last_large) = (f.segment_sequence()?, f.segment_sequence()?, f.segment_sequence()?);
     let covers = f.log_sequence()?;
     let (table_count, files) = (f.u32()?, f.u32()?);
     let tables = SegmentTables { tables: tables(f, table_count)?, covers };
     let data_files = f.list(files, 16, |f| Some((f.file()?, f.u64()?)))?;
     let ordered = dumped_through < next && last_large < next && next > SegmentSequence(0);
-    ordered.then_some(SegmentCheckpoint { segment, next, dumped_through, last_large, tables, data_files })
+    ordered.then_some(SegmentCheckpoint { segment, tenure, next, dumped_through, last_large, tables, data_files })
 }
 
 #[cfg(test)]

@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 
-use base::{BLOCK, Epoch, FileId, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp};
+use base::{
+    BLOCK, Epoch, FileId, Generation, Incarnation, LogSequence, SegmentId, SegmentSequence, VolumeId, WriteStamp,
+};
 
 use crate::index::{Entry, SegmentTables, TableInfo};
 use crate::journal::JournalPosition;
+use crate::options::EPOCH;
 
 /// One record of the transaction log.
 #[derive(Clone, PartialEq, Debug)]
@@ -86,6 +89,32 @@ pub enum Record {
         /// The volume.
         volume: VolumeId,
     },
+    /// The engine has a segment from here on, and it is empty.
+    Create {
+        /// The segment.
+        segment: SegmentId,
+        /// The ownership.
+        epoch: Epoch,
+        /// The newest attachment of its volume.
+        generation: Generation,
+    },
+    /// The engine has a segment from here on, with what another one had of it. The commit point: see
+    /// [`crate::ownership`].
+    Adopt {
+        /// Whose log had it until here.
+        source: Incarnation,
+        /// The segment under its new epoch: nothing of it is anywhere else.
+        segment: SegmentCheckpoint,
+    },
+    /// The engine has a segment no more: the segment as it leaves it, under the epoch that ends.
+    Release(SegmentCheckpoint),
+    /// A volume was attached: from here on nothing of an older attachment is taken.
+    Attach {
+        /// The volume.
+        volume: VolumeId,
+        /// The attachment.
+        generation: Generation,
+    },
     /// Everything that a recovery needs besides the records after `from`.
     Checkpoint(Checkpoint),
 }
@@ -110,6 +139,9 @@ pub struct Checkpoint {
     pub dumped_journals: Vec<FileId>,
     /// Every segment.
     pub segments: Vec<SegmentCheckpoint>,
+    /// Of an engine whose segments are given to it and taken from it: segments that it released, and of which it does
+    /// not know yet that somebody has them. None of an engine that has whatever it is asked for.
+    pub released: Option<Vec<SegmentCheckpoint>>,
 }
 
 impl Checkpoint {
@@ -124,6 +156,8 @@ impl Checkpoint {
 pub struct SegmentCheckpoint {
     /// The segment.
     pub segment: SegmentId,
+    /// By what right the engine has it, or had it.
+    pub tenure: Tenure,
     /// The next write gets this sequence.
     pub next: SegmentSequence,
     /// Every write up to this one is in the index or in records from `from` on.
@@ -136,17 +170,53 @@ pub struct SegmentCheckpoint {
     pub data_files: Vec<(FileId, u64)>,
 }
 
+impl SegmentCheckpoint {
+    /// A segment of which there is nothing, and no record before `covers`.
+    pub fn empty(segment: SegmentId, tenure: Tenure, covers: LogSequence) -> SegmentCheckpoint {
+        let (next, none) = (SegmentSequence(1), SegmentSequence(0));
+        let tables = SegmentTables { tables: Vec::new(), covers };
+        let data_files = Vec::new();
+        SegmentCheckpoint { segment, tenure, next, dumped_through: none, last_large: none, tables, data_files }
+    }
+
+    /// Every file that it refers to: tables and data files.
+    pub fn files(&self) -> impl Iterator<Item = FileId> {
+        let tables = self.tables.tables.iter().map(|table| table.file);
+        tables.chain(self.data_files.iter().map(|(file, _)| *file))
+    }
+}
+
+/// By what right an engine has a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tenure {
+    /// The ownership: given out once, for one segment and one engine.
+    pub epoch: Epoch,
+    /// The newest attachment of its volume that its log has.
+    pub generation: Generation,
+}
+
+impl Default for Tenure {
+    /// That of segments that stay where they are.
+    fn default() -> Self {
+        Tenure { epoch: EPOCH, generation: Generation(0) }
+    }
+}
+
 impl Record {
     /// The segment that the record is about, if it is about one.
     pub fn segment(&self) -> Option<SegmentId> {
         match self {
+            Record::Create { segment, .. } => Some(*segment),
+            Record::Adopt { segment, .. } | Record::Release(segment) => Some(segment.segment),
             Record::Dump { segment, .. }
             | Record::Large { segment, .. }
             | Record::Relocate { segment, .. }
             | Record::TableSet { segment, .. }
             | Record::DataFile { segment, .. }
             | Record::DropFile { segment, .. } => Some(*segment),
-            Record::DropJournal { .. } | Record::DropVolume { .. } | Record::Checkpoint(_) => None,
+            Record::DropJournal { .. } | Record::DropVolume { .. } | Record::Attach { .. } | Record::Checkpoint(_) => {
+                None
+            }
         }
     }
 

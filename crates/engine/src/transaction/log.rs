@@ -30,7 +30,7 @@ use runtime::{Class, Handle};
 
 use crate::patience::Patience;
 
-use super::codec::{Header, encode_behind, encode_body, kind_of, padded_len};
+use super::codec::{Header, Kind, encode_behind, encode_body, kind_of, padded_len};
 use super::{FrozenAt, Record, Relocating, TransactionSink};
 use unsettled::Unsettled;
 
@@ -120,7 +120,7 @@ enum Progress {
 
 struct Slot {
     sequence: LogSequence,
-    kind: u16,
+    kind: Kind,
     body: Rc<Vec<u8>>,
     progress: Progress,
     submitted: Instant,

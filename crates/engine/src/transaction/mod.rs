@@ -15,7 +15,7 @@ use files::LocalBoxFuture;
 
 pub(crate) use codec::{decode_large, encode_body};
 pub(crate) use fields::Fields;
-pub use format::{Checkpoint, Record, SegmentCheckpoint};
+pub use format::{Checkpoint, Record, SegmentCheckpoint, Tenure};
 pub use log::{LogFile, LogOptions, TransactionLog};
 pub use scan::{ScannedLog, scan};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::limits::SEGMENT_SIZE;
 use base::{KIB, MIB, Prng, SECTOR};
-use engine::Options;
+use engine::{Options, Ownership};
 use policies::gc::GcSettings;
 use policies::read_ahead::ReadAheadSettings;
 use policies::scrub::ScrubSettings;
@@ -111,6 +111,7 @@ impl Scenario {
             transaction_file_bytes: kib(prng, 64, 128),
             large_write_bytes: *prng.pick(&[8 * KIB, 16 * KIB, 64 * KIB]),
             fusion_wait: *prng.pick(&[Duration::ZERO, Duration::from_micros(8)]),
+            ownership: Ownership::Whole,
             gc: gc(prng),
             scrub: ScrubSettings {
                 bytes_per_sec: *prng.pick(&[0, 64 * MIB]),

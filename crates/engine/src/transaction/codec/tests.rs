@@ -73,17 +73,37 @@ pub(super) fn samples() -> Vec<Record> {
             rejected: vec![LogSequence(4)],
             dropped: vec![VolumeId(4)],
             dumped_journals: vec![FileId(7)],
-            segments: vec![SegmentCheckpoint {
-                segment: segment(0),
-                next: SegmentSequence(43),
-                dumped_through: SegmentSequence(41),
-                last_large: SegmentSequence(42),
-                tables: SegmentTables { tables: vec![table(20)], covers: LogSequence(6) },
-                data_files: vec![(FileId(12), 24576)],
-            }],
+            segments: vec![held(Tenure::default())],
+            released: None,
         }),
         Record::DropJournal { file: FileId(7) },
+        Record::Create { segment: segment(3), epoch: Epoch((2 << 32) | 5), generation: Generation(6) },
+        Record::Adopt { source: Incarnation(2), segment: held(TENURE) },
+        Record::Release(held(TENURE)),
+        Record::Attach { volume: VolumeId(5), generation: Generation(7) },
+        Record::Checkpoint(Checkpoint {
+            label_key: Some(1),
+            from: LogSequence(6),
+            decided_through: LogSequence(5),
+            segments: vec![SegmentCheckpoint::empty(segment(3), TENURE, LogSequence(6))],
+            released: Some(vec![held(TENURE)]),
+            ..Checkpoint::default()
+        }),
     ]
+}
+
+const TENURE: Tenure = Tenure { epoch: Epoch((1 << 32) | 9), generation: Generation(4) };
+
+fn held(tenure: Tenure) -> SegmentCheckpoint {
+    SegmentCheckpoint {
+        segment: segment(0),
+        tenure,
+        next: SegmentSequence(43),
+        dumped_through: SegmentSequence(41),
+        last_large: SegmentSequence(42),
+        tables: SegmentTables { tables: vec![table(20)], covers: LogSequence(6) },
+        data_files: vec![(FileId(12), 24576)],
+    }
 }
 
 fn encoded(record: &Record) -> AlignedBuf {
@@ -109,7 +129,10 @@ fn golden() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&dump[..64]), GOLDEN_HEADER);
     assert_eq!(hex(&dump[64..256]), GOLDEN_DUMP);
-    assert_eq!((all.len(), base::checksum::crc32c(&all)), (9 * 4096, GOLDEN_CRC));
+    assert_eq!(all.len(), 14 * 4096);
+    // A log whose segments stay where they are is as it was before any could move.
+    assert_eq!(base::checksum::crc32c(&all[..9 * 4096]), GOLDEN_CRC);
+    assert_eq!(base::checksum::crc32c(&all[9 * 4096..]), GOLDEN_CRC_OF_OWNERSHIP);
 }
 
 const GOLDEN_HEADER: &str = "4c76547801000100000000007ec2909a2211000000000000030000000000000009000000000000000700000000000000\
@@ -119,6 +142,7 @@ const GOLDEN_DUMP: &str = "05000000000000000000000000000000010000000000000029000
     0020000000000000efbeadde001000000800000064000000290000000000000000000000020000000000000000000000\
     00000000000000000000000000000000c800000001000000030000000000000001000000010000000d00000000000000";
 const GOLDEN_CRC: u32 = 0x8fb0_416f;
+const GOLDEN_CRC_OF_OWNERSHIP: u32 = 0xe392_1e6f;
 
 /// What versions without labels wrote: no flag, and no key in front.
 #[test]
@@ -126,12 +150,7 @@ fn a_checkpoint_without_labels_is_read() {
     let found = samples().into_iter().find(|record| matches!(record, Record::Checkpoint(_)));
     let Some(Record::Checkpoint(checkpoint)) = found else { panic!("a checkpoint is among the samples") };
     let record = Record::Checkpoint(checkpoint.clone());
-    let mut old = encode(&HEADER, CHECKPOINT, &encode_body(&record)[8..]);
-    old[8..12].fill(0);
-    old[CRC_AT..CRC_AT + 4].fill(0);
-    let used = HEADER_BYTES + encode_body(&record).len() - 8;
-    let crc = base::checksum::crc32c(&old[..used]);
-    old[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    let old = encode(&HEADER, Kind { incompatible: 0, ..kind_of(&record) }, &encode_body(&record)[8..]);
     let (_, read, _) = decode(&old, HEADER.file).unwrap().expect("it is whole");
     assert_eq!(read, Record::Checkpoint(Checkpoint { label_key: None, ..checkpoint }));
 }

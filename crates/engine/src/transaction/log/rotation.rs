@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use base::{Error, LogSequence, Result};
+use base::{Error, ErrorKind, LogSequence, Result};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy};
 
 use super::{LogFile, Progress, TransactionLog};
@@ -43,6 +43,7 @@ impl TransactionLog {
                     self.0.state.borrow_mut().opening = false;
                     break;
                 }
+                Err(error) if error.kind == ErrorKind::Fenced => return self.on_fenced(&error),
                 Err(error) if attempt < ATTEMPTS_MAX => {
                     tracing::warn!(%error, attempt, "the transaction log cannot go on yet");
                     self.0.handle.sleep(pause).await;
@@ -128,6 +129,13 @@ impl TransactionLog {
         state.rotations += 1;
         drop(state);
         self.0.rotated.notify();
+    }
+
+    /// This life was ended from outside: whoever noticed it says so, and nobody tries anything again.
+    pub(crate) fn on_fenced(&self, error: &Error) {
+        if self.broken().is_none() {
+            self.on_broken(error.clone());
+        }
     }
 
     fn on_broken(&self, error: Error) {

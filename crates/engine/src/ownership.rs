@@ -1,0 +1,284 @@
+//! Segments that are given to an engine and taken from it (rules 38, 39, 42 and 47 of docs/SAFETY.md).
+//!
+//! **Intuition.** A segment is what one engine's log says it is. So it changes hands by records: *Create* gives an
+//! empty one, *Release* ends what one log has, *Adopt* begins it in another one. Between the two lies the segment *as it
+//! was left*: everything that was written to it is in tables and sealed data files, and nothing is cached or journaled.
+//! That is a small record ([`SegmentCheckpoint`]), which is all that an adopter needs: files belong to the segment, and
+//! are not copied.
+//!
+//! **Names.** The *tenure* of a segment is the epoch under which an engine has it, and the newest attachment that it
+//! knows of. What a dead engine had is its *estate* ([`estate`]): it is released from the dead engine's log by whoever
+//! adopts it, in the same words.
+//!
+//! **Invariants.**
+//! - An epoch is given to one engine, for one segment. A segment that is here has exactly one.
+//! - Release is logged when nothing is in flight, dirty or being removed, and every record before it is durable. From
+//!   then on nothing of the segment is written, removed or answered, also not to who asked before.
+//! - Adopt is the commit point: before it is durable the segment is not here. What comes before it in this log is not
+//!   about this tenure, and replays pass it over.
+//! - Epochs of a segment only grow here: one that was begun, or refused, is not begun again.
+//! - What was released is known, in the log, too, until somebody says who has it ([`Core::forget_release`]).
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+
+use base::{BLOCK, Epoch, Error, FileId, Generation, Incarnation, Result, SegmentId, VolumeId};
+use files::FileKind;
+use runtime::Class;
+
+use crate::core::Core;
+use crate::index::SegmentTables;
+use crate::options::Ownership;
+use crate::segment::Segment;
+use crate::transaction::{Record, SegmentCheckpoint, Tenure};
+
+pub mod estate;
+
+/// Who may still come, and who is on the way.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    on_the_way: RefCell<BTreeSet<SegmentId>>,
+    /// The newest epoch of each segment that was begun or refused here. An assignment that comes late, or twice, is told
+    /// by that. It need not be in the log: with this life the engine ends, too, and takes nothing any more.
+    newest: RefCell<BTreeMap<SegmentId, Epoch>>,
+}
+
+impl Core {
+    /// See [`crate::Engine::create_segment`].
+    pub(crate) async fn create_segment(self: &Rc<Self>, id: SegmentId, tenure: Tenure) -> Result<()> {
+        let Some(arrival) = self.begin_arrival(id, tenure)? else { return Ok(()) };
+        let covers = self.log.next_sequence();
+        let Tenure { epoch, generation } = tenure;
+        let record = Record::Create { segment: id, epoch, generation };
+        self.begin_tenure(record, SegmentCheckpoint::empty(id, tenure, covers), arrival).await
+    }
+
+    /// See [`crate::Engine::adopt`].
+    pub(crate) async fn adopt(
+        self: &Rc<Self>,
+        source: Incarnation,
+        left: SegmentCheckpoint,
+        tenure: Tenure,
+    ) -> Result<()> {
+        let Some(arrival) = self.begin_arrival(left.segment, tenure)? else { return Ok(()) };
+        for file in left.files() {
+            if self.store.find(file).await?.is_none() {
+                let place = self.store.locate(file, 0);
+                return Err(Error::corrupt(format!(
+                    "{} cannot be had from incarnation {source}: {place} is missing; restore it",
+                    left.segment
+                )));
+            }
+        }
+        self.check_writable()?;
+        let generation = tenure.generation.max(left.tenure.generation);
+        let tables = SegmentTables { covers: self.log.next_sequence(), ..left.tables };
+        let segment = SegmentCheckpoint { tenure: Tenure { generation, ..tenure }, tables, ..left };
+        let (id, data_files) = (segment.segment, segment.data_files.clone());
+        self.begin_tenure(Record::Adopt { source, segment: segment.clone() }, segment, arrival).await?;
+        self.settle_in(id, data_files);
+        Ok(())
+    }
+
+    /// See [`crate::Engine::release`].
+    pub(crate) async fn release(self: &Rc<Self>, id: SegmentId, epoch: Epoch) -> Result<SegmentCheckpoint> {
+        if let Some(left) = self.released.borrow().get(&id).filter(|left| left.tenure.epoch == epoch) {
+            return Ok(left.clone());
+        }
+        let segment = self.segment(id)?;
+        if segment.epoch() != epoch {
+            return Err(Error::conflict(format!("{id} is here under {}, not under {epoch}", segment.epoch())));
+        }
+        if !segment.begin_leaving() {
+            return Err(Error::conflict(format!("{id} is about to leave already")));
+        }
+        let leaving = Leaving { core: self.clone(), segment };
+        let left = leaving.settle().await?;
+        // No way back from here on: the record counts, also if nobody waits for it any more.
+        leaving.segment.leave();
+        let (core, id) = (Rc::downgrade(self), left.segment);
+        let (released, record) = (left.clone(), Record::Release(left.clone()));
+        let apply = move |_| {
+            let Some(core) = core.upgrade() else { return };
+            core.segments.borrow_mut().remove(&id);
+            core.index.forget(id);
+            core.journal_wants.borrow_mut().remove(&id);
+            core.released.borrow_mut().insert(id, released);
+        };
+        self.log.append(&record, Box::new(apply)).1.await?;
+        self.trim_journal().await;
+        Ok(left)
+    }
+
+    /// See [`crate::Engine::forget_release`].
+    pub(crate) fn forget_release(&self, id: SegmentId, epoch: Epoch) {
+        let mut released = self.released.borrow_mut();
+        if released.get(&id).is_some_and(|left| left.tenure.epoch == epoch) {
+            released.remove(&id);
+        }
+    }
+
+    /// See [`crate::Engine::refuse`].
+    pub(crate) fn refuse(&self, id: SegmentId, epoch: Epoch) -> Result<()> {
+        let is_here = self.segments.borrow().get(&id).is_some_and(|segment| segment.epoch() >= epoch);
+        if is_here || self.arrivals.on_the_way.borrow().contains(&id) {
+            return Err(Error::conflict(format!("{id} is here already, or about to be")));
+        }
+        let mut newest = self.arrivals.newest.borrow_mut();
+        let newest = newest.entry(id).or_insert(epoch);
+        *newest = epoch.max(*newest);
+        Ok(())
+    }
+
+    /// See [`crate::Engine::record_attachment`].
+    pub(crate) async fn record_attachment(self: &Rc<Self>, volume: VolumeId, generation: Generation) -> Result<()> {
+        self.check_writable()?;
+        let core = Rc::downgrade(self);
+        let apply = move |_| {
+            let Some(core) = core.upgrade() else { return };
+            let segments = core.segments.borrow();
+            segments.values().filter(|segment| segment.id().volume == volume).for_each(|segment| {
+                segment.on_attached(generation);
+            });
+        };
+        self.log.append(&Record::Attach { volume, generation }, Box::new(apply)).1.await.map(drop)
+    }
+
+    /// Nobody else lets the segment arrive until the guard is dropped. `None`: it is here under this tenure.
+    fn begin_arrival(self: &Rc<Self>, id: SegmentId, tenure: Tenure) -> Result<Option<Arrival>> {
+        self.check_writable()?;
+        if self.options.ownership != Ownership::Given {
+            return Err(Error::invalid("this store is one server's own: no segments can be given to it"));
+        }
+        if self.dropped.borrow().contains(id.volume) {
+            return Err(Error::not_found(format!("volume {} was deleted", id.volume)));
+        }
+        if let Some(segment) = self.segments.borrow().get(&id) {
+            return match segment.epoch() == tenure.epoch {
+                true => Ok(None),
+                false => Err(Error::conflict(format!("{id} is here already, under {}", segment.epoch()))),
+            };
+        }
+        let newest = self.arrivals.newest.borrow().get(&id).copied();
+        if let Some(newest) = newest.filter(|newest| tenure.epoch <= *newest) {
+            let epoch = tenure.epoch;
+            return Err(Error::conflict(format!("{id} was here, or was refused, under {newest}: {epoch} is over")));
+        }
+        if !self.arrivals.on_the_way.borrow_mut().insert(id) {
+            return Err(Error::conflict(format!("{id} is on its way here already")));
+        }
+        Ok(Some(Arrival { core: Rc::downgrade(self), id }))
+    }
+
+    /// Logs the beginning of a tenure; when that is durable, the segment is here.
+    async fn begin_tenure(&self, record: Record, segment: SegmentCheckpoint, arrival: Arrival) -> Result<()> {
+        // The arrival ends with the record, also if nobody waits for it any more.
+        let apply = move |_| {
+            let Some(core) = arrival.core.upgrade() else { return };
+            core.arrivals.newest.borrow_mut().insert(segment.segment, segment.tenure.epoch);
+            core.released.borrow_mut().remove(&segment.segment);
+            for &(file, bytes) in &segment.data_files {
+                let capacity = core.store.info(file).map_or(bytes, |info| info.capacity);
+                core.garbage.opened(segment.segment, file, capacity);
+                core.garbage.appended(file, bytes / BLOCK);
+                core.garbage.closed(file, capacity, core.handle.now());
+            }
+            core.add_segment(segment);
+        };
+        self.log.append(&record, Box::new(apply)).1.await.map(drop)
+    }
+
+    /// What can be done when the segment serves already: its garbage is learned of, and the unused space of data files
+    /// that their writer did not live to seal comes back.
+    fn settle_in(self: &Rc<Self>, id: SegmentId, data_files: Vec<(FileId, u64)>) {
+        let core = Rc::downgrade(self);
+        let settle_in = async move {
+            let Some(core) = core.upgrade() else { return };
+            if let Err(error) = core.index.count_references(id).await {
+                tracing::error!(segment = %id, "the garbage of a segment is not known, it is not collected: {error}");
+            }
+            for (file, length) in data_files {
+                let Some(_work) = core.index.begin_work(id) else { return };
+                if let Err(error) = core.seal_data_file(file, length).await {
+                    tracing::warn!(%file, "a file of an adopted segment was not sealed: {error}");
+                }
+            }
+            core.garbage.changed().notify();
+        };
+        self.handle.spawn(Class::Background, "settle in", settle_in).detach();
+    }
+
+    async fn seal_data_file(&self, file: FileId, length: u64) -> Result<()> {
+        match self.store.info(file) {
+            Some(info) if info.kind == FileKind::Data && info.sealed.is_none() => self.store.seal(file, length).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A segment on its way here, until it is dropped.
+struct Arrival {
+    core: Weak<Core>,
+    id: SegmentId,
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.upgrade() {
+            core.arrivals.on_the_way.borrow_mut().remove(&self.id);
+        }
+    }
+}
+
+/// A segment that is about to be released. Dropped before it is, it stays.
+struct Leaving {
+    core: Rc<Core>,
+    segment: Rc<Segment>,
+}
+
+impl Leaving {
+    /// Lets what is in flight land, puts everything into tables and sealed files, and lets nothing more begin.
+    async fn settle(&self) -> Result<SegmentCheckpoint> {
+        let (core, segment) = (&self.core, &self.segment);
+        let id = segment.id();
+        loop {
+            // Also notified by writes that are still in flight.
+            let dumped = core.dumped.wait();
+            core.check_writable()?;
+            segment.check_exists()?;
+            if segment.is_clean() {
+                break;
+            }
+            core.want_dump(segment);
+            dumped.await;
+        }
+        segment.dumps.rest().await;
+        segment.larges.rest().await;
+        core.index.settle(id, &core.log).await?;
+        loop {
+            let changed = core.garbage.changed().wait();
+            if core.garbage.files(id).iter().all(|file| file.is_closed) {
+                break;
+            }
+            changed.await;
+        }
+        for file in core.garbage.files(id) {
+            core.seal_data_file(file.file, file.written_blocks * BLOCK).await?;
+        }
+        core.check_writable()?;
+        segment.check_exists()?;
+        Ok(core.checkpoint_of(segment))
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if self.segment.is_leaving() {
+            self.segment.stay();
+            self.segment.dumps.go_on();
+            self.segment.larges.go_on();
+            self.core.index.resume(self.segment.id());
+        }
+    }
+}
