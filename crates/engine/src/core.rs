@@ -10,6 +10,7 @@ use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle, Task};
 
 use crate::admission::Admission;
+use crate::arrivals::Arrivals;
 use crate::cache::CacheMemory;
 use crate::data::DataFiles;
 use crate::data_writer::DataFileFactory;
@@ -21,7 +22,6 @@ use crate::gc::Gc;
 use crate::index::{Entry, Index};
 use crate::journal::JournalPressure;
 use crate::options::{Options, Ownership};
-use crate::ownership::Arrivals;
 use crate::reader::Reader;
 use crate::scrub::Scrub;
 use crate::segment::{Outside, Segment, SegmentStart, Segments};

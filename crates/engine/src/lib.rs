@@ -56,6 +56,7 @@
 //! the next one.
 
 mod admission;
+mod arrivals;
 mod audit;
 mod background;
 pub mod cache;

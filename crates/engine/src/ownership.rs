@@ -19,14 +19,13 @@
 //! - Epochs of a segment only grow here: one that was begun, or refused, is not begun again.
 //! - What was released is known, in the log, too, until somebody says who has it ([`Core::forget_release`]).
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use base::{BLOCK, Epoch, Error, FileId, Generation, Incarnation, Result, SegmentId, VolumeId};
 use files::FileKind;
 use runtime::Class;
 
+use crate::arrivals::Arrival;
 use crate::core::Core;
 use crate::index::SegmentTables;
 use crate::options::Ownership;
@@ -34,15 +33,6 @@ use crate::segment::Segment;
 use crate::transaction::{Record, SegmentCheckpoint, Tenure};
 
 pub mod estate;
-
-/// Who may still come, and who is on the way.
-#[derive(Default)]
-pub(crate) struct Arrivals {
-    on_the_way: RefCell<BTreeSet<SegmentId>>,
-    /// The newest epoch of each segment that was begun or refused here. An assignment that comes late, or twice, is told
-    /// by that. It need not be in the log: with this life the engine ends, too, and takes nothing any more.
-    newest: RefCell<BTreeMap<SegmentId, Epoch>>,
-}
 
 impl Core {
     /// See [`crate::Engine::create_segment`].
@@ -121,14 +111,10 @@ impl Core {
 
     /// See [`crate::Engine::refuse`].
     pub(crate) fn refuse(&self, id: SegmentId, epoch: Epoch) -> Result<()> {
-        let is_here = self.segments.borrow().get(&id).is_some_and(|segment| segment.epoch() >= epoch);
-        if is_here || self.arrivals.on_the_way.borrow().contains(&id) {
-            return Err(Error::conflict(format!("{id} is here already, or about to be")));
+        if self.segments.borrow().get(&id).is_some_and(|segment| segment.epoch() >= epoch) {
+            return Err(Error::conflict(format!("{id} is here already")));
         }
-        let mut newest = self.arrivals.newest.borrow_mut();
-        let newest = newest.entry(id).or_insert(epoch);
-        *newest = epoch.max(*newest);
-        Ok(())
+        self.arrivals.refuse(id, epoch)
     }
 
     /// See [`crate::Engine::record_attachment`].
@@ -160,23 +146,16 @@ impl Core {
                 false => Err(Error::conflict(format!("{id} is here already, under {}", segment.epoch()))),
             };
         }
-        let newest = self.arrivals.newest.borrow().get(&id).copied();
-        if let Some(newest) = newest.filter(|newest| tenure.epoch <= *newest) {
-            let epoch = tenure.epoch;
-            return Err(Error::conflict(format!("{id} was here, or was refused, under {newest}: {epoch} is over")));
-        }
-        if !self.arrivals.on_the_way.borrow_mut().insert(id) {
-            return Err(Error::conflict(format!("{id} is on its way here already")));
-        }
-        Ok(Some(Arrival { core: Rc::downgrade(self), id }))
+        self.arrivals.begin(id, tenure.epoch).map(Some)
     }
 
     /// Logs the beginning of a tenure; when that is durable, the segment is here.
-    async fn begin_tenure(&self, record: Record, segment: SegmentCheckpoint, arrival: Arrival) -> Result<()> {
+    async fn begin_tenure(self: &Rc<Self>, record: Record, segment: SegmentCheckpoint, arrival: Arrival) -> Result<()> {
+        let core = Rc::downgrade(self);
         // The arrival ends with the record, also if nobody waits for it any more.
         let apply = move |_| {
-            let Some(core) = arrival.core.upgrade() else { return };
-            core.arrivals.newest.borrow_mut().insert(segment.segment, segment.tenure.epoch);
+            let Some(core) = core.upgrade() else { return };
+            arrival.complete();
             core.released.borrow_mut().remove(&segment.segment);
             for &(file, bytes) in &segment.data_files {
                 let capacity = core.store.info(file).map_or(bytes, |info| info.capacity);
@@ -213,20 +192,6 @@ impl Core {
         match self.store.info(file) {
             Some(info) if info.kind == FileKind::Data && info.sealed.is_none() => self.store.seal(file, length).await,
             _ => Ok(()),
-        }
-    }
-}
-
-/// A segment on its way here, until it is dropped.
-struct Arrival {
-    core: Weak<Core>,
-    id: SegmentId,
-}
-
-impl Drop for Arrival {
-    fn drop(&mut self) {
-        if let Some(core) = self.core.upgrade() {
-            core.arrivals.on_the_way.borrow_mut().remove(&self.id);
         }
     }
 }

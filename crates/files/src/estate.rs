@@ -207,6 +207,10 @@ impl FileEngine for View {
         not_here()
     }
 
+    fn check_life(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(self.own.check_life())
+    }
+
     fn list(&self) -> Vec<FileInfo> {
         let made = self.made.borrow();
         let mut files = self.dry.list();

@@ -176,6 +176,10 @@ pub trait FileEngine {
     fn delete(&self, file: FileId) -> LocalBoxFuture<'_, Result<()>>;
     /// See [`Store::fence`].
     fn fence(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<()>>;
+    /// See [`Store::check_life`].
+    fn check_life(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// See [`Store::list`].
     fn list(&self) -> Vec<FileInfo>;
     /// See [`Store::unidentified`]. An engine that keeps no headers has none.
@@ -369,6 +373,14 @@ impl Store {
     /// `Io`.
     pub async fn fence(&self, incarnation: Incarnation) -> Result<()> {
         self.0.fence(incarnation).await
+    }
+
+    /// Whether this life goes on, as far as the store knows now: somebody may have fenced it, and changed what it had.
+    ///
+    /// # Errors
+    /// `Fenced`: it is over. `Io`: the store cannot be asked.
+    pub async fn check_life(&self) -> Result<()> {
+        self.0.check_life().await
     }
 
     /// Every file, by id.

@@ -446,6 +446,22 @@ fn put_segment_checkpoint(out: &mut Vec<u8>, segment: &SegmentCheckpoint, with_t
     }
 }
 
+impl SegmentCheckpoint {
+    /// Its bytes, for whoever carries it to its next owner: the body of a release.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_segment_checkpoint(&mut out, self, true);
+        out
+    }
+
+    /// What [`SegmentCheckpoint::encode`] made; `None` where that is not what it is.
+    pub fn decode(bytes: &[u8]) -> Option<SegmentCheckpoint> {
+        let mut fields = Fields(bytes);
+        let segment = segment_checkpoint(&mut fields, true)?;
+        fields.end().map(|()| segment)
+    }
+}
+
 fn put_tenure(out: &mut Vec<u8>, tenure: &Tenure) {
     out.put_u64_le(tenure.epoch.0);
     out.put_u64_le(tenure.generation.0);

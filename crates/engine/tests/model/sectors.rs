@@ -174,6 +174,15 @@ impl Sectors {
         self.change(segment, sectors, |_, register| register.on_refused(op, now));
     }
 
+    /// Its outcome is unknown, but it is one or the other from now on.
+    #[allow(dead_code, reason = "for those who attach a volume anew")]
+    pub fn on_settled(&mut self, op: OpId) {
+        let now = self.tick();
+        let Some(Op { segment, sectors }) = self.in_flight.remove(&op) else { return };
+        self.trace(segment, &sectors, || format!("write {op} has taken effect, or never will"));
+        self.change(segment, sectors, |_, register| register.on_settled(op, now));
+    }
+
     /// A recovery is done: what was in flight, or unknown, has taken effect or never will.
     pub fn on_recovered(&mut self) {
         let now = self.tick();

@@ -156,6 +156,10 @@ impl FileEngine for Member {
         Box::pin(async move { shared.fence(incarnation).await })
     }
 
+    fn check_life(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(ready(self.life.begin().map(drop)))
+    }
+
     fn list(&self) -> Vec<FileInfo> {
         self.shared.files_of(&self.life)
     }
