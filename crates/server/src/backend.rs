@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use base::{AllocationExtent, Bytes, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, Epoch, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 use policies::background::{Left, Work};
 
 /// The engine as a server sees it; [`engine::Engine`] is the real one. The contracts are those of its methods.
@@ -42,6 +42,11 @@ pub trait Backend: 'static {
 
     /// See [`engine::Engine::drop_volume`].
     fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>>;
+
+    /// The ownership under which it has a segment, if it has it ([`engine::Engine::tenure`]).
+    fn epoch(&self, _segment: SegmentId) -> Option<Epoch> {
+        Some(engine::EPOCH)
+    }
 
     /// See [`engine::Engine::set_spare_bandwidth`].
     fn set_spare_bandwidth(&self, _left: Left) {}
@@ -103,6 +108,10 @@ impl Backend for engine::Engine {
 
     fn drop_volume(&self, volume: VolumeId) -> impl Future<Output = Result<()>> {
         self.drop_volume(volume)
+    }
+
+    fn epoch(&self, segment: SegmentId) -> Option<Epoch> {
+        self.tenure(segment).map(|tenure| tenure.epoch)
     }
 
     fn set_spare_bandwidth(&self, left: Left) {

@@ -16,11 +16,14 @@
 
 mod backend;
 mod gate;
+mod owner;
 mod server;
 mod session;
 mod statistics;
+mod volumes;
 
 pub use backend::Backend;
 pub use gate::Buckets;
+pub use owner::Owner;
 pub use server::{Options, Server};
 pub use statistics::{ServerStatistics, StageStatistics};

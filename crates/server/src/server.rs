@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
 use base::{
-    AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, Passage, ReadPart, Result, SegmentId, Stage,
-    VolumeId, WriteStamp,
+    AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, Passage, ReadPart, Result, Stage, VolumeId,
+    WriteStamp,
 };
 use policies::admission::{AdmissionSettings, AdmissionStatus, Outcome, Request, VolumeStatus};
 use policies::slow_requests::Direction;
@@ -19,8 +19,9 @@ use wire::{
 
 use crate::backend::Backend;
 use crate::gate::{Buckets, Gate};
-use crate::session::{Effect, FIRST_EPOCH, InFlight, Sessions};
+use crate::session::{Effect, InFlight, Sessions, check_owned};
 use crate::statistics::{ServerStatistics, StageStatistics};
+use crate::volumes::Volumes;
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ impl Default for Options {
 pub struct Server<B: Backend> {
     handle: Handle,
     backend: B,
-    directory: Rc<dyn VolumeDirectory>,
+    volumes: Volumes,
     sessions: Sessions,
     gate: Gate,
     slots: Budget,
@@ -107,6 +108,12 @@ impl<B: Backend> Server<B> {
         Server::sharing(handle, backend, directory, options.requests_max, buckets)
     }
 
+    /// A server of segments that are given to it: what it has to know of volumes comes with them.
+    pub fn told(handle: &Handle, backend: B, options: Options) -> Rc<Self> {
+        let buckets = Buckets::new(options.admission, handle.now(), 1);
+        Server::over(handle, backend, Volumes::told(), options.requests_max, buckets)
+    }
+
     /// The same, with tokens that servers on other loops have, too. At most `requests_max` requests are in the engine.
     pub fn sharing(
         handle: &Handle,
@@ -115,10 +122,14 @@ impl<B: Backend> Server<B> {
         requests_max: usize,
         buckets: Buckets,
     ) -> Rc<Self> {
+        Server::over(handle, backend, Volumes::asked(directory), requests_max, buckets)
+    }
+
+    fn over(handle: &Handle, backend: B, volumes: Volumes, requests_max: usize, buckets: Buckets) -> Rc<Self> {
         Rc::new(Server {
             handle: handle.clone(),
             backend,
-            directory,
+            volumes,
             sessions: Sessions::default(),
             gate: Gate::new(handle, buckets),
             slots: Budget::new(requests_max.max(1) as u64),
@@ -174,28 +185,56 @@ impl<B: Backend> Server<B> {
 
     async fn open_session(&self, volume: VolumeId, generation: Generation) -> Result<Attachment> {
         self.check_running()?;
-        let descriptor = self.describe_current(volume, generation).await?;
+        let descriptor = self.volumes.current(volume, generation).await?;
         self.gate.set_volume(volume, &descriptor.owner, descriptor.levels);
         let session = self.sessions.open(&descriptor, generation).await?;
         // The volume may have been deleted or attached anew while older sessions were drained.
-        let still_current = self.describe_current(volume, generation).await.and_then(|_| self.check_running());
+        let still_current = self.volumes.current(volume, generation).await.and_then(|_| self.check_running());
         if let Err(error) = still_current {
             self.sessions.close(session).await;
             return Err(error);
         }
-        Ok(Attachment { session, epoch: FIRST_EPOCH })
+        Ok(Attachment { session, epoch: engine::EPOCH })
     }
 
-    /// The volume, if `generation` is the newest that is recorded for it.
-    async fn describe_current(&self, volume: VolumeId, generation: Generation) -> Result<VolumeDescriptor> {
-        let descriptor = self.directory.describe(volume).await?;
-        match descriptor.generation == generation {
-            true => Ok(descriptor),
-            false => {
-                let recorded = descriptor.generation;
-                Err(Error::fenced(format!("{volume} is attached under {recorded}, not {generation}")))
+    /// Learns of a volume with one of its segments, and gives the newest attachment of it that is known here: word of
+    /// that may have come before.
+    pub(crate) fn on_segment(&self, descriptor: &VolumeDescriptor) -> Generation {
+        match self.volumes.tell(descriptor) {
+            Ok(_) => {
+                self.gate.set_volume(descriptor.id, &descriptor.owner, descriptor.levels);
+                descriptor.generation
             }
+            Err(known) => known,
         }
+    }
+
+    /// Learns of a volume's newest attachment. Older sessions are closed at once, and are drained when this returns.
+    ///
+    /// # Errors
+    /// `Fenced`: a newer one is known.
+    pub(crate) async fn on_attachment(&self, descriptor: &VolumeDescriptor) -> Result<()> {
+        let newer = |known| {
+            let (volume, theirs) = (descriptor.id, descriptor.generation);
+            Error::fenced(format!("{volume} is attached under {known}, which is newer than {theirs}"))
+        };
+        let is_newer = self.volumes.tell(descriptor).map_err(newer)?;
+        self.gate.set_volume(descriptor.id, &descriptor.owner, descriptor.levels);
+        if is_newer {
+            self.sessions.close_volume(descriptor.id).await;
+        }
+        Ok(())
+    }
+
+    /// The request waited: is the segment still here under that epoch? Nothing is awaited between this and the engine.
+    fn check_owned(&self, target: Target) -> Result<()> {
+        check_owned(target, self.backend.epoch(target.segment))
+    }
+
+    /// A reply to what did not come as far as the engine.
+    fn refuse<T>(&self, target: Target, error: Error) -> Answer<T> {
+        let epoch = self.backend.epoch(target.segment).unwrap_or(target.epoch);
+        Ok(Reply { epoch, result: Err(error), passage: Passage::default() })
     }
 
     fn check_running(&self) -> Result<()> {
@@ -210,7 +249,10 @@ impl<B: Backend> Server<B> {
     async fn admit(&self, target: Target, offset: u64, len: u64, work: Work, effect: Effect) -> Result<Admitted> {
         let arrived = self.handle.now();
         self.handle.spend(runtime::Work::Service);
-        let in_flight = self.check_running().and_then(|()| self.sessions.admit(target, offset, len, effect));
+        let in_flight = self.check_running().and_then(|()| {
+            let owned = self.backend.epoch(target.segment);
+            self.sessions.admit(target, owned, offset, len, effect)
+        });
         let in_flight = in_flight.inspect_err(|_| self.statistics.borrow_mut().refused += 1)?;
         tracing::trace!(target: "levee::stage", segment = %target.segment, "session");
         let mut passage = Passage::default();
@@ -233,6 +275,7 @@ impl<B: Backend> Server<B> {
             passage.fill(Stage::Slot, since.nanos_since(arrived));
         }
         self.statistics.borrow_mut().queue_ns.record(since.nanos_since(arrived));
+        self.check_owned(target)?;
         tracing::trace!(target: "levee::stage", segment = %target.segment, "slot");
         Ok(Admitted { in_flight, _slot: slot, arrived, since, passage, passed })
     }
@@ -263,12 +306,13 @@ impl<B: Backend> Server<B> {
     fn conclude<T>(
         &self,
         counted: Counted,
-        segment: SegmentId,
+        target: Target,
         mut admitted: Admitted,
         bytes: u64,
         work: Work,
         result: Result<T>,
     ) -> Answer<T> {
+        let result = result.map_err(of_engine);
         let now = self.handle.now();
         if let Work::Data(direction) = work
             && let Some(passed) = admitted.passed.as_mut().filter(|_| result.is_ok())
@@ -276,7 +320,7 @@ impl<B: Backend> Server<B> {
             passed.has_outcome = true;
             // A write is on a disk now; a read may have been answered from memory.
             let went_below = direction == Direction::Write || admitted.passage.of(Stage::Disk) > 0;
-            let outcome = Outcome { segment, granted: admitted.since, bytes, direction, went_below };
+            let outcome = Outcome { segment: target.segment, granted: admitted.since, bytes, direction, went_below };
             if let Some(left) = self.gate.on_done(now, outcome, || self.backend.background_work()) {
                 self.backend.set_spare_bandwidth(left);
             }
@@ -295,12 +339,20 @@ impl<B: Backend> Server<B> {
         if let Some(busy) = self.handle.busy_since(admitted.arrived, now) {
             passage.carve_busy(AT_OWNER.into_iter(), busy.ns, busy.task);
         }
-        Ok(Reply { epoch: FIRST_EPOCH, result, passage: *passage })
+        Ok(Reply { epoch: target.epoch, result, passage: *passage })
     }
 }
 
-fn reply<T>(result: Result<T>) -> Answer<T> {
-    Ok(Reply { epoch: FIRST_EPOCH, result, passage: Passage::default() })
+/// An engine that was fenced has nothing any more. That says nothing about the session of who asks.
+fn of_engine(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::Fenced => Error { kind: ErrorKind::Moved, ..error },
+        _ => error,
+    }
+}
+
+fn reply<T>(target: Target, result: Result<T>) -> Answer<T> {
+    Ok(Reply { epoch: target.epoch, result, passage: Passage::default() })
 }
 
 impl<B: Backend> BlockService for Server<B> {
@@ -319,14 +371,14 @@ impl<B: Backend> BlockService for Server<B> {
         Box::pin(async move {
             let mut admitted = match self.admit(target, offset, len, Work::Data(Direction::Read), Effect::None).await {
                 Ok(admitted) => admitted,
-                Err(error) => return reply(Err(error)),
+                Err(error) => return self.refuse(target, error),
             };
             let result = self.backend.read(target.segment, offset, len, &mut admitted.passage).await;
             if let Ok(parts) = &result {
                 let returned: u64 = parts.iter().map(ReadPart::len).sum();
                 assert_eq!(returned, len, "a read returns what was asked for");
             }
-            self.conclude(|s| &mut s.read, target.segment, admitted, len, Work::Data(Direction::Read), result)
+            self.conclude(|s| &mut s.read, target, admitted, len, Work::Data(Direction::Read), result)
         })
     }
 
@@ -342,7 +394,7 @@ impl<B: Backend> BlockService for Server<B> {
             let len = data.len() as u64;
             let mut admitted = match self.admit_change(target, offset, len, stamp, Work::Data(Direction::Write)).await {
                 Ok(admitted) => admitted,
-                Err(error) => return reply(Err(error)),
+                Err(error) => return self.refuse(target, error),
             };
             let result = match checksums.len() == base::io::fragments(offset, len).count() {
                 true => {
@@ -351,7 +403,7 @@ impl<B: Backend> BlockService for Server<B> {
                 }
                 false => Err(Error::invalid("a write has one checksum for each block that it touches")),
             };
-            self.conclude(|s| &mut s.write, target.segment, admitted, len, Work::Data(Direction::Write), result)
+            self.conclude(|s| &mut s.write, target, admitted, len, Work::Data(Direction::Write), result)
         })
     }
 
@@ -359,18 +411,21 @@ impl<B: Backend> BlockService for Server<B> {
         Box::pin(async move {
             let admitted = match self.admit_change(target, offset, len, stamp, Work::Metadata).await {
                 Ok(admitted) => admitted,
-                Err(error) => return reply(Err(error)),
+                Err(error) => return self.refuse(target, error),
             };
             let result = self.backend.discard(target.segment, offset, len, stamp).await;
-            self.conclude(|s| &mut s.discard, target.segment, admitted, len, Work::Metadata, result)
+            self.conclude(|s| &mut s.discard, target, admitted, len, Work::Metadata, result)
         })
     }
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
         // An answered write is durable; what a flush can still tell is that the session is the newest.
-        Box::pin(
-            async move { reply(self.admit(target, 0, base::SECTOR, Work::Metadata, Effect::None).await.map(drop)) },
-        )
+        Box::pin(async move {
+            match self.admit(target, 0, base::SECTOR, Work::Metadata, Effect::None).await {
+                Ok(_admitted) => reply(target, Ok(())),
+                Err(error) => self.refuse(target, error),
+            }
+        })
     }
 
     fn allocation(
@@ -382,8 +437,11 @@ impl<B: Backend> BlockService for Server<B> {
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
         Box::pin(async move {
             match self.admit(target, offset, len, Work::Metadata, Effect::None).await {
-                Ok(_admitted) => reply(self.backend.allocation(target.segment, offset, len, extents_max.max(1)).await),
-                Err(error) => reply(Err(error)),
+                Ok(_admitted) => {
+                    let extents = self.backend.allocation(target.segment, offset, len, extents_max.max(1)).await;
+                    reply(target, extents.map_err(of_engine))
+                }
+                Err(error) => self.refuse(target, error),
             }
         })
     }
@@ -399,6 +457,7 @@ impl<B: Backend> VolumeOwner for Server<B> {
         Box::pin(async move {
             self.sessions.close_volume(volume).await;
             self.gate.remove_volume(volume);
+            self.volumes.forget(volume);
             self.backend.drop_volume(volume).await
         })
     }

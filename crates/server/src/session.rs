@@ -11,9 +11,6 @@ use runtime::sync::Event;
 use slab::Slab;
 use wire::{SessionId, Target, VolumeDescriptor};
 
-/// The epoch of every segment until segments move between servers.
-pub(crate) const FIRST_EPOCH: Epoch = Epoch(1);
-
 /// One agent's hold on one volume.
 pub(crate) struct Session {
     id: SessionId,
@@ -73,18 +70,15 @@ impl Drop for InFlight {
 }
 
 impl Session {
-    /// Whether this session may make this request now.
-    fn check(&self, target: Target, offset: u64, len: u64) -> Result<()> {
+    /// Whether this session may make this request now, of a segment that is `owned` under this epoch, if at all.
+    fn check(&self, target: Target, owned: Option<Epoch>, offset: u64, len: u64) -> Result<()> {
         if self.state.get() != State::Open {
             return Err(Error::fenced(format!("{} of {} has ended", self.id, self.volume)));
         }
         if target.segment.volume != self.volume || target.segment.index >= self.segments {
             return Err(Error::invalid(format!("segment {} does not belong to {}", target.segment, self.id)));
         }
-        if target.epoch != FIRST_EPOCH {
-            let (segment, theirs) = (target.segment, target.epoch);
-            return Err(Error::fenced(format!("segment {segment} is owned under {FIRST_EPOCH}, not {theirs}")));
-        }
+        check_owned(target, owned)?;
         let in_range = offset.checked_add(len).is_some_and(|end| end <= SEGMENT_SIZE);
         if len == 0 || !in_range || !is_aligned(offset, SECTOR) || !is_aligned(len, SECTOR) {
             return Err(Error::invalid(format!(
@@ -93,6 +87,20 @@ impl Session {
             )));
         }
         Ok(())
+    }
+}
+
+/// Whether a request is for the present ownership of its segment. To be asked again when it has waited: meanwhile the
+/// segment may have been somebody else's, with newer writes, and have come back.
+///
+/// # Errors
+/// `Moved`.
+pub(crate) fn check_owned(target: Target, owned: Option<Epoch>) -> Result<()> {
+    let (segment, theirs) = (target.segment, target.epoch);
+    match owned {
+        Some(owned) if owned == theirs => Ok(()),
+        Some(owned) => Err(Error::moved(format!("segment {segment} is owned here under {owned}, not {theirs}"))),
+        None => Err(Error::moved(format!("segment {segment} is not here"))),
     }
 }
 
@@ -141,10 +149,17 @@ impl Sessions {
     }
 
     /// Admits one request, or says why not.
-    pub(crate) fn admit(&self, target: Target, offset: u64, len: u64, effect: Effect) -> Result<InFlight> {
+    pub(crate) fn admit(
+        &self,
+        target: Target,
+        owned: Option<Epoch>,
+        offset: u64,
+        len: u64,
+        effect: Effect,
+    ) -> Result<InFlight> {
         let session = self.by_id.borrow().get(&target.session).cloned();
         let session = session.ok_or_else(|| Error::fenced(format!("{} has ended", target.session)))?;
-        session.check(target, offset, len)?;
+        session.check(target, owned, offset, len)?;
         let end = if effect == Effect::Change { offset + len } else { offset };
         let change = Change { segment: target.segment.index, range: offset..end };
         let key = session.in_flight.borrow_mut().insert(change);

@@ -153,7 +153,7 @@ fn fixture(seed: u64, options: Options) -> Fixture {
 }
 
 fn target(session: SessionId, volume: VolumeId, index: u32) -> Target {
-    Target { session, segment: SegmentId { volume, index }, epoch: FIRST_EPOCH }
+    Target { session, segment: SegmentId { volume, index }, epoch: engine::EPOCH }
 }
 
 fn stamp(generation: u64) -> WriteStamp {
@@ -183,8 +183,8 @@ fn a_request_reaches_the_engine_only_by_right() {
             (target(SessionId(99), mine, 0), 0, 512, ErrorKind::Fenced),
             (target(session, other, 0), 0, 512, ErrorKind::Invalid),
             (target(session, mine, 4), 0, 512, ErrorKind::Invalid),
-            (Target { epoch: Epoch(2), ..good }, 0, 512, ErrorKind::Fenced),
-            (Target { epoch: Epoch(0), ..good }, 0, 512, ErrorKind::Fenced),
+            (Target { epoch: Epoch(2), ..good }, 0, 512, ErrorKind::Moved),
+            (Target { epoch: Epoch(0), ..good }, 0, 512, ErrorKind::Moved),
             (good, 0, 0, ErrorKind::Invalid),
             (good, 1, 512, ErrorKind::Invalid),
             (good, 0, 100, ErrorKind::Invalid),
@@ -193,7 +193,7 @@ fn a_request_reaches_the_engine_only_by_right() {
         ];
         for (target, offset, len, kind) in refusals {
             let read = server.read(target, offset, len).await.unwrap();
-            assert_eq!((read.epoch, read.result.unwrap_err().kind), (FIRST_EPOCH, kind), "{target:?} {offset} {len}");
+            assert_eq!((read.epoch, read.result.unwrap_err().kind), (engine::EPOCH, kind), "{target:?} {offset} {len}");
             let discard = server.discard(target, offset, len, stamp(1)).await.unwrap();
             assert_eq!(discard.result.unwrap_err().kind, kind);
         }

@@ -1,0 +1,130 @@
+//! What a manager asks of a server: to have segments and to give them up.
+//!
+//! **Flow** of an assignment: the volume is made known, so that sessions can be opened the moment the segment is here;
+//! what a dead engine had is read once for all segments of it that are asked for together; then each is adopted, and
+//! serves from its record on. Of a release: the engine refuses what comes, lets land what is in flight, and logs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::{Bytes, Epoch, Error, Incarnation, Result, SegmentId};
+use engine::ownership::estate::{self, Estate};
+use engine::{Engine, SegmentCheckpoint, Tenure};
+use files::Store;
+use runtime::Handle;
+use wire::{Assignment, Holding, LeftSegment, LocalBoxFuture, SegmentOwner, Source, VolumeDescriptor};
+
+use crate::server::Server;
+
+/// A server whose segments are given to it, as a manager sees it.
+pub struct Owner {
+    handle: Handle,
+    server: Rc<Server<Engine>>,
+    store: Store,
+    options: engine::Options,
+}
+
+impl Owner {
+    /// The manager's side of `server`, whose engine lives in `store` and was opened with `options`.
+    pub fn new(handle: &Handle, server: Rc<Server<Engine>>, store: &Store, options: engine::Options) -> Rc<Owner> {
+        Rc::new(Owner { handle: handle.clone(), server, store: store.clone(), options })
+    }
+
+    fn engine(&self) -> &Engine {
+        self.server.backend()
+    }
+
+    async fn assign_one(&self, assignment: &Assignment, estates: &mut BTreeMap<Incarnation, Estate>) -> Result<()> {
+        let Assignment { volume, segment, epoch, source } = assignment;
+        let tenure = Tenure { epoch: *epoch, generation: self.server.on_segment(volume) };
+        if self.engine().tenure(*segment).is_some_and(|held| held.epoch == *epoch) {
+            return Ok(());
+        }
+        match source {
+            Source::Nobody => self.engine().create_segment(*segment, tenure).await,
+            Source::Left(left) => {
+                let what = || Error::invalid(format!("what was left of {segment} makes no sense: upgrade this server"));
+                let content = SegmentCheckpoint::decode(&left.content).filter(|content| content.segment == *segment);
+                self.engine().adopt(left.incarnation, content.ok_or_else(what)?, tenure).await
+            }
+            Source::Estate(dead) => {
+                let estate = estates.get_mut(dead).ok_or_else(|| Error::internal("an estate was not opened"))?;
+                let left = estate.take(*segment).await?;
+                self.engine().adopt(*dead, left, tenure).await
+            }
+        }
+    }
+
+    /// Opens what is needed of each dead engine.
+    async fn estates(&self, assignments: &[Assignment]) -> Result<BTreeMap<Incarnation, Estate>> {
+        let mut wanted: BTreeMap<Incarnation, BTreeSet<SegmentId>> = BTreeMap::new();
+        for assignment in assignments {
+            let is_here = self.engine().tenure(assignment.segment).is_some();
+            if let Source::Estate(dead) = assignment.source
+                && !is_here
+            {
+                wanted.entry(dead).or_default().insert(assignment.segment);
+            }
+        }
+        let mut estates = BTreeMap::new();
+        for (dead, segments) in wanted {
+            let estate = Estate::open_sealed(&self.handle, &self.store, dead, &self.options, &segments).await?;
+            estates.insert(dead, estate);
+        }
+        Ok(estates)
+    }
+}
+
+impl SegmentOwner for Owner {
+    fn assign(&self, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>> {
+        Box::pin(async move {
+            let mut estates = match self.estates(&assignments).await {
+                Ok(estates) => estates,
+                Err(error) => return assignments.iter().map(|_| Err(error.clone())).collect(),
+            };
+            let mut outcomes = Vec::with_capacity(assignments.len());
+            for assignment in &assignments {
+                outcomes.push(self.assign_one(assignment, &mut estates).await);
+            }
+            outcomes
+        })
+    }
+
+    fn refuse(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.engine().refuse(segment, epoch) })
+    }
+
+    fn release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>> {
+        Box::pin(async move {
+            let left = self.engine().release(segment, epoch).await?;
+            Ok(LeftSegment { incarnation: self.store.incarnation(), content: Bytes::from(left.encode()) })
+        })
+    }
+
+    fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()> {
+        self.engine().forget_release(segment, epoch);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn recover(&self, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>> {
+        Box::pin(async move {
+            let estate = Estate::open(&self.handle, &self.store, dead, &self.options).await?;
+            estate.seal().await?;
+            let holdings = estate.holdings().into_iter().map(|(segment, holding)| {
+                let (Tenure { epoch, generation }, is_released) = match holding {
+                    estate::Holding::Owned(tenure) => (tenure, false),
+                    estate::Holding::Released(tenure) => (tenure, true),
+                };
+                Holding { segment, epoch, generation, is_released }
+            });
+            Ok(holdings.collect())
+        })
+    }
+
+    fn begin_attachment(&self, volume: VolumeDescriptor) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.server.on_attachment(&volume).await?;
+            self.engine().record_attachment(volume.id, volume.generation).await
+        })
+    }
+}
