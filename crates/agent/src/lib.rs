@@ -20,6 +20,7 @@ mod home;
 pub mod nbd;
 mod peers;
 mod registry;
+mod router;
 mod shared;
 mod statistics;
 mod volume;
@@ -27,5 +28,6 @@ mod weave;
 pub mod write_order;
 
 pub use agent::{Agent, Invitation};
+pub use router::{Connect, Router, RouterOptions, RouterStatistics};
 pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};

@@ -252,7 +252,8 @@ impl Volume {
         }
         passage.absorb(&reply.passage);
         reply.result.inspect_err(|error| {
-            if error.kind == ErrorKind::Fenced {
+            // Nobody is left to ask where it is: whoever knows has tried.
+            if matches!(error.kind, ErrorKind::Fenced | ErrorKind::Moved) {
                 self.lose(error.message.clone());
             }
         })

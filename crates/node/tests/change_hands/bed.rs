@@ -1,0 +1,231 @@
+//! One world: the store, the servers, the volume as it is attached, and the end.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use agent::{Router, RouterOptions};
+use base::{Epoch, Error, Generation, Incarnation, KIB, MIB, Prng, Result, SegmentId, VolumeId};
+use engine::{Engine, Options, Ownership};
+use files::Store;
+use files::memory::{Memory, MemoryOptions};
+use files::shared::{Shared, SharedOptions};
+use policies::gc::GcSettings;
+use runtime::sim::{NodeOptions, World};
+use runtime::{Class, Handle};
+use server::{Owner, Server};
+use wire::{BlockService, LocalBoxFuture, Located, SegmentDirectory, SessionId, VolumeDescriptor};
+
+use crate::links::Link;
+use crate::sectors::{OpId, Sectors};
+use crate::{Coverage, clients, manager};
+
+/// Sectors of each segment that are used; each client writes to its own part of them.
+pub const SECTORS: u64 = 8 * 8 * 8;
+pub const CLIENTS: u64 = 3;
+pub const VOLUME: VolumeId = VolumeId(1);
+pub const SEGMENTS: u32 = 4;
+
+/// A server. It may have been declared dead.
+#[derive(Clone)]
+pub struct Member {
+    pub store: Store,
+    pub server: Rc<Server<Engine>>,
+    pub owner: Rc<Owner>,
+}
+
+impl Member {
+    pub fn incarnation(&self) -> Incarnation {
+        self.store.incarnation()
+    }
+}
+
+/// The volume as it is attached.
+#[derive(Clone)]
+pub struct Hold {
+    pub router: Rc<Router>,
+    pub session: SessionId,
+    pub generation: Generation,
+}
+
+/// What everybody knows.
+pub struct State {
+    pub sectors: Sectors,
+    pub prng: Prng,
+    /// None while a segment is on its way.
+    pub owners: BTreeMap<SegmentId, Option<(Incarnation, Epoch)>>,
+    /// Every server that there ever was.
+    pub members: BTreeMap<Incarnation, Member>,
+    pub volume: VolumeDescriptor,
+    pub hold: Option<Hold>,
+    /// The newest attachment that has returned.
+    pub attached: Generation,
+    /// Writes of older attachments of which nobody knows the outcome.
+    pub in_doubt: Vec<(Generation, OpId)>,
+    pub failure: Option<String>,
+    pub operations_left: u64,
+    pub next_write: u64,
+    /// Links are good from now on.
+    pub is_over: bool,
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// See [`State`].
+pub type Share = Rc<RefCell<State>>;
+
+/// What the world is made of.
+#[derive(Clone)]
+pub struct Bed {
+    pub handle: Handle,
+    pub shared: Shared,
+    pub options: Options,
+    pub share: Share,
+}
+
+impl Bed {
+    /// One more server.
+    pub async fn join(&self) -> Member {
+        let store = self.shared.join().await.unwrap();
+        let engine = Engine::open(&self.handle, &store, self.options.clone()).await.unwrap();
+        let options = server::Options {
+            requests_max: self.prng(|prng| prng.between(1, 8)) as usize,
+            ..server::Options::default()
+        };
+        let server = Server::told(&self.handle, engine, options);
+        let owner = Owner::new(&self.handle, server.clone(), &store, self.options.clone());
+        let member = Member { store, server, owner };
+        self.share.borrow_mut().members.insert(member.incarnation(), member.clone());
+        member
+    }
+
+    pub fn prng<T>(&self, draw: impl FnOnce(&mut Prng) -> T) -> T {
+        draw(&mut self.share.borrow_mut().prng)
+    }
+
+    pub fn count(&self, name: &'static str) {
+        self.add(name, 1);
+    }
+
+    pub fn add(&self, name: &'static str, count: u64) {
+        *self.share.borrow_mut().counts.entry(name).or_default() += count;
+    }
+
+    pub fn fail(&self, what: String) {
+        self.share.borrow_mut().failure.get_or_insert(what);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.share.borrow().failure.is_some()
+    }
+
+    /// A pause of some microseconds to some milliseconds.
+    pub async fn pause(&self, most_us: u64) {
+        let us = self.prng(|prng| prng.below(most_us));
+        self.handle.sleep(Duration::from_micros(us)).await;
+    }
+
+    /// A new router, and the volume attached by it.
+    pub async fn attach(&self, generation: Generation) -> Hold {
+        let bed = self.clone();
+        let connect = move |to: &Located| -> Rc<dyn BlockService> {
+            let server = bed.share.borrow().members[&to.owner].server.clone();
+            Rc::new(Link { bed: bed.clone(), server })
+        };
+        let options = RouterOptions { patience: Duration::from_secs(30), ..RouterOptions::default() };
+        let router = Router::new(&self.handle, Rc::new(self.clone()), Rc::new(connect), options);
+        let session = router.attach(VOLUME, generation).await.unwrap().session;
+        Hold { router, session, generation }
+    }
+}
+
+impl SegmentDirectory for Bed {
+    fn locate(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Located>> {
+        Box::pin(async move {
+            self.pause(300).await;
+            let owner = self.share.borrow().owners[&segment];
+            let (owner, epoch) = owner.ok_or_else(|| Error::retry(format!("{segment} is on its way")))?;
+            Ok(Located { owner, address: String::new(), epoch })
+        })
+    }
+}
+
+fn options(prng: &mut Prng) -> Options {
+    Options {
+        segment_cache_bytes: prng.between(4, 32) * 4 * KIB,
+        dump_age: Duration::from_millis(prng.between(1, 200)),
+        page_cache_bytes: 64 * KIB,
+        memtable_bytes_max: prng.between(1, 16) * 4 * KIB,
+        journal_file_bytes: 512 * KIB,
+        journal_files: prng.between(2, 3) as usize,
+        data_file_bytes: prng.between(16, 64) * 4 * KIB,
+        transaction_file_bytes: prng.between(16, 32) * 4 * KIB,
+        large_write_bytes: *prng.pick(&[8 * KIB, 64 * KIB]),
+        gc: GcSettings { copy_bytes_per_sec: 1 << 30, ..GcSettings::default() },
+        copies: 2,
+        ownership: Ownership::Given,
+        ..Options::default()
+    }
+}
+
+/// Runs one world.
+///
+/// # Panics
+/// Where something is not as it should be; names the seed.
+pub fn run_seed(seed: u64, coverage: &mut Coverage) {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.start_loop(node);
+    let mut prng = Prng::new(seed);
+    let options = options(&mut prng);
+    let operations_left = prng.between(50, 300);
+    let segments = (0..SEGMENTS).map(|index| SegmentId { volume: VOLUME, index });
+    let share = Rc::new(RefCell::new(State {
+        sectors: Sectors::new(0..SECTORS),
+        prng,
+        owners: segments.map(|segment| (segment, None)).collect(),
+        members: BTreeMap::new(),
+        volume: VolumeDescriptor {
+            generation: Generation(1),
+            ..VolumeDescriptor::new(VOLUME, "disk", 128 * base::GIB)
+        },
+        hold: None,
+        attached: Generation(1),
+        in_doubt: Vec::new(),
+        failure: None,
+        operations_left,
+        next_write: 1,
+        is_over: false,
+        counts: BTreeMap::new(),
+    }));
+    let (inside, state) = (handle.clone(), share.clone());
+    world.block_on(&handle, async move { run(seed, inside, options, state).await });
+    let share = share.borrow();
+    if let Some(failure) = &share.failure {
+        panic!("{failure}\nreplay: LEVEE_SEED={seed} cargo test -p node --test change_hands");
+    }
+    for (name, count) in &share.counts {
+        *coverage.0.entry(name).or_default() += count;
+    }
+}
+
+async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
+    let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, ..MemoryOptions::default() };
+    let memory = Memory::new(seed, memory_options);
+    let shared_options = SharedOptions { grant_bytes: 8 * MIB, copies: 2 };
+    let shared = Shared::open(&handle, memory.open(&handle), shared_options).await.unwrap();
+    let bed = Bed { handle: handle.clone(), shared, options, share: share.clone() };
+    let mut manager = manager::Manager::begin(&bed).await;
+    let hold = bed.attach(Generation(1)).await;
+    share.borrow_mut().hold = Some(hold);
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|number| handle.spawn(Class::Io, "client", clients::client(bed.clone(), number))).collect();
+    while clients.iter().any(|client| !client.is_finished()) && !bed.has_failed() {
+        bed.pause(4_000).await;
+        manager.act().await;
+    }
+    share.borrow_mut().is_over = true;
+    if !bed.has_failed() {
+        clients::read_everything(&bed).await;
+    }
+}
