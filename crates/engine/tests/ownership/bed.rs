@@ -167,7 +167,9 @@ pub fn run_seed(seed: u64, coverage: &mut Coverage) {
 }
 
 async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
-    let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, ..MemoryOptions::default() };
+    // Sometimes so slow that much happens while something is on its way.
+    let slowest_ns = *share.borrow_mut().prng.pick(&[100_000, 100_000, 2_000_000]);
+    let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, latency_ns: 10_000..slowest_ns };
     let memory = Memory::new(seed, memory_options);
     let shared_options = SharedOptions { grant_bytes: 8 * MIB, copies: 2 };
     let shared = Shared::open(&handle, memory.open(&handle), shared_options).await.expect("an empty store");

@@ -248,6 +248,17 @@ impl Manager {
                 self.fail(format!("{segment} is not in the log of {dead}, which has it under {}", entry.epoch));
             }
         }
+        for (segment, held) in &holdings {
+            let entry = &self.table[segment];
+            let is_its_own =
+                matches!(held, Holding::Owned(tenure) if tenure.epoch == entry.epoch && entry.holder == dead);
+            if matches!(held, Holding::Owned(_)) && !is_its_own {
+                self.fail(format!(
+                    "{dead} holds {segment} as {held:?}, which {} has under {}",
+                    entry.holder, entry.epoch
+                ));
+            }
+        }
         if let Some(dead) = self.dead.get_mut(&dead) {
             dead.holdings = Some(holdings);
         }
