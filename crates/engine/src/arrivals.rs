@@ -53,6 +53,11 @@ impl Arrivals {
         Ok(())
     }
 
+    /// The newest epoch of a segment that was begun or refused here.
+    pub(crate) fn newest(&self, id: SegmentId) -> Option<Epoch> {
+        self.0.newest.borrow().get(&id).copied()
+    }
+
     fn see(&self, id: SegmentId, epoch: Epoch) {
         let mut newest = self.0.newest.borrow_mut();
         let newest = newest.entry(id).or_insert(epoch);

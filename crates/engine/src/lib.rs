@@ -241,6 +241,15 @@ impl Engine {
         self.0.release(segment, epoch).await
     }
 
+    /// Has a segment no more that it has under `epoch`, and whose volume is being deleted: what there is of it goes.
+    /// Durable when it returns; may be repeated.
+    ///
+    /// # Errors
+    /// `Moved`: it is not here. `Conflict`: it is here under another epoch, or is leaving. `Io`.
+    pub async fn drop_segment(&self, segment: SegmentId, epoch: Epoch) -> Result<()> {
+        self.0.drop_segment(segment, epoch).await
+    }
+
     /// What was released under `epoch` is in somebody's log: nothing has to be known of it any more.
     pub fn forget_release(&self, segment: SegmentId, epoch: Epoch) {
         self.0.forget_release(segment, epoch);

@@ -101,6 +101,35 @@ impl Core {
         Ok(left)
     }
 
+    /// See [`crate::Engine::drop_segment`].
+    pub(crate) async fn drop_segment(self: &Rc<Self>, id: SegmentId, epoch: Epoch) -> Result<()> {
+        self.check_writable()?;
+        let segment = match self.segment(id) {
+            Ok(segment) if segment.epoch() == epoch => segment,
+            Ok(segment) => return Err(Error::conflict(format!("{id} is here under {}, not {epoch}", segment.epoch()))),
+            Err(_) if self.arrivals.newest(id) >= Some(epoch) => return Ok(()),
+            Err(moved) => return Err(moved),
+        };
+        if segment.is_leaving() {
+            return Err(Error::conflict(format!("{id} is about to leave")));
+        }
+        let _deletion = self.fullness.begin_deletion();
+        let core = Rc::downgrade(self);
+        let apply = move |_| {
+            let Some(core) = core.upgrade() else { return };
+            core.segments.borrow_mut().remove(&id);
+            segment.drop_all();
+            segment.dumps.end();
+            segment.larges.end();
+            core.index.drop_segment(id);
+        };
+        self.log.append(&Record::DropSegment { segment: id, epoch }, Box::new(apply)).1.await?;
+        self.admission.on_freed();
+        self.on_discarded();
+        self.trim_journal().await;
+        Ok(())
+    }
+
     /// See [`crate::Engine::forget_release`].
     pub(crate) fn forget_release(&self, id: SegmentId, epoch: Epoch) {
         let mut released = self.released.borrow_mut();

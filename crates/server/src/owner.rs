@@ -55,6 +55,13 @@ impl Owner {
         }
     }
 
+    fn check_held(&self, segment: SegmentId, epoch: Epoch) -> Result<()> {
+        match self.engine().tenure(segment) {
+            Some(held) if held.epoch == epoch => Ok(()),
+            _ => Err(Error::moved(format!("{segment} is not here under {epoch}"))),
+        }
+    }
+
     /// Opens what is needed of each dead engine.
     async fn estates(&self, assignments: &[Assignment]) -> Result<BTreeMap<Incarnation, Estate>> {
         let mut wanted: BTreeMap<Incarnation, BTreeSet<SegmentId>> = BTreeMap::new();
@@ -121,10 +128,27 @@ impl SegmentOwner for Owner {
         })
     }
 
-    fn begin_attachment(&self, volume: VolumeDescriptor) -> LocalBoxFuture<'_, Result<()>> {
+    fn begin_attachment(
+        &self,
+        volume: VolumeDescriptor,
+        segment: SegmentId,
+        epoch: Epoch,
+    ) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            self.check_held(segment, epoch)?;
             self.server.on_attachment(&volume).await?;
-            self.engine().record_attachment(volume.id, volume.generation).await
+            if self.engine().tenure(segment).is_some_and(|held| held.generation < volume.generation) {
+                self.engine().record_attachment(volume.id, volume.generation).await?;
+            }
+            // It may have left meanwhile, without that.
+            self.check_held(segment, epoch)
+        })
+    }
+
+    fn drop_segment(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.server.on_dropped(segment.volume).await;
+            self.engine().drop_segment(segment, epoch).await
         })
     }
 }

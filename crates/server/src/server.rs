@@ -226,6 +226,13 @@ impl<B: Backend> Server<B> {
         Ok(())
     }
 
+    /// A volume is being deleted: nobody has a session of it any more.
+    pub(crate) async fn on_dropped(&self, volume: VolumeId) {
+        self.sessions.close_volume(volume).await;
+        self.gate.remove_volume(volume);
+        self.volumes.forget(volume);
+    }
+
     /// The request waited: is the segment still here under that epoch? Nothing is awaited between this and the engine.
     fn check_owned(&self, target: Target) -> Result<()> {
         check_owned(target, self.backend.epoch(target.segment))
@@ -455,9 +462,7 @@ impl<B: Backend> VolumeOwner for Server<B> {
 
     fn drop_volume(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.sessions.close_volume(volume).await;
-            self.gate.remove_volume(volume);
-            self.volumes.forget(volume);
+            self.on_dropped(volume).await;
             self.backend.drop_volume(volume).await
         })
     }

@@ -100,10 +100,21 @@ pub trait SegmentOwner {
     /// `Corrupt`, `Io`: whoever does it again finds the same.
     fn recover(&self, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>>;
 
-    /// A volume was attached under the generation that is in its descriptor: older attachments are refused from now on,
-    /// what they have in flight lands before this returns, and the log has it.
+    /// The volume of a segment that it has under `epoch` was attached under the generation that is in its descriptor:
+    /// older attachments are refused from now on, what they have in flight lands before this returns, and the log has it.
     ///
     /// # Errors
-    /// `Fenced`: a newer one is recorded. `Io`.
-    fn begin_attachment(&self, volume: VolumeDescriptor) -> LocalBoxFuture<'_, Result<()>>;
+    /// `Moved`: it does not have the segment under that epoch. `Fenced`: a newer one is recorded. `Io`.
+    fn begin_attachment(
+        &self,
+        volume: VolumeDescriptor,
+        segment: SegmentId,
+        epoch: Epoch,
+    ) -> LocalBoxFuture<'_, Result<()>>;
+
+    /// Has a segment no more that it has under `epoch`, because its volume is deleted; and no client has the volume.
+    ///
+    /// # Errors
+    /// `Moved`, `Conflict`: it does not have the segment under that epoch. `Io`.
+    fn drop_segment(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>>;
 }

@@ -366,7 +366,16 @@ impl Index {
     /// Forgets every segment of `volume`, and removes their tables and data files when no reader is left. The intent
     /// is on record. A file that cannot be removed now is found unreferenced by the next start.
     pub fn drop_volume(&self, volume: VolumeId) {
-        let dropped: Vec<SegmentId> = self.segments().into_iter().filter(|id| id.volume == volume).collect();
+        self.drop_segments(|id| id.volume == volume);
+    }
+
+    /// The same for one segment.
+    pub fn drop_segment(&self, segment: SegmentId) {
+        self.drop_segments(|id| id == segment);
+    }
+
+    fn drop_segments(&self, is_dropped: impl Fn(SegmentId) -> bool) {
+        let dropped: Vec<SegmentId> = self.segments().into_iter().filter(|id| is_dropped(*id)).collect();
         let mut files = Vec::new();
         for id in dropped {
             if let Some(segment) = self.0.segments.borrow_mut().remove(&id) {

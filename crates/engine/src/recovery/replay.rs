@@ -127,6 +127,7 @@ impl Replay {
             | Record::Create { .. }
             | Record::Adopt { .. }
             | Record::Release(_)
+            | Record::DropSegment { .. }
             | Record::Attach { .. }
             | Record::Checkpoint(_) => {}
         }
@@ -148,6 +149,7 @@ impl Replay {
                 self.segments.remove(&segment.segment);
                 self.released.insert(segment.segment, segment.clone());
             }
+            Record::DropSegment { segment, .. } => drop(self.segments.remove(segment)),
             Record::Attach { volume, generation } => {
                 for (_, segment) in self.segments.iter_mut().filter(|(id, _)| id.volume == *volume) {
                     let tenure = &mut segment.start.tenure;

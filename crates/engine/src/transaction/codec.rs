@@ -114,6 +114,10 @@ pub fn encode_body(record: &Record) -> Vec<u8> {
             put_segment_checkpoint(&mut out, segment, true);
         }
         Record::Release(segment) => put_segment_checkpoint(&mut out, segment, true),
+        Record::DropSegment { segment, epoch } => {
+            put_segment(&mut out, *segment);
+            out.put_u64_le(epoch.0);
+        }
         Record::Attach { volume, generation } => {
             out.put_u64_le(volume.0);
             out.put_u64_le(generation.0);
@@ -265,6 +269,7 @@ pub fn kind_of(record: &Record) -> Kind {
         Record::Adopt { .. } => 11,
         Record::Release(_) => 12,
         Record::Attach { .. } => 13,
+        Record::DropSegment { .. } => 14,
     };
     Kind { number, incompatible }
 }
@@ -314,6 +319,7 @@ fn decode_body(kind: Kind, body: &[u8]) -> Option<Record> {
         }
         11 => Record::Adopt { source: Incarnation(f.u64()?), segment: segment_checkpoint(f, true)? },
         12 => Record::Release(segment_checkpoint(f, true)?),
+        14 => Record::DropSegment { segment: f.segment()?, epoch: Epoch(f.u64()?) },
         13 => Record::Attach { volume: VolumeId(f.u64()?), generation: Generation(f.u64()?) },
         _ => return None,
     };

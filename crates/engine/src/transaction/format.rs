@@ -108,6 +108,13 @@ pub enum Record {
     },
     /// The engine has a segment no more: the segment as it leaves it, under the epoch that ends.
     Release(SegmentCheckpoint),
+    /// A segment of a volume that is being deleted: the engine has it no more, and what there was of it goes.
+    DropSegment {
+        /// The segment.
+        segment: SegmentId,
+        /// The ownership that ends.
+        epoch: Epoch,
+    },
     /// A volume was attached: from here on nothing of an older attachment is taken.
     Attach {
         /// The volume.
@@ -206,7 +213,7 @@ impl Record {
     /// The segment that the record is about, if it is about one.
     pub fn segment(&self) -> Option<SegmentId> {
         match self {
-            Record::Create { segment, .. } => Some(*segment),
+            Record::Create { segment, .. } | Record::DropSegment { segment, .. } => Some(*segment),
             Record::Adopt { segment, .. } | Record::Release(segment) => Some(segment.segment),
             Record::Dump { segment, .. }
             | Record::Large { segment, .. }

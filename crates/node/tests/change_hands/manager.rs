@@ -1,6 +1,6 @@
 //! The one who decides who has what, as the model of ownership says: `lab/src/protocol/ownership`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base::{Epoch, ErrorKind, Incarnation, SegmentId};
 use wire::{Assignment, Holding, LeftSegment, SegmentOwner, Source};
@@ -105,10 +105,9 @@ impl Manager {
             state.volume.generation.0 += 1;
             (state.volume.clone(), state.hold.clone())
         };
-        let holders: BTreeSet<Incarnation> = self.table.values().map(|entry| entry.holder).collect();
-        for holder in holders {
-            let Some(owner) = self.member(holder) else { continue };
-            if let Err(error) = owner.owner.begin_attachment(volume.clone()).await {
+        for (segment, Entry { holder, epoch, .. }) in &self.table {
+            let Some(owner) = self.member(*holder) else { continue };
+            if let Err(error) = owner.owner.begin_attachment(volume.clone(), *segment, *epoch).await {
                 self.bed.fail(format!("attachment at {holder}: {error} ({:?})", error.kind));
             }
         }

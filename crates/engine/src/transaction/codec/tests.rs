@@ -81,6 +81,7 @@ pub(super) fn samples() -> Vec<Record> {
         Record::Adopt { source: Incarnation(2), segment: held(TENURE) },
         Record::Release(held(TENURE)),
         Record::Attach { volume: VolumeId(5), generation: Generation(7) },
+        Record::DropSegment { segment: segment(3), epoch: Epoch(8) },
         Record::Checkpoint(Checkpoint {
             label_key: Some(1),
             from: LogSequence(6),
@@ -129,7 +130,7 @@ fn golden() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&dump[..64]), GOLDEN_HEADER);
     assert_eq!(hex(&dump[64..256]), GOLDEN_DUMP);
-    assert_eq!(all.len(), 14 * 4096);
+    assert_eq!(all.len(), 15 * 4096);
     // A log whose segments stay where they are is as it was before any could move.
     assert_eq!(base::checksum::crc32c(&all[..9 * 4096]), GOLDEN_CRC);
     assert_eq!(base::checksum::crc32c(&all[9 * 4096..]), GOLDEN_CRC_OF_OWNERSHIP);
@@ -142,7 +143,7 @@ const GOLDEN_DUMP: &str = "05000000000000000000000000000000010000000000000029000
     0020000000000000efbeadde001000000800000064000000290000000000000000000000020000000000000000000000\
     00000000000000000000000000000000c800000001000000030000000000000001000000010000000d00000000000000";
 const GOLDEN_CRC: u32 = 0x8fb0_416f;
-const GOLDEN_CRC_OF_OWNERSHIP: u32 = 0xe392_1e6f;
+const GOLDEN_CRC_OF_OWNERSHIP: u32 = 0x66e2_2c7a;
 
 /// What versions without labels wrote: no flag, and no key in front.
 #[test]
