@@ -11,6 +11,11 @@ pub const VOLUME_NAME_MAX: usize = 63;
 /// Most volumes of one store.
 pub const VOLUMES_MAX: usize = 10_000;
 
+/// Engines that one manager knows: those that live, and those that died and are not forgotten yet.
+pub const ENGINES_MAX: usize = 4096;
+/// Longest name of a server, in bytes.
+pub const SERVER_NAME_MAX: usize = 63;
+
 /// Address space of one segment, in bytes (EBS, FAST 2024, §2.2).
 pub const SEGMENT_SIZE: u64 = 32 * GIB;
 /// Segments of one group; its data sectors go round-robin over them (EBS, FAST 2024, §2.2).
