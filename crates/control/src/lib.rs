@@ -12,6 +12,7 @@ pub mod http;
 pub mod levels;
 pub mod metrics;
 pub mod observe;
+pub mod owners;
 pub mod rules;
 pub mod service;
 pub mod table;
