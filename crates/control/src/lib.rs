@@ -9,6 +9,7 @@
 //! again.
 
 pub mod http;
+pub mod lease;
 pub mod levels;
 pub mod metrics;
 pub mod observe;
