@@ -8,6 +8,7 @@
 //! Invariants: what was answered is durable; I/O needs the manager only to attach; an id of a volume is never used
 //! again.
 
+pub mod charge;
 pub mod http;
 pub mod lease;
 pub mod levels;

@@ -16,6 +16,12 @@ pub mod format;
 
 /// The log of the table, as a manager sees it.
 pub trait OwnersLog {
+    /// The highest term that has begun; zero before the first one.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn term(&self) -> LocalBoxFuture<'_, Result<Term>>;
+
     /// Takes the log for a manager of this term, and gives the table that it comes to. Nothing is written under a lower
     /// term from here on, not even what is on its way.
     ///
