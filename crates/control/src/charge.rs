@@ -29,8 +29,9 @@ use wire::lease::{Entry, LeaseId, Revision, Snapshot, Swapped, Write};
 
 use crate::owners::OwnersLog;
 
-/// How long a lease lives. Another manager is to be in charge within a second after one has died: this, and some round trips
-/// for lease, key, term and log. Much shorter, and a pause of a loop or of the network costs a change of managers.
+/// How long a lease lives. Another manager is to be in charge within a second after one has died: that is this, up to one
+/// more third of it where only the answers are lost, and some round trips for lease, key, term and log. Much shorter, and a
+/// pause of a loop or of the network costs a change of managers.
 const TTL: Duration = Duration::from_millis(600);
 /// It is kept alive so many times while it lives: one call may be lost, and the next one late.
 const KEEP_ALIVES: u32 = 3;

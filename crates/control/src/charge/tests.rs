@@ -201,6 +201,10 @@ impl Fixture {
         for (from, to) in std::mem::take(&mut self.cuts) {
             self.world.mend_link(from, to);
         }
+        for node in self.nodes {
+            self.world.set_extra_delay(node, self.store, Duration::ZERO);
+            self.world.set_extra_delay(self.store, node, Duration::ZERO);
+        }
     }
 
     /// One thing goes wrong.
@@ -209,7 +213,7 @@ impl Fixture {
         // Rather the one that matters.
         let index = self.in_charge().first().filter(|_| self.prng.one_in(2)).map_or(index, |(index, _)| *index);
         let (node, store) = (self.nodes[index], self.store);
-        match self.prng.below(9) {
+        match self.prng.below(10) {
             0 => self.kill(index),
             1 | 2 => self.restart(index),
             3 => self.cut(node, store),
@@ -225,6 +229,10 @@ impl Fixture {
                     let inside = handle.clone();
                     handle.spawn(Class::Io, "pause", async move { inside.charge(span) }).detach();
                 }
+            }
+            8 => {
+                let (from, to) = if self.prng.one_in(2) { (node, store) } else { (store, node) };
+                self.world.set_extra_delay(from, to, self.prng.below(250) as u32 * MS);
             }
             7 => self.world.jump_clock(node, self.prng.below(1_500) as u32 * MS),
             _ => {
@@ -299,7 +307,9 @@ fn another_one_is_in_charge_within_a_second() {
 fn a_store_that_forgets_terms_does_not_give_one_out_again() {
     for seed in 0..20 {
         let mut fixture = Fixture::new(seed);
+        fixture.log.borrow_mut().term = Term(1_000);
         let (_, first) = fixture.settle();
+        assert_eq!(first, Term(1_001));
         for _ in 0..3 {
             fixture.served = None;
             let handle = fixture.world.restart(fixture.store);
