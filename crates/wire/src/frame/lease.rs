@@ -3,7 +3,6 @@
 use bytes::BufMut;
 
 use super::fields::{Fields, put_text};
-use super::request::Request;
 use crate::lease::{Entry, Lease, LeaseId, Revision, Snapshot, Swapped, Write, check_key, check_write};
 
 /// The first byte of a write.
@@ -27,14 +26,14 @@ pub(super) fn put_change(out: &mut Vec<u8>, key: &str, expected: Revision, write
     }
 }
 
-pub(super) fn swap(body: &mut Fields<'_>) -> Option<Request> {
+pub(super) fn change(body: &mut Fields<'_>) -> Option<(String, Revision, Write)> {
     let (expected, key) = (Revision(body.u64()?), body.text()?);
     let write = match body.u8()? {
         DELETE => Write::Delete,
         PUT => Write::Put { lease: LeaseId(body.u64()?), value: value(body)? },
         _ => return None,
     };
-    Some(Request::Swap { key, expected, write })
+    Some((key, expected, write))
 }
 
 pub(super) fn put_lease(out: &mut Vec<u8>, lease: &Lease) {

@@ -9,7 +9,7 @@ use bytes::BufMut;
 use super::fields::{Fields, TEXT_MAX, put_text};
 use super::header::Header;
 use super::kind::Kind;
-use super::lease::{put_change, swap};
+use super::lease::{change, put_change};
 use super::reply::{EXTENT_LEN, EXTENTS_MAX};
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
@@ -229,7 +229,10 @@ impl Request {
             Kind::Users => Request::Users { volume },
             Kind::Grant => Request::Grant { ttl_ms: body.u32()? },
             Kind::KeepAlive => Request::KeepAlive { lease: LeaseId(body.u64()?) },
-            Kind::Swap => swap(body)?,
+            Kind::Swap => {
+                let (key, expected, write) = change(body)?;
+                Request::Swap { key, expected, write }
+            }
             Kind::Watch => Request::Watch { seen: Revision(body.u64()?), prefix: body.text()? },
         })
     }
