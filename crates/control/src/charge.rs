@@ -89,6 +89,8 @@ struct Hold {
     id: LeaseId,
     /// When the lease ends here.
     until: Cell<Instant>,
+    /// It has ended there, or is not wanted any more.
+    has_ended: Cell<bool>,
 }
 
 impl Candidate {
@@ -124,6 +126,25 @@ impl Candidate {
                 Some(begun) => return begun,
                 None => changed.await,
             }
+        }
+    }
+
+    /// Keeps the lease alive now, rather than when it is time to.
+    ///
+    /// # Errors
+    /// Why that cannot be: it is not in charge, as far as it can tell.
+    pub async fn renew(&self, term: Term) -> Result<()> {
+        let hold =
+            self.inner.charge.borrow().as_ref().filter(|charge| charge.term == term).map(|charge| charge.hold.clone());
+        let hold = hold.filter(|hold| self.inner.is_held(hold));
+        let hold = hold.ok_or_else(|| Error::fenced(format!("this manager is not in charge under {term} any more")))?;
+        self.inner.keep_once(&hold).await
+    }
+
+    /// Is not in charge under `term` any more, and stands again. The next one has to wait for the lease to end.
+    pub fn resign(&self, term: Term) {
+        if let Some(charge) = self.inner.charge.borrow().as_ref().filter(|charge| charge.term == term) {
+            charge.hold.has_ended.set(true);
         }
     }
 
@@ -232,7 +253,7 @@ impl Inner {
         let asked = self.handle.now();
         let lease = self.store.grant(TTL.as_millis() as u32).await?;
         let until = asked + span(Duration::from_millis(lease.ttl_ms.into()));
-        Ok(Rc::new(Hold { id: lease.id, until: Cell::new(until) }))
+        Ok(Rc::new(Hold { id: lease.id, until: Cell::new(until), has_ended: Cell::new(false) }))
     }
 
     /// Keeps a lease alive until it has ended.
@@ -243,21 +264,28 @@ impl Inner {
             if first(self.handle.sleep(pause), ended()).await.is_err() {
                 return;
             }
-            let asked = self.handle.now();
-            let Ok(kept) = first(self.store.keep_alive(hold.id), ended()).await else { return };
-            pause = match kept {
-                Ok(lease) => {
-                    hold.until.set(asked + span(Duration::from_millis(lease.ttl_ms.into())));
-                    TTL / KEEP_ALIVES
-                }
-                Err(error) if error.kind == ErrorKind::NotFound => return hold.until.set(asked),
-                Err(_) => PAUSE,
-            };
+            let Ok(kept) = first(self.keep_once(hold), ended()).await else { return };
+            pause = if kept.is_ok() { TTL / KEEP_ALIVES } else { PAUSE };
+        }
+    }
+
+    async fn keep_once(&self, hold: &Hold) -> Result<()> {
+        let asked = self.handle.now();
+        match self.store.keep_alive(hold.id).await {
+            Ok(lease) => {
+                let until = asked + span(Duration::from_millis(lease.ttl_ms.into()));
+                hold.until.set(until.max(hold.until.get()));
+                Ok(())
+            }
+            Err(error) => {
+                hold.has_ended.set(hold.has_ended.get() || error.kind == ErrorKind::NotFound);
+                Err(error)
+            }
         }
     }
 
     fn is_held(&self, hold: &Hold) -> bool {
-        self.handle.now() < hold.until.get()
+        !hold.has_ended.get() && self.handle.now() < hold.until.get()
     }
 }
 

@@ -4,7 +4,8 @@
 //! The table and its decisions are `policies::ownership`; [`format`] is what its changes look like in bytes
 //! (docs/formats/owners.md), and [`Replay`] makes a table of records again. What keeps the log is an [`OwnersLog`]: it
 //! belongs to the manager that began the highest term in it, and refuses every other one in the same operation as it
-//! would have written.
+//! would have written. The [`keeper`] is the manager itself: it decides while it is in charge, logs, and then says what it
+//! has decided.
 
 use base::{Error, LogSequence, Result, Term};
 use policies::ownership::{Change, Table};
@@ -13,6 +14,7 @@ use wire::LocalBoxFuture;
 use self::format::{Header, Kind, Record};
 
 pub mod format;
+pub mod keeper;
 
 /// The log of the table, as a manager sees it.
 pub trait OwnersLog {
@@ -84,5 +86,7 @@ impl Replay {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

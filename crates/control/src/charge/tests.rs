@@ -7,10 +7,10 @@ use link::stream::{self, FarEnd, NearEnd, Services};
 use policies::ownership::Change;
 use runtime::Address;
 use runtime::sim::{NodeId, NodeOptions, World};
-use wire::LocalBoxFuture;
 
 use super::*;
 use crate::lease::{self, Leases};
+use crate::owners::testing::{Log, LogOf};
 
 const MS: Duration = Duration::from_millis(1);
 const CANDIDATES: usize = 3;
@@ -19,59 +19,6 @@ const DRIFT_PPM: u64 = DRIFT_PERCENT * 10_000;
 /// After so long somebody is in charge, when nothing is wrong any more: a connection that is silent, a store that is quiet
 /// at first, a lease that nobody keeps alive.
 const SETTLED: Duration = Duration::from_secs(4);
-
-/// A log that is as it should be, and takes a moment.
-#[derive(Default)]
-struct Log {
-    term: Term,
-    table: Table,
-    /// Who has begun it.
-    begun: Vec<Term>,
-    refused: u64,
-}
-
-struct LogOf {
-    handle: Handle,
-    log: Rc<RefCell<Log>>,
-}
-
-impl OwnersLog for LogOf {
-    fn term(&self) -> LocalBoxFuture<'_, Result<Term>> {
-        Box::pin(async move {
-            self.handle.sleep(MS).await;
-            Ok(self.log.borrow().term)
-        })
-    }
-
-    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Table>> {
-        Box::pin(async move {
-            self.handle.sleep(2 * MS).await;
-            let mut log = self.log.borrow_mut();
-            if term <= log.term {
-                return Err(Error::fenced("it is over"));
-            }
-            log.term = term;
-            log.begun.push(term);
-            Ok(log.table.clone())
-        })
-    }
-
-    fn append(&self, term: Term, changes: Vec<Change>) -> LocalBoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            self.handle.sleep(MS).await;
-            let mut log = self.log.borrow_mut();
-            if term != log.term {
-                log.refused += 1;
-                return Err(Error::fenced("it is over"));
-            }
-            for change in &changes {
-                log.table.check(change)?;
-                log.table.apply(change);
-            }
-            Ok(())
-        })
-    }
-}
 
 struct Fixture {
     world: World,
@@ -130,7 +77,7 @@ impl Fixture {
         let handle = self.handles[index].clone();
         let options = stream::Options { silence: SILENCE, ..stream::Options::new("a manager") };
         let near = NearEnd::dial(&handle, self.address(), Services::default(), options);
-        let log = Rc::new(LogOf { handle: handle.clone(), log: self.log.clone() });
+        let log = Rc::new(LogOf::new(&handle, &self.log));
         let options = Options { name: format!("manager {index}"), partition: 0 };
         let candidate = Rc::new(Candidate::stand(&handle, Rc::new(near), log.clone(), options));
         self.candidates[index] = Some(candidate.clone());
