@@ -28,6 +28,8 @@ id!(/// The number of a block server's life: the unit of fencing.
     Incarnation(u64), "i{}");
 id!(/// The number of an ownership of a segment. A higher one fences every lower one.
     Epoch(u64), "e{}");
+id!(/// The number of a manager's time in charge. A higher one fences every lower one.
+    Term(u32), "t{}");
 id!(/// The number of an attachment of a volume. A higher one fences every lower one.
     Generation(u64), "g{}");
 id!(/// The number of a snapshot of a volume, stamped by the agent on every write.
@@ -38,6 +40,18 @@ id!(/// A write's position among all writes of its segment: the order in which t
     SegmentSequence(u64), "#{}");
 id!(/// A write's number within its generation, given by the agent.
     WriteSequence(u64), "w{}");
+
+impl Epoch {
+    /// The epoch that the manager of `term` makes with its `counter`, which it never does twice.
+    pub fn of(term: Term, counter: u32) -> Epoch {
+        Epoch(u64::from(term.0) << 32 | u64::from(counter))
+    }
+
+    /// The term of the manager that made it.
+    pub fn term(self) -> Term {
+        Term((self.0 >> 32) as u32)
+    }
+}
 
 /// A segment: 32 GiB of a volume's address space, owned by one block server at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -11,6 +11,18 @@ pub const VOLUME_NAME_MAX: usize = 63;
 /// Most volumes of one store.
 pub const VOLUMES_MAX: usize = 10_000;
 
+/// Engines that one manager knows: those that live, and those that died and are not forgotten yet.
+pub const ENGINES_MAX: usize = 4096;
+/// Longest name of a server, in bytes.
+pub const SERVER_NAME_MAX: usize = 63;
+
+/// Leases of a lease store that have not ended, and keys that it has.
+pub const LEASES_MAX: usize = 4096;
+/// Longest key in a lease store, in bytes.
+pub const LEASE_KEY_MAX: usize = 63;
+/// Longest value in a lease store, in bytes.
+pub const LEASE_VALUE_MAX: usize = 127;
+
 /// Address space of one segment, in bytes (EBS, FAST 2024, §2.2).
 pub const SEGMENT_SIZE: u64 = 32 * GIB;
 /// Segments of one group; its data sectors go round-robin over them (EBS, FAST 2024, §2.2).
@@ -63,4 +75,8 @@ const _: () = assert!(REQUEST_SIZE_MAX <= MEMORY_MIN / 2, "one largest request f
 const _: () = assert!(REQUEST_SIZE_MAX <= STREAM_BYTES, "one largest request fits a stream");
 const _: () =
     assert!(REQUEST_SIZE_MAX / SECTOR * 4 < FRAME_BODY_MAX as u64, "a body says each sector of a largest read");
+const _: () = assert!(
+    LEASES_MAX * (LEASE_KEY_MAX + LEASE_VALUE_MAX + 20) + 8 < FRAME_BODY_MAX,
+    "a body has everything that a lease store has"
+);
 const _: () = assert!(VOLUMES_MAX * (VOLUME_NAME_MAX + 2) < FRAME_BODY_MAX, "a body has the names of all volumes");

@@ -8,10 +8,13 @@
 //! Invariants: what was answered is durable; I/O needs the manager only to attach; an id of a volume is never used
 //! again.
 
+pub mod charge;
 pub mod http;
+pub mod lease;
 pub mod levels;
 pub mod metrics;
 pub mod observe;
+pub mod owners;
 pub mod rules;
 pub mod service;
 pub mod table;

@@ -10,6 +10,7 @@ pub mod fusion;
 pub mod gc;
 pub mod loop_schedule;
 pub mod merge;
+pub mod ownership;
 pub mod polling;
 pub mod read_ahead;
 pub mod ready;

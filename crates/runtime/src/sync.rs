@@ -7,8 +7,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -341,6 +341,16 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.budget.give_back(std::mem::take(&mut self.units));
     }
+}
+
+/// What comes first; `Err` if that is `other`. What is not done is dropped.
+pub async fn first<A, B>(wanted: impl Future<Output = A>, other: impl Future<Output = B>) -> Result<A, B> {
+    let (mut wanted, mut other) = (pin!(wanted), pin!(other));
+    poll_fn(|cx| match wanted.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Ok(value)),
+        Poll::Pending => other.as_mut().poll(cx).map(Err),
+    })
+    .await
 }
 
 /// A bounded mailbox into a loop: senders on any thread, the receiver on the loop.

@@ -2,7 +2,8 @@
 //!
 //! **Intuition.** Two processes say to each other what a call or a mailbox says within one: requests of
 //! [`BlockService`](crate::BlockService), [`VolumeDirectory`](crate::VolumeDirectory),
-//! [`VolumeOwner`](crate::VolumeOwner) and [`VolumeUser`](crate::VolumeUser), and their replies. Each is one **frame**.
+//! [`VolumeOwner`](crate::VolumeOwner), [`VolumeUser`](crate::VolumeUser) and [`LeaseStore`](crate::LeaseStore), and their
+//! replies. Each is one **frame**.
 //! This module turns messages into frames and back. It knows nothing of what was said before: that is
 //! [`connection`](crate::connection).
 //!
@@ -24,6 +25,7 @@ mod fields;
 mod header;
 mod hello;
 mod kind;
+mod lease;
 mod message;
 mod reply;
 mod request;

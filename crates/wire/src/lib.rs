@@ -23,10 +23,12 @@ pub mod connection;
 pub mod directory;
 pub mod frame;
 pub mod layout;
+pub mod lease;
 pub mod owner;
 pub mod service;
 
 pub use directory::{VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 pub use layout::{Layout, Piece};
+pub use lease::LeaseStore;
 pub use owner::{Assignment, Holding, LeftSegment, Located, SegmentDirectory, SegmentOwner, Source};
 pub use service::{Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Reply, SessionId, Target};

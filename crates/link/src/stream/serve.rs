@@ -50,6 +50,9 @@ impl Duties {
             Request::Release { .. } | Request::Users { .. } => {
                 self.user(request).await.map(|value| reply(epoch, value))
             }
+            Request::Grant { .. } | Request::KeepAlive { .. } | Request::Swap { .. } | Request::Watch { .. } => {
+                self.lease(request).await.map(|value| reply(epoch, value))
+            }
         };
         done.unwrap_or_else(|| refused(epoch, Error::internal("nobody here does that")))
     }
@@ -150,6 +153,22 @@ impl Duties {
                 Ok(Value::Done)
             }
             Request::Users { volume } => Ok(Value::Count(user.users(volume) as u64)),
+            _ => return None,
+        })
+    }
+}
+
+/// A store of leases is asked.
+impl Duties {
+    async fn lease(&self, request: Request) -> Option<Result<Value>> {
+        let store = self.services.lease.clone()?;
+        Some(match request {
+            Request::Grant { ttl_ms } => store.grant(ttl_ms).await.map(Value::Lease),
+            Request::KeepAlive { lease } => store.keep_alive(lease).await.map(Value::Lease),
+            Request::Swap { key, expected, write } => {
+                store.compare_and_swap(&key, expected, write).await.map(Value::Swapped)
+            }
+            Request::Watch { prefix, seen } => store.watch(&prefix, seen).await.map(Value::Snapshot),
             _ => return None,
         })
     }

@@ -23,8 +23,8 @@ enum Fate {
     AnswerLost,
     /// Whoever asks is told that the link broke; the request arrives all the same, after so many microseconds.
     Late(u64),
-    /// Its answer is on its way for so many microseconds.
-    Slow(u64),
+    /// It is on its way for so many microseconds, or its answer is.
+    Slow(u64, bool),
 }
 
 fn lost() -> LinkLost {
@@ -39,12 +39,12 @@ impl Link {
             0..=1 => Fate::RequestLost,
             2..=3 => Fate::AnswerLost,
             4..=5 => Fate::Late(prng.below(20_000)),
-            6..=9 => Fate::Slow(prng.below(20_000)),
+            6..=9 => Fate::Slow(prng.below(20_000), prng.one_in(2)),
             _ => Fate::Fine,
         });
         match fate {
             Fate::Fine => {}
-            Fate::Slow(_) => self.bed.count("slow_answers"),
+            Fate::Slow(..) => self.bed.count("slow_answers"),
             Fate::RequestLost => self.bed.count("requests_lost"),
             Fate::AnswerLost => self.bed.count("answers_lost"),
             Fate::Late(_) => self.bed.count("late_requests"),
@@ -69,7 +69,10 @@ impl Link {
             let (sender, receiver) = sync::oneshot();
             let (inside, counting) = (handle.clone(), bed.clone());
             let arrive = async move {
-                let late = if let Fate::Late(us) = fate { Duration::from_micros(us) } else { Duration::ZERO };
+                let late = match fate {
+                    Fate::Late(us) | Fate::Slow(us, true) => Duration::from_micros(us),
+                    _ => Duration::ZERO,
+                };
                 inside.sleep(there + late).await;
                 let answer = request(server).await;
                 let refused = |kind| matches!(kind, ErrorKind::Fenced | ErrorKind::Moved);
@@ -78,7 +81,7 @@ impl Link {
                 if matches!(fate, Fate::Late(_)) && is_refused {
                     counting.count("late_requests_refused");
                 }
-                let slow = if let Fate::Slow(us) = fate { Duration::from_micros(us) } else { Duration::ZERO };
+                let slow = if let Fate::Slow(us, false) = fate { Duration::from_micros(us) } else { Duration::ZERO };
                 inside.sleep(back + slow).await;
                 sender.send(answer);
             };
@@ -92,7 +95,7 @@ impl Link {
                     drop(receiver.await);
                     Err(lost())
                 }
-                Fate::Fine | Fate::Slow(_) | Fate::RequestLost => receiver.await.unwrap_or_else(|| Err(lost())),
+                Fate::Fine | Fate::Slow(..) | Fate::RequestLost => receiver.await.unwrap_or_else(|| Err(lost())),
             }
         })
     }

@@ -19,6 +19,7 @@ struct Slow {
     in_flight_max: Cell<usize>,
     log: RefCell<Vec<String>>,
     fails: Cell<Option<ErrorKind>>,
+    epoch: Cell<Option<Epoch>>,
 }
 
 impl Slow {
@@ -72,6 +73,10 @@ impl Backend for Rc<Slow> {
         _extents_max: usize,
     ) -> Result<Vec<AllocationExtent>> {
         Ok(vec![AllocationExtent { len, allocated: false }])
+    }
+
+    fn epoch(&self, _segment: SegmentId) -> Option<Epoch> {
+        self.epoch.get()
     }
 
     async fn drop_volume(&self, volume: VolumeId) -> Result<()> {
@@ -146,6 +151,7 @@ fn fixture(seed: u64, options: Options) -> Fixture {
         in_flight_max: Cell::default(),
         log: RefCell::default(),
         fails: Cell::default(),
+        epoch: Cell::new(Some(engine::EPOCH)),
     });
     let volumes = Rc::new(Volumes::default());
     let server = Server::new(&handle, engine.clone(), volumes.clone(), options);
@@ -325,6 +331,28 @@ fn however_agents_compete_one_generation_writes_at_a_time() {
         });
     }
     assert!(wrote > 1_000, "the test reaches what it checks: {wrote}");
+}
+
+/// While a request waits, its segment may go to somebody else, get newer writes there, and come back.
+#[test]
+fn what_waited_is_for_the_ownership_that_it_came_for() {
+    let fixture = fixture(6, Options { requests_max: 1, ..Options::default() });
+    let volume = fixture.volumes.add(1);
+    let (server, volumes) = (fixture.server.clone(), fixture.volumes.clone());
+    let session = fixture.world.block_on(&fixture.handle, async move {
+        server.attach(volume, volumes.next_generation(volume)).await.unwrap().session
+    });
+    let in_engine = spawn_write(&fixture, target(session, volume, 0), Generation(1));
+    let waiting = spawn_write(&fixture, target(session, volume, 0), Generation(1));
+    let (engine, handle) = (fixture.engine.clone(), fixture.handle.clone());
+    fixture.world.block_on(&fixture.handle, async move {
+        handle.sleep(Duration::from_nanos(1)).await;
+        assert_eq!(engine.log.borrow().len(), 1, "the other one waits");
+        engine.epoch.set(Some(Epoch(3)));
+        in_engine.await.unwrap();
+        assert_eq!(waiting.await.unwrap_err().kind, ErrorKind::Moved);
+        assert_eq!(engine.log.borrow().len(), 1, "it never came to the engine");
+    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(super) const TARGET: Target =
 const SILENCE: Duration = Duration::from_secs(9);
 
 pub(super) fn options(name: &str) -> Options {
-    let services = Services { block: true, directory: true, owner: false, user: false };
+    let services = Services { block: true, directory: true, owner: false, user: false, lease: false };
     Options { services, requests_max: 4, bytes_max: 32 * MIB, silence: SILENCE, name: name.into() }
 }
 

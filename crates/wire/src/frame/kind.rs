@@ -3,7 +3,7 @@
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $said:literal;)*) => {
         /// What is asked. Codes below 16 are for the owner of segments, then for the directory of volumes, from 32 on
-        /// for the owner of volumes, from 48 on for their user.
+        /// for the owner of volumes, from 48 on for their user, from 80 on for a lease store.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Kind {
             $($(#[$doc])* $name = $code,)*
@@ -70,6 +70,14 @@ kinds! {
     Release = 48, "release";
     /// [`crate::VolumeUser::users`].
     Users = 49, "users";
+    /// [`crate::LeaseStore::grant`].
+    Grant = 80, "grant a lease";
+    /// [`crate::LeaseStore::keep_alive`].
+    KeepAlive = 81, "keep a lease alive";
+    /// [`crate::LeaseStore::compare_and_swap`].
+    Swap = 82, "compare and swap";
+    /// [`crate::LeaseStore::watch`].
+    Watch = 83, "watch";
 }
 
 /// The type of a frame.

@@ -9,8 +9,10 @@ use super::error::{error, put_error};
 use super::fields::{Fields, put_text};
 use super::header::Header;
 use super::kind::Kind;
+use super::lease::{lease, put_lease, put_snapshot, put_swapped, snapshot, swapped};
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
+use crate::lease::{Lease, Snapshot, Swapped};
 use crate::service::{Attachment, Reply};
 
 /// The first byte of a reply that is no error.
@@ -44,6 +46,12 @@ pub enum Value {
     Names(Vec<String>),
     /// To the question how many use a volume.
     Count(u64),
+    /// To what asks for a lease.
+    Lease(Lease),
+    /// To a compare and swap.
+    Swapped(Swapped),
+    /// To a watch.
+    Snapshot(Snapshot),
     /// The link behind the one who was asked is lost: nobody knows the outcome. Why, for a person.
     Lost(String),
 }
@@ -58,6 +66,9 @@ impl Value {
             Value::Volume(_) => matches!(kind, Kind::Resolve | Kind::Describe | Kind::Take),
             Value::Names(_) => kind == Kind::List,
             Value::Count(_) => kind == Kind::Users,
+            Value::Lease(_) => matches!(kind, Kind::Grant | Kind::KeepAlive),
+            Value::Swapped(_) => kind == Kind::Swap,
+            Value::Snapshot(_) => kind == Kind::Watch,
             Value::Lost(_) => {
                 matches!(kind, Kind::Read | Kind::Write | Kind::Discard | Kind::Flush | Kind::Allocation)
             }
@@ -71,6 +82,10 @@ impl Value {
                     | Kind::Take
                     | Kind::List
                     | Kind::Users
+                    | Kind::Grant
+                    | Kind::KeepAlive
+                    | Kind::Swap
+                    | Kind::Watch
             ),
         }
     }
@@ -110,6 +125,9 @@ pub(super) fn put_body(out: &mut Vec<u8>, kind: Kind, reply: &Reply<Value>) -> (
         Value::Volume(volume) => put_volume(out, volume),
         Value::Names(names) => names.iter().for_each(|name| put_text(out, name)),
         Value::Count(count) => out.put_u64_le(*count),
+        Value::Lease(lease) => put_lease(out, lease),
+        Value::Swapped(swapped) => put_swapped(out, swapped),
+        Value::Snapshot(snapshot) => put_snapshot(out, snapshot),
         Value::Lost(message) => put_text(out, message),
     }
     (vec![], 0)
@@ -154,6 +172,9 @@ pub(super) fn result(
         Kind::Resolve | Kind::Describe | Kind::Take => Value::Volume(Box::new(volume(body)?)),
         Kind::List => Value::Names(body.all(Fields::text)?),
         Kind::Users => Value::Count(body.u64()?),
+        Kind::Grant | Kind::KeepAlive => Value::Lease(lease(body)?),
+        Kind::Swap => Value::Swapped(swapped(body)?),
+        Kind::Watch => Value::Snapshot(snapshot(body)?),
         _ => Value::Done,
     }))
 }

@@ -9,9 +9,11 @@ use bytes::BufMut;
 use super::fields::{Fields, TEXT_MAX, put_text};
 use super::header::Header;
 use super::kind::Kind;
+use super::lease::{change, put_change};
 use super::reply::{EXTENT_LEN, EXTENTS_MAX};
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
+use crate::lease::{LeaseId, Revision, Write, check_key, check_write};
 use crate::service::{SessionId, Target};
 
 /// What one process asks of another: the methods of the traits, with their arguments.
@@ -37,6 +39,10 @@ pub enum Request {
     SetProvisioned { bytes: u64 },
     Release { volume: VolumeId },
     Users { volume: VolumeId },
+    Grant { ttl_ms: u32 },
+    KeepAlive { lease: LeaseId },
+    Swap { key: String, expected: Revision, write: Write },
+    Watch { prefix: String, seen: Revision },
 }
 
 impl Request {
@@ -61,6 +67,10 @@ impl Request {
             Request::SetProvisioned { .. } => Kind::SetProvisioned,
             Request::Release { .. } => Kind::Release,
             Request::Users { .. } => Kind::Users,
+            Request::Grant { .. } => Kind::Grant,
+            Request::KeepAlive { .. } => Kind::KeepAlive,
+            Request::Swap { .. } => Kind::Swap,
+            Request::Watch { .. } => Kind::Watch,
         }
     }
 
@@ -83,7 +93,7 @@ impl Request {
             Request::Read { len, .. } => *len,
             Request::Write { data, .. } => data.len() as u64,
             Request::Allocation { extents_max, .. } => EXTENT_LEN * u64::from(*extents_max).min(EXTENTS_MAX as u64),
-            Request::List => FRAME_BODY_MAX as u64,
+            Request::List | Request::Watch { .. } => FRAME_BODY_MAX as u64,
             _ => 0,
         }
     }
@@ -117,6 +127,8 @@ impl Request {
                     volume.id
                 )));
             }
+            Request::Swap { key, write, .. } => return check_key(key).and_then(|()| check_write(write)),
+            Request::Watch { prefix, .. } => return check_key(prefix),
             _ => return Ok(()),
         };
         let in_range = offset.checked_add(len).is_some_and(|end| end <= SEGMENT_SIZE);
@@ -164,7 +176,11 @@ impl Request {
             | Request::List
             | Request::BeginScrub
             | Request::SetLevels(_)
-            | Request::SetProvisioned { .. } => Header::default(),
+            | Request::SetProvisioned { .. }
+            | Request::Grant { .. }
+            | Request::KeepAlive { .. }
+            | Request::Swap { .. }
+            | Request::Watch { .. } => Header::default(),
         }
     }
 
@@ -175,6 +191,13 @@ impl Request {
             Request::Resolve { name } => put_text(out, name),
             Request::SetLevels(volume) => put_volume(out, volume),
             Request::SetProvisioned { bytes } => out.put_u64_le(*bytes),
+            Request::Grant { ttl_ms } => out.put_u32_le(*ttl_ms),
+            Request::KeepAlive { lease } => out.put_u64_le(lease.0),
+            Request::Swap { key, expected, write } => put_change(out, key, *expected, write),
+            Request::Watch { prefix, seen } => {
+                out.put_u64_le(seen.0);
+                put_text(out, prefix);
+            }
             _ => {}
         }
     }
@@ -204,6 +227,13 @@ impl Request {
             Kind::SetProvisioned => Request::SetProvisioned { bytes: body.u64()? },
             Kind::Release => Request::Release { volume },
             Kind::Users => Request::Users { volume },
+            Kind::Grant => Request::Grant { ttl_ms: body.u32()? },
+            Kind::KeepAlive => Request::KeepAlive { lease: LeaseId(body.u64()?) },
+            Kind::Swap => {
+                let (key, expected, write) = change(body)?;
+                Request::Swap { key, expected, write }
+            }
+            Kind::Watch => Request::Watch { seen: Revision(body.u64()?), prefix: body.text()? },
         })
     }
 

@@ -10,6 +10,7 @@ use base::{
 use super::header::checksum;
 use super::*;
 use crate::directory::VolumeDescriptor;
+use crate::lease::{Entry, Lease, LeaseId, Revision, Snapshot, Swapped, Write};
 use crate::service::{Attachment, Reply, SessionId, Target};
 
 pub(super) const TARGET: Target = Target {
@@ -25,7 +26,7 @@ pub(super) fn hello() -> Hello {
         versions: 1..=1,
         features: 2,
         required: 0,
-        services: Services { block: true, directory: true, owner: false, user: false },
+        services: Services { block: true, directory: true, owner: false, user: false, lease: false },
         requests_max: 1024,
         bytes_max: 64 << 20,
         silence_ms: 10_000,
@@ -46,6 +47,11 @@ fn volume() -> VolumeDescriptor {
     };
     let volume = VolumeDescriptor::new(VolumeId(7), "disk", 1 << 30);
     VolumeDescriptor { generation: Generation(8), read_only: true, owner: "somebody".into(), levels, ..volume }
+}
+
+fn entry() -> Entry {
+    let (revision, lease) = (Revision(0x1e1f), LeaseId(0x1c1d));
+    Entry { key: "charge/0".into(), value: b"term 3".to_vec(), revision, lease }
 }
 
 /// A request of each kind.
@@ -70,6 +76,14 @@ pub(super) fn requests() -> Vec<Request> {
         Request::SetProvisioned { bytes: 1 << 40 },
         Request::Release { volume: volume_id },
         Request::Users { volume: volume_id },
+        Request::Grant { ttl_ms: 600 },
+        Request::KeepAlive { lease: LeaseId(0x1c1d) },
+        Request::Swap {
+            key: "charge/0".into(),
+            expected: Revision(0x1e1f),
+            write: Write::Put { value: b"term 3".to_vec(), lease: LeaseId(0x1c1d) },
+        },
+        Request::Watch { prefix: "charge/".into(), seen: Revision(0x1e1f) },
     ]
 }
 
@@ -89,6 +103,9 @@ pub(super) fn value(kind: Kind) -> Value {
         Kind::Resolve | Kind::Describe | Kind::Take => Value::Volume(Box::new(volume())),
         Kind::List => Value::Names(vec!["a".into(), "disk".into()]),
         Kind::Users => Value::Count(3),
+        Kind::Grant | Kind::KeepAlive => Value::Lease(Lease { id: LeaseId(0x1c1d), ttl_ms: 600 }),
+        Kind::Swap => Value::Swapped(Swapped::No(Some(entry()))),
+        Kind::Watch => Value::Snapshot(Snapshot { revision: Revision(0x2021), entries: vec![entry(), entry()] }),
         _ => Value::Done,
     }
 }
@@ -125,6 +142,12 @@ pub(super) fn messages() -> Vec<Message> {
     let failed = reply(Err(Error::fenced("session 4386 has ended")), Passage::default());
     all.push(Message::Reply { sequence: 99, kind: Kind::Read, reply: failed });
     let lost = reply(Ok(Value::Lost("the other loop has ended".into())), Passage::default());
+    for swapped in [Swapped::Yes(Revision(0x2021)), Swapped::No(None)] {
+        let swapped = reply(Ok(Value::Swapped(swapped)), Passage::default());
+        all.push(Message::Reply { sequence: 101, kind: Kind::Swap, reply: swapped });
+    }
+    let delete = Request::Swap { key: "charge/0".into(), expected: Revision(0x1e1f), write: Write::Delete };
+    all.push(Message::Request { sequence: 102, marks: Marks::default(), request: delete });
     all.push(Message::Reply { sequence: 100, kind: Kind::Write, reply: lost });
     all
 }
@@ -341,6 +364,13 @@ fn a_request_that_no_frame_can_say_is_known_before() {
             stamp: STAMP,
         },
         Request::Resolve { name: "x".repeat(5000) },
+        Request::Watch { prefix: "x".repeat(64), seen: Revision(0) },
+        Request::Swap { key: String::new(), expected: Revision(0), write: Write::Delete },
+        Request::Swap {
+            key: "x".into(),
+            expected: Revision(0),
+            write: Write::Put { value: vec![0; 128], lease: LeaseId(0) },
+        },
     ];
     for request in refused {
         assert_eq!(request.check().unwrap_err().kind, ErrorKind::Invalid, "{request:?}");

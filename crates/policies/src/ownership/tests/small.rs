@@ -1,0 +1,311 @@
+//! Single decisions, with engines that do what they are asked at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base::{Epoch, ErrorKind, Generation, Incarnation, Instant, SegmentId, Term, VolumeId};
+
+use super::super::placing::bound;
+use super::*;
+
+const NOW: Instant = Instant(1_000_000_000);
+const VOLUME: VolumeId = VolumeId(1);
+
+fn server(index: u64) -> String {
+    format!("s{index}")
+}
+
+fn manager(engines: u64) -> Manager {
+    let mut manager = Manager::take_over(Settings::default(), Table::default(), Term(1), NOW, 0).unwrap();
+    (1..=engines).for_each(|engine| {
+        manager.on_registered(NOW, engine, Incarnation(engine), &server(engine)).unwrap();
+    });
+    manager
+}
+
+/// Everything is logged: what is said then.
+fn said(manager: &mut Manager) -> Vec<Order> {
+    let count = manager.unlogged().len();
+    let messages = manager.on_logged(count);
+    assert!(messages.iter().all(|message| message.term == manager.term()));
+    messages.into_iter().map(|message| message.order).collect()
+}
+
+/// What one who obeys reports.
+fn done(order: &Order) -> Option<Report> {
+    Some(match *order {
+        Order::Create { engine, segment, epoch, generation }
+        | Order::Adopt { engine, segment, epoch, generation, .. } => {
+            Report::Adopted { engine, segment, epoch, generation }
+        }
+        Order::Release { engine, segment, epoch, .. } => Report::Released { engine, segment, epoch },
+        Order::Reattach { engine, segment, epoch, generation } => {
+            Report::Recorded { engine, segment, epoch, generation }
+        }
+        Order::Drop { engine, segment, epoch } => Report::Dropped { engine, segment, epoch },
+        Order::Fence { dead } => Report::Fenced { dead },
+        Order::Recover { dead, recoverer } => Report::Recovered { dead, recoverer, has: vec![] },
+        Order::Delete { dead } => Report::Deleted { dead },
+        _ => return None,
+    })
+}
+
+/// Everybody does everything; gives what was said.
+fn settle(manager: &mut Manager, random: u64) -> Vec<Order> {
+    let mut all = vec![];
+    loop {
+        let orders = said(manager);
+        if orders.is_empty() {
+            return all;
+        }
+        orders.iter().filter_map(done).for_each(|report| manager.on_report(NOW, random, &report));
+        all.extend(orders);
+    }
+}
+
+fn loads(manager: &Manager) -> BTreeMap<Incarnation, usize> {
+    manager.table().living().map(|(engine, _)| (engine, manager.table().load(engine))).collect()
+}
+
+fn kill(manager: &mut Manager, engine: u64) {
+    manager.on_gone(NOW, 5, Incarnation(engine));
+    manager.on_confirmed(NOW, 5, &[Incarnation(engine)]);
+}
+
+#[test]
+fn first_owners_are_spread_and_a_group_is_on_four_servers() {
+    for servers in 1..12 {
+        for seed in 0..50 {
+            let mut manager = manager(servers);
+            for volume in 1..=6 {
+                manager.create(NOW, seed + volume, VolumeId(volume), 4 * (1 + (seed + volume) as u32 % 5)).unwrap();
+            }
+            settle(&mut manager, seed);
+            let loads = loads(&manager);
+            let most = bound(loads.values().sum(), servers as usize, 20);
+            assert!(loads.values().all(|load| *load <= most), "{servers} servers, seed {seed}: {loads:?}");
+            for (volume, row) in manager.table().volumes() {
+                for group in 0..row.segments / 4 {
+                    let owner =
+                        |index| manager.table().segment(SegmentId { volume, index: 4 * group + index }).unwrap().holder;
+                    let owners: BTreeSet<_> = (0..4).map(owner).collect();
+                    assert_eq!(owners.len() as u64, servers.min(4), "{servers} servers, seed {seed}, {volume}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_random_numbers_give_the_same_owners_and_others_give_others() {
+    let owners = |seed| {
+        let mut manager = manager(9);
+        manager.create(NOW, seed, VOLUME, 40).unwrap();
+        settle(&mut manager, seed);
+        manager.table().segments().map(|(_, row)| row.holder).collect::<Vec<_>>()
+    };
+    assert_eq!(owners(7), owners(7));
+    assert_ne!(owners(7), owners(8));
+}
+
+#[test]
+fn the_dead_are_fenced_then_recovered_then_shared_out_by_four_at_a_time() {
+    let mut manager = manager(9);
+    manager.create(NOW, 1, VOLUME, 360).unwrap();
+    settle(&mut manager, 1);
+    kill(&mut manager, 3);
+    let dead = Incarnation(3);
+    assert_eq!(said(&mut manager), [Order::Fence { dead }]);
+    manager.on_report(NOW, 1, &Report::Fenced { dead });
+    let recover = said(&mut manager);
+    let [Order::Recover { recoverer, .. }] = recover[..] else { panic!("{recover:?}") };
+    let other = Incarnation(if recoverer == Incarnation(1) { 2 } else { 1 });
+    manager.on_report(NOW, 1, &Report::Recovered { dead, recoverer: other, has: vec![] });
+    assert_eq!(said(&mut manager), [], "there is one recoverer");
+    manager.on_report(NOW, 1, &Report::Recovered { dead, recoverer, has: vec![] });
+    let mut adopted = 0;
+    loop {
+        let orders = said(&mut manager);
+        assert!(manager.table().adopters_of(dead).len() <= 4);
+        if orders == [Order::Delete { dead }] {
+            break;
+        }
+        // One at a time, so that the next adopter begins while others are at it.
+        let Some(report) = orders.iter().find_map(done) else {
+            manager.on_time(NOW, 1);
+            continue;
+        };
+        adopted += 1;
+        manager.on_report(NOW, 1, &report);
+        let others = orders.iter().filter(|order| matches!(order, Order::Adopt { .. }));
+        others.filter_map(done).for_each(|report| manager.on_report(NOW, 1, &report));
+    }
+    assert!(adopted > 1);
+    assert!(loads(&manager).values().all(|load| (43..=48).contains(load)), "{:?}", loads(&manager));
+    manager.on_report(NOW, 1, &Report::Deleted { dead });
+    said(&mut manager);
+    assert_eq!(manager.table().server(dead), None);
+    let refused = manager.on_registered(NOW, 1, dead, "s3").unwrap_err();
+    assert_eq!((refused.kind, said(&mut manager)), (ErrorKind::Fenced, vec![Order::Dismiss { engine: dead }]));
+}
+
+#[test]
+fn a_drained_server_is_emptied_by_four_moves_at_a_time() {
+    let mut manager = manager(6);
+    manager.create(NOW, 1, VOLUME, 60).unwrap();
+    settle(&mut manager, 1);
+    manager.drain(NOW, 1, &server(2), true).unwrap();
+    let mut releases = 0;
+    loop {
+        let orders = said(&mut manager);
+        if orders.is_empty() {
+            break;
+        }
+        assert!(manager.table().assigned().count() <= 4);
+        releases += orders.iter().filter(|order| matches!(order, Order::Release { .. })).count();
+        orders.iter().filter_map(done).for_each(|report| manager.on_report(NOW, 2, &report));
+    }
+    assert_eq!((releases, loads(&manager)[&Incarnation(2)]), (10, 0));
+    manager.drain(NOW, 1, &server(2), false).unwrap();
+    settle(&mut manager, 3);
+    let most = bound(60, 6, 20);
+    assert!(loads(&manager).values().all(|load| *load <= most), "{:?}", loads(&manager));
+}
+
+#[test]
+fn a_move_is_released_before_it_is_adopted_and_forgotten_after() {
+    let mut manager = manager(5);
+    manager.create(NOW, 1, VOLUME, 4).unwrap();
+    settle(&mut manager, 1);
+    let segment = SegmentId { volume: VOLUME, index: 2 };
+    let row = manager.table().segment(segment).unwrap();
+    let (from, former) = (row.holder.unwrap(), row.epoch);
+    let to = manager.table().living().map(|(engine, _)| engine).find(|engine| manager.table().load(*engine) == 0);
+    let to = to.unwrap();
+    manager.move_segment(NOW, 1, segment, Some(to)).unwrap();
+    let epoch = Epoch::of(Term(1), 5);
+    let adopt =
+        Order::Adopt { engine: to, segment, epoch, source: from, source_epoch: former, generation: Generation(0) };
+    assert_eq!(
+        settle(&mut manager, 1),
+        [
+            Order::Release { engine: from, segment, epoch: former, next: epoch },
+            adopt,
+            Order::Forget { engine: from, segment, epoch: former },
+        ]
+    );
+    // It says so once more, after a manager was replaced: it is told again.
+    let again = manager.table().clone();
+    assert_eq!(
+        Manager::take_over(Settings::default(), again.clone(), Term(1), NOW, 1).unwrap_err().kind,
+        ErrorKind::Fenced
+    );
+    let mut next = Manager::take_over(Settings::default(), again, Term(2), NOW, 1).unwrap();
+    next.on_report(NOW, 1, &Report::Released { engine: from, segment, epoch: former });
+    assert_eq!(said(&mut next), [Order::Forget { engine: from, segment, epoch: former }]);
+}
+
+#[test]
+fn what_the_only_living_server_refused_is_offered_again_after_a_while() {
+    let mut manager = manager(1);
+    manager.create(NOW, 1, VOLUME, 1).unwrap();
+    let segment = SegmentId { volume: VOLUME, index: 0 };
+    let create = |counter| Order::Create {
+        engine: Incarnation(1),
+        segment,
+        epoch: Epoch::of(Term(1), counter),
+        generation: Generation(0),
+    };
+    assert_eq!(said(&mut manager), [create(1)]);
+    manager.on_time(NOW, 1);
+    assert_eq!(said(&mut manager), [create(1)], "who is silent keeps it");
+    manager.on_report(NOW, 1, &Report::Refused { engine: Incarnation(1), segment, epoch: Epoch::of(Term(1), 1) });
+    assert_eq!(said(&mut manager), []);
+    manager.on_time(NOW, 1);
+    assert_eq!(said(&mut manager), [create(2)]);
+    // It may come late, and is what was asked before: nothing of it counts.
+    manager.on_report(NOW, 1, &Report::Refused { engine: Incarnation(1), segment, epoch: Epoch::of(Term(1), 1) });
+    assert_eq!(manager.table().assigned().count(), 1);
+}
+
+#[test]
+fn who_takes_over_goes_on_with_everything() {
+    let mut manager = manager(5);
+    manager.create(NOW, 1, VOLUME, 8).unwrap();
+    settle(&mut manager, 1);
+    kill(&mut manager, 1);
+    manager.attach(NOW, 1, VOLUME, Generation(1)).unwrap();
+    manager.create(NOW, 1, VolumeId(2), 4).unwrap();
+    let first: BTreeSet<String> = said(&mut manager).iter().map(|order| format!("{order:?}")).collect();
+    let mut next = Manager::take_over(Settings::default(), manager.table().clone(), Term(2), NOW, 9).unwrap();
+    let second: BTreeSet<String> = said(&mut next).iter().map(|order| format!("{order:?}")).collect();
+    assert_eq!(first, second);
+    assert!(first.iter().any(|order| order.starts_with("Fence")), "{first:?}");
+    assert!(first.iter().any(|order| order.starts_with("Reattach")), "{first:?}");
+    assert!(first.iter().any(|order| order.starts_with("Create")), "{first:?}");
+}
+
+#[test]
+fn nobody_dies_of_a_lost_connection() {
+    let mut manager = manager(6);
+    manager.on_lost(Incarnation(1));
+    manager.on_time(NOW + Duration::from_secs(600), 1);
+    said(&mut manager);
+    assert!(manager.table().lives(Incarnation(1)));
+    manager.on_gone(NOW, 1, Incarnation(1));
+    assert!(!manager.table().lives(Incarnation(1)));
+}
+
+#[test]
+fn who_misses_more_than_a_third_asks_first() {
+    let mut manager = manager(6);
+    let gone = |manager: &mut Manager, engine| manager.on_gone(NOW, 1, Incarnation(engine));
+    gone(&mut manager, 1);
+    gone(&mut manager, 2);
+    assert_eq!([1, 2].map(|engine| manager.table().lives(Incarnation(engine))), [false; 2], "a third is believed");
+    // Those that went before count.
+    said(&mut manager);
+    gone(&mut manager, 3);
+    manager.on_lost(Incarnation(4));
+    assert!(manager.table().lives(Incarnation(3)));
+    assert_eq!(said(&mut manager), [Order::Doubt { missing: vec![Incarnation(3)] }]);
+    manager.on_touch(NOW, 1, Incarnation(5));
+    assert_eq!(said(&mut manager), [], "it asks once");
+    manager.on_confirmed(NOW, 1, &[Incarnation(4)]);
+    assert!(
+        [3, 4].iter().all(|engine| manager.table().lives(Incarnation(*engine))),
+        "a suspicion is none, confirmed or not"
+    );
+    manager.on_confirmed(NOW, 1, &[Incarnation(3)]);
+    assert!(!manager.table().lives(Incarnation(3)));
+}
+
+#[test]
+fn who_comes_back_in_time_lives() {
+    let mut manager = manager(2);
+    manager.on_gone(NOW, 1, Incarnation(1));
+    manager.on_touch(NOW, 1, Incarnation(1));
+    manager.on_confirmed(NOW, 1, &[Incarnation(1)]);
+    assert!(manager.table().lives(Incarnation(1)));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut manager = manager(2);
+    manager.create(NOW, 1, VOLUME, 4).unwrap();
+    let kinds = [
+        manager.create(NOW, 1, VOLUME, 4),
+        manager.create(NOW, 1, VolumeId(2), 0),
+        manager.create(NOW, 1, VolumeId(2), 2049),
+        manager.attach(NOW, 1, VolumeId(2), Generation(1)),
+        manager.attach(NOW, 1, VOLUME, Generation(0)),
+        manager.drop_volume(NOW, 1, VolumeId(2)),
+        manager.drain(NOW, 1, "", true),
+        manager.move_segment(NOW, 1, SegmentId { volume: VOLUME, index: 4 }, None),
+        manager.on_registered(NOW, 1, Incarnation(1), "another"),
+        manager.on_registered(NOW, 1, Incarnation(9), &"x".repeat(64)),
+    ]
+    .map(|result| result.unwrap_err().kind);
+    use ErrorKind::{Conflict, Fenced, Invalid, NotFound};
+    assert_eq!(kinds, [Conflict, Invalid, Invalid, NotFound, Fenced, NotFound, Invalid, NotFound, Conflict, Invalid]);
+}
