@@ -36,7 +36,7 @@ pub struct Manager {
     pub(super) settings: Settings,
     term: Term,
     /// Of the last epoch that was made.
-    counter: u32,
+    pub(super) counter: u32,
     pub(super) table: Table,
     outbox: Outbox,
     pub(super) doubt: Doubt,

@@ -50,10 +50,17 @@ pub enum Order {
     /// So many servers are missing that this manager may be the one who is: it is to renew its own lease, and then to
     /// ask another one which of these engines that one misses, too. Answered by [`super::Manager::on_confirmed`].
     Doubt { missing: Vec<Incarnation> },
-    /// An attach returns.
+    /// An attach returns. Said once: who does not hear it attaches again.
     Attached { volume: VolumeId, generation: Generation },
-    /// The deletion of a volume is done.
+    /// The deletion of a volume is done. Said once: who does not hear it finds no volume when it asks again.
     Gone { volume: VolumeId },
+}
+
+impl Order {
+    /// Whether it is said again until it is answered, or when somebody asks again.
+    pub(super) fn is_repeated(&self) -> bool {
+        !matches!(self, Order::Attached { .. } | Order::Gone { .. })
+    }
 }
 
 /// What an engine or the store says. All of it is durable where it was done, so it is true whenever it arrives; whether it

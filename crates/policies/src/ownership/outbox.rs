@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 use super::message::Message;
 use super::table::Change;
 
+/// Messages that wait at most, but for those that are said once.
+const WAITING_MAX: usize = 65_536;
+
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     unlogged: Vec<Change>,
@@ -23,7 +26,11 @@ impl Outbox {
         self.unlogged.push(change);
     }
 
+    /// What is said again anyway is left out where too much waits.
     pub(super) fn say(&mut self, message: Message) {
+        if self.waiting.len() >= WAITING_MAX && message.order.is_repeated() {
+            return;
+        }
         self.waiting.push_back((self.made, message));
     }
 
@@ -51,6 +58,20 @@ mod tests {
 
     use super::super::message::Order;
     use super::*;
+
+    #[test]
+    fn what_is_said_again_anyway_does_not_pile_up() {
+        let message = |order| Message { term: Term(1), order };
+        let mut outbox = Outbox::default();
+        outbox.log(Change::Declare(Incarnation(2)));
+        for _ in 0..WAITING_MAX + 9 {
+            outbox.say(message(Order::Dismiss { engine: Incarnation(2) }));
+        }
+        outbox.say(message(Order::Gone { volume: base::VolumeId(1) }));
+        let said = outbox.on_logged(1);
+        assert_eq!(said.len(), WAITING_MAX + 1);
+        assert_eq!(said.last(), Some(&message(Order::Gone { volume: base::VolumeId(1) })));
+    }
 
     #[test]
     fn nothing_is_said_before_what_it_depends_on_is_durable() {

@@ -107,7 +107,7 @@ impl Manager {
         loop {
             let moving = self.table.between().filter(|(holder, ..)| self.table.lives(*holder));
             let moving: usize = moving.map(|(.., count)| count).sum();
-            if moving >= self.settings.moves_max {
+            if moving >= self.settings.moves_max || self.is_spent() {
                 return;
             }
             let Some((segment, engine)) = self.wished(prng).or_else(|| self.drained(prng)).or_else(|| self.uneven())

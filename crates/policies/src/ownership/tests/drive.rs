@@ -55,7 +55,7 @@ impl Seen {
 
 struct Drive {
     prng: Prng,
-    /// How often engines die, of 4.
+    /// How often engines die, of 4. Where none does, segments move between a few, and messages come late.
     harm: u64,
     flaws: Flaws,
     world: World,
@@ -80,7 +80,7 @@ pub(super) fn run(seed: u64, flaws: Flaws) -> Result<Seen, String> {
     let mut world = World::default();
     (world.flaw, world.refuses) = (flaws.world, prng.one_in(2));
     let mut drive = Drive {
-        harm: prng.between(1, 4),
+        harm: prng.below(5),
         prng,
         flaws,
         world,
@@ -97,7 +97,8 @@ pub(super) fn run(seed: u64, flaws: Flaws) -> Result<Seen, String> {
         seen: Seen::default(),
     };
     drive.take_over();
-    for _ in 0..drive.prng.between(3, 6) {
+    let engines = if drive.harm == 0 { 2 } else { drive.prng.between(3, 6) };
+    for _ in 0..engines {
         drive.start_engine();
     }
     for _ in 0..STEPS {
@@ -135,7 +136,8 @@ impl Drive {
             96 => self.repeat(),
             97 => self.lose(),
             // Where much goes wrong, a recoverer takes its time.
-            98 if self.prng.one_in(self.harm) => self.seal(),
+            98 if self.harm > 0 && self.prng.one_in(self.harm) => self.seal(),
+            99 if self.harm == 0 => self.wish(),
             _ => {}
         }
     }
@@ -276,7 +278,7 @@ impl Drive {
             return;
         }
         let index = self.prng.below(self.reports.len() as u64) as usize;
-        let report = match self.prng.below(10) {
+        let report = match self.prng.below(if self.harm == 0 { 3 } else { 10 }) {
             0 => self.reports[index].clone(),
             _ => self.reports.swap_remove(index),
         };

@@ -309,3 +309,20 @@ fn what_cannot_be_is_refused() {
     use ErrorKind::{Conflict, Fenced, Invalid, NotFound};
     assert_eq!(kinds, [Conflict, Invalid, Invalid, NotFound, Fenced, NotFound, Invalid, NotFound, Conflict, Invalid]);
 }
+
+#[test]
+fn whose_epochs_are_used_up_assigns_nothing_more() {
+    let mut manager = manager(3);
+    manager.create(NOW, 1, VOLUME, 8).unwrap();
+    settle(&mut manager, 1);
+    manager.counter = u32::MAX - 3;
+    assert!(!manager.is_spent());
+    manager.drain(NOW, 1, &server(1), true).unwrap();
+    manager.create(NOW, 1, VolumeId(2), 4).unwrap();
+    settle(&mut manager, 1);
+    assert!(manager.is_spent());
+    assert!(manager.table().loose().count() > 0, "the next manager goes on");
+    let mut next = Manager::take_over(Settings::default(), manager.table().clone(), Term(2), NOW, 1).unwrap();
+    settle(&mut next, 1);
+    assert_eq!((next.table().loose().count(), next.table().load(Incarnation(1))), (0, 0));
+}
