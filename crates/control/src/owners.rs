@@ -13,6 +13,7 @@ use wire::LocalBoxFuture;
 
 use self::format::{Header, Kind, Record};
 
+pub mod dispatch;
 pub mod format;
 pub mod keeper;
 

@@ -19,7 +19,7 @@ use wire::{BlockService, LocalBoxFuture, Located, SegmentDirectory, SessionId, V
 
 use crate::links::Link;
 use crate::sectors::{OpId, Sectors};
-use crate::{Coverage, clients, manager};
+use crate::{Coverage, clients, managed, manager};
 
 /// Sectors of each segment that are used; each client writes to its own part of them.
 pub const SECTORS: u64 = 8 * 8 * 8;
@@ -63,6 +63,8 @@ pub struct State {
     pub attached: Generation,
     /// Writes of older attachments of which nobody knows the outcome.
     pub in_doubt: Vec<(Generation, OpId)>,
+    /// Who says where segments are, instead of `owners`.
+    pub locate: Option<Rc<dyn Fn(SegmentId) -> Option<(Incarnation, Epoch)>>>,
     pub failure: Option<String>,
     pub operations_left: u64,
     pub next_write: u64,
@@ -125,6 +127,27 @@ impl Bed {
         self.handle.sleep(Duration::from_micros(us)).await;
     }
 
+    /// The volume is attached anew: what older attachments had in flight has its outcome.
+    pub fn on_attached(&self, hold: Hold) {
+        let mut state = self.share.borrow_mut();
+        state.attached = hold.generation;
+        let old = state.hold.replace(hold);
+        for (_, op) in std::mem::take(&mut state.in_doubt) {
+            state.sectors.on_settled(op);
+        }
+        drop(state);
+        self.count("attachments");
+        self.count_routes(old);
+    }
+
+    /// Counts what a router did.
+    pub fn count_routes(&self, hold: Option<Hold>) {
+        let statistics = hold.map(|hold| hold.router.statistics()).unwrap_or_default();
+        self.add("routes_moved", statistics.moved);
+        self.add("routes_broken", statistics.broken);
+        self.add("replies_stale", statistics.stale);
+    }
+
     /// A new router, and the volume attached by it.
     pub async fn attach(&self, generation: Generation) -> Hold {
         let bed = self.clone();
@@ -143,7 +166,11 @@ impl SegmentDirectory for Bed {
     fn locate(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Located>> {
         Box::pin(async move {
             self.pause(300).await;
-            let owner = self.share.borrow().owners[&segment];
+            let locate = self.share.borrow().locate.clone();
+            let owner = match locate {
+                Some(locate) => locate(segment),
+                None => self.share.borrow().owners[&segment],
+            };
             let (owner, epoch) = owner.ok_or_else(|| Error::retry(format!("{segment} is on its way")))?;
             Ok(Located { owner, address: String::new(), epoch })
         })
@@ -172,7 +199,7 @@ fn options(prng: &mut Prng) -> Options {
 ///
 /// # Panics
 /// Where something is not as it should be; names the seed.
-pub fn run_seed(seed: u64, coverage: &mut Coverage) {
+pub fn run_seed(seed: u64, who: Who, coverage: &mut Coverage) {
     let world = World::new(seed);
     let node = world.add_node(NodeOptions::default());
     let handle = world.start_loop(node);
@@ -192,6 +219,7 @@ pub fn run_seed(seed: u64, coverage: &mut Coverage) {
         hold: None,
         attached: Generation(1),
         in_doubt: Vec::new(),
+        locate: None,
         failure: None,
         operations_left,
         next_write: 1,
@@ -199,7 +227,7 @@ pub fn run_seed(seed: u64, coverage: &mut Coverage) {
         counts: BTreeMap::new(),
     }));
     let (inside, state) = (handle.clone(), share.clone());
-    world.block_on(&handle, async move { run(seed, inside, options, state).await });
+    world.block_on(&handle, async move { run(seed, who, inside, options, state).await });
     let share = share.borrow();
     if let Some(failure) = &share.failure {
         panic!("{failure}\nreplay: LEVEE_SEED={seed} cargo test -p node --test change_hands");
@@ -209,7 +237,21 @@ pub fn run_seed(seed: u64, coverage: &mut Coverage) {
     }
 }
 
-async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
+/// Who decides who has what.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// One who makes no mistake and never dies.
+    One,
+    /// Managers as they are.
+    Managers,
+}
+
+enum Deciding {
+    One(manager::Manager),
+    Managers(managed::Managed),
+}
+
+async fn run(seed: u64, who: Who, handle: Handle, options: Options, share: Share) {
     // Sometimes so slow that much happens while something is on its way.
     let slowest_ns = *share.borrow_mut().prng.pick(&[100_000, 100_000, 2_000_000]);
     let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, latency_ns: 10_000..slowest_ns };
@@ -217,16 +259,27 @@ async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
     let shared_options = SharedOptions { grant_bytes: 8 * MIB, copies: 2 };
     let shared = Shared::open(&handle, memory.open(&handle), shared_options).await.unwrap();
     let bed = Bed { handle: handle.clone(), shared, options, share: share.clone() };
-    let mut manager = manager::Manager::begin(&bed).await;
+    let mut deciding = match who {
+        Who::One => Deciding::One(manager::Manager::begin(&bed).await),
+        Who::Managers => Deciding::Managers(managed::Managed::begin(&bed).await),
+    };
     let hold = bed.attach(Generation(1)).await;
     share.borrow_mut().hold = Some(hold);
     let clients: Vec<_> =
         (0..CLIENTS).map(|number| handle.spawn(Class::Io, "client", clients::client(bed.clone(), number))).collect();
     while clients.iter().any(|client| !client.is_finished()) && !bed.has_failed() {
         bed.pause(4_000).await;
-        manager.act().await;
+        match &mut deciding {
+            Deciding::One(manager) => manager.act().await,
+            Deciding::Managers(managed) => managed.act().await,
+        }
     }
     share.borrow_mut().is_over = true;
+    if let Deciding::Managers(managed) = &mut deciding {
+        managed.settle().await;
+    }
+    let hold = share.borrow().hold.clone();
+    bed.count_routes(hold);
     if !bed.has_failed() {
         clients::read_everything(&bed).await;
     }

@@ -70,6 +70,7 @@ fn outcome<T>(answer: Answer<T>) -> Result<T> {
 /// Writes or discards once: it is done, or a newer attachment exists.
 async fn change(bed: &Bed, segment: SegmentId, sectors: Range<u64>, is_discard: bool) {
     let hold = hold(bed);
+    let is_over = bed.share.borrow().attached > hold.generation;
     let (op, stamp) = {
         let mut state = bed.share.borrow_mut();
         state.next_write += 1;
@@ -91,6 +92,7 @@ async fn change(bed: &Bed, segment: SegmentId, sectors: Range<u64>, is_discard: 
         }
     };
     match outcome(answer) {
+        Ok(()) if is_over => bed.fail(format!("a write of {} was taken after a newer attachment", hold.generation)),
         Ok(()) => bed.share.borrow_mut().sectors.on_acknowledged(op),
         Err(error) if error.kind == ErrorKind::Fenced => {
             bed.count("fenced_requests");

@@ -3,7 +3,7 @@
 //! the volume is attached anew.
 //!
 //! Each seed is one world: a shared store in memory, a few servers over engines with small files, one volume, and one who
-//! decides who has what. Every request comes through in the end; what one attachment was told is done stays done; what an
+//! decides who has what, or managers as they are. Every request comes through in the end; what one attachment was told is done stays done; what an
 //! older attachment has in flight takes effect before a newer one returns, or never.
 //!
 //! `LEVEE_SEEDS` is the number of seeds, `LEVEE_BASE` the first one (otherwise it is new in each run, and printed),
@@ -14,6 +14,7 @@
 mod bed;
 mod clients;
 mod links;
+mod managed;
 mod manager;
 #[allow(dead_code, reason = "the model of one engine uses more of it")]
 #[path = "../../../engine/tests/model/sectors.rs"]
@@ -22,16 +23,16 @@ mod sectors;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 
-use bed::run_seed;
+use bed::{Who, run_seed};
 
 /// How often things happened.
 #[derive(Default, Debug)]
 pub struct Coverage(BTreeMap<&'static str, u64>);
 
+/// What happens whoever decides.
 const ALWAYS: &[&str] = &[
     "moves",
     "deaths",
-    "inherited",
     "attachments",
     "fenced_requests",
     "requests_lost",
@@ -46,22 +47,33 @@ const ALWAYS: &[&str] = &[
 
 #[test]
 fn clients_do_not_notice_who_has_their_segments() {
+    test("one", Who::One, 200, &["inherited"]);
+}
+
+#[test]
+fn nor_which_manager_decides_that() {
+    let required = &["managers_stopped", "orders_lost", "reports_lost", "orders_twice"];
+    test("managers", Who::Managers, 100, required);
+}
+
+fn test(name: &str, who: Who, seeds_default: u64, required: &[&str]) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     if std::env::var("LEVEE_LOG").is_ok() {
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).without_time().init();
+        let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).without_time().try_init();
     }
     let mut coverage = Coverage::default();
     if let Some(seed) = number("LEVEE_SEED") {
-        run_seed(seed, &mut coverage);
-        return println!("seed {seed}: {coverage:?}");
+        run_seed(seed, who, &mut coverage);
+        return println!("{name}, seed {seed}: {coverage:?}");
     }
-    let (seeds_default, fresh) = (200, || std::hash::RandomState::new().build_hasher().finish() >> 16);
+    let fresh = || std::hash::RandomState::new().build_hasher().finish() >> 16;
     let (seeds, base) = (number("LEVEE_SEEDS").unwrap_or(seeds_default), number("LEVEE_BASE").unwrap_or_else(fresh));
-    println!("change hands: {seeds} seeds from {base}");
+    println!("{name}: {seeds} seeds from {base}");
     for seed in base..base + seeds {
-        run_seed(seed, &mut coverage);
+        run_seed(seed, who, &mut coverage);
     }
-    println!("change hands: {coverage:?}");
-    let never: Vec<&&str> = ALWAYS.iter().filter(|name| coverage.0.get(*name).copied().unwrap_or(0) == 0).collect();
+    println!("{name}: {coverage:?}");
+    let count = |name: &&&str| coverage.0.get(**name).copied().unwrap_or(0);
+    let never: Vec<&&str> = ALWAYS.iter().chain(required).filter(|name| count(name) == 0).collect();
     assert!(seeds < seeds_default || never.is_empty(), "{seeds} seeds, and never: {never:?}");
 }

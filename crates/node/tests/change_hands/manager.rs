@@ -79,7 +79,6 @@ impl Manager {
             _ => self.bed.pause(2_000).await,
         }
         self.settle().await;
-        self.count_routes();
     }
 
     async fn move_one(&mut self) {
@@ -100,10 +99,10 @@ impl Manager {
 
     /// Attaches the volume anew: it returns when every present owner has that.
     async fn attach(&mut self) {
-        let (volume, old) = {
+        let volume = {
             let mut state = self.bed.share.borrow_mut();
             state.volume.generation.0 += 1;
-            (state.volume.clone(), state.hold.clone())
+            state.volume.clone()
         };
         for (segment, Entry { holder, epoch, .. }) in &self.table {
             let Some(owner) = self.member(*holder) else { continue };
@@ -112,30 +111,7 @@ impl Manager {
             }
         }
         let hold = self.bed.attach(volume.generation).await;
-        let mut state = self.bed.share.borrow_mut();
-        state.attached = volume.generation;
-        state.hold = Some(hold);
-        for (_, op) in std::mem::take(&mut state.in_doubt) {
-            state.sectors.on_settled(op);
-        }
-        drop(state);
-        self.bed.count("attachments");
-        self.add_routes(old.as_ref().map(|old| old.router.statistics()));
-    }
-
-    fn count_routes(&self) {
-        let hold = self.bed.share.borrow().hold.clone();
-        let over = self.bed.share.borrow().operations_left == 0;
-        if over {
-            self.add_routes(hold.map(|hold| hold.router.statistics()));
-        }
-    }
-
-    fn add_routes(&self, statistics: Option<agent::RouterStatistics>) {
-        let statistics = statistics.unwrap_or_default();
-        self.bed.add("routes_moved", statistics.moved);
-        self.bed.add("routes_broken", statistics.broken);
-        self.bed.add("replies_stale", statistics.stale);
+        self.bed.on_attached(hold);
     }
 
     /// It is fenced, and nobody stops it. Another one joins.

@@ -14,7 +14,7 @@ pub struct Message {
 /// What a manager wants. Every one may be said again, and done again, with the same outcome.
 // Fields that several have mean the same: `engine` is asked, for `segment`.
 #[allow(missing_docs)]
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Order {
     /// An engine is to log Create of a segment that nobody has had. Answered by [`Report::Adopted`] or
     /// [`Report::Refused`].

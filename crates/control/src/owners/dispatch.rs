@@ -1,0 +1,283 @@
+//! The way from what a manager has decided to engines and to the store, and back.
+//!
+//! **Intuition.** An [`Order`] says what is wanted; an engine is asked for it ([`SegmentOwner`]), and what it answers
+//! becomes a [`Report`]. An order that nobody answers is said again by the manager, so nothing is lost here that matters:
+//! what is under way is not begun a second time, and what failed is forgotten.
+//!
+//! **Names.** An engine is *known* from when it registered until it is dismissed. *Adoptions* from one dead engine by one
+//! adopter are asked for together, so that each reads the log of the dead once.
+//!
+//! **Invariants.** A report is made of an answer, or of a refusal that the engine has promised to keep (rule 40): that an
+//! engine could not do something says nothing. What is adopted from an engine that lives is what that engine says it has
+//! released, asked for at that moment; from a dead one, what its sealed logs say. As many orders are under way as the table
+//! has segments, volumes and dead engines, at most.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashSet};
+use std::rc::{Rc, Weak};
+
+use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Result, SegmentId, VolumeId};
+use files::{FileKind, Store};
+use policies::ownership::{Message, Order, Report};
+use runtime::sync::Event;
+use runtime::{Class, Handle};
+use wire::{Assignment, LocalBoxFuture, SegmentOwner, Source, VolumeDescriptor};
+
+use super::keeper::{Keeper, Outlet};
+
+/// What somebody else knows of a volume: its newest attachment is the manager's to say.
+pub type Describe = Rc<dyn Fn(VolumeId) -> Option<VolumeDescriptor>>;
+
+/// Who else can be asked which engines are missing.
+pub type AskAnother = Rc<dyn Fn(Vec<Incarnation>) -> LocalBoxFuture<'static, Result<Vec<Incarnation>>>>;
+
+/// See the module.
+pub struct Dispatch {
+    handle: Handle,
+    store: Store,
+    describe: Describe,
+    another: AskAnother,
+    engines: RefCell<BTreeMap<Incarnation, Rc<dyn SegmentOwner>>>,
+    keeper: RefCell<Weak<Keeper>>,
+    under_way: RefCell<HashSet<Order>>,
+    /// Adoptions from dead engines that wait for those before them: by adopter and source.
+    adoptions: RefCell<BTreeMap<(Incarnation, Incarnation), Vec<Order>>>,
+    /// Something was attached, or is gone.
+    done: Event,
+    dismissed: Cell<u64>,
+    this: Weak<Dispatch>,
+}
+
+impl Dispatch {
+    /// The way to engines that share `store`, in which this process has a life of its own.
+    pub fn new(handle: &Handle, store: &Store, describe: Describe, another: AskAnother) -> Rc<Dispatch> {
+        Rc::new_cyclic(|this| Dispatch {
+            handle: handle.clone(),
+            store: store.clone(),
+            describe,
+            another,
+            engines: RefCell::default(),
+            keeper: RefCell::default(),
+            under_way: RefCell::default(),
+            adoptions: RefCell::default(),
+            done: Event::new(),
+            dismissed: Cell::new(0),
+            this: this.clone(),
+        })
+    }
+
+    /// Whom reports are for.
+    pub fn set_keeper(&self, keeper: &Rc<Keeper>) {
+        *self.keeper.borrow_mut() = Rc::downgrade(keeper);
+    }
+
+    /// An engine can be asked from now on.
+    pub fn add(&self, engine: Incarnation, owner: Rc<dyn SegmentOwner>) {
+        self.engines.borrow_mut().insert(engine, owner);
+    }
+
+    /// Notified when an attachment or a deletion is done: whoever waits for one looks at the table.
+    pub fn done(&self) -> &Event {
+        &self.done
+    }
+
+    /// Engines that were told that they are over.
+    pub fn dismissed(&self) -> u64 {
+        self.dismissed.get()
+    }
+
+    fn owner(&self, engine: Incarnation) -> Option<Rc<dyn SegmentOwner>> {
+        self.engines.borrow().get(&engine).cloned()
+    }
+
+    fn report(&self, report: &Report) {
+        let keeper = self.keeper.borrow().upgrade();
+        if let Some(keeper) = keeper {
+            keeper.report(report);
+        }
+    }
+
+    fn descriptor(&self, volume: VolumeId, generation: Generation) -> Option<VolumeDescriptor> {
+        (self.describe)(volume).map(|volume| VolumeDescriptor { generation, ..volume })
+    }
+
+    /// Does what an order wants; the report that comes of it, if one does.
+    async fn carry_out(&self, order: &Order) -> Result<Option<Report>> {
+        let known = |engine: Incarnation| {
+            self.owner(engine).ok_or_else(|| Error::io(format!("nobody is in touch with engine {engine}")))
+        };
+        Ok(match *order {
+            Order::Create { engine, segment, epoch, generation } => {
+                let owner = known(engine)?;
+                let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
+                let assignment = Assignment { volume, segment, epoch, source: Source::Nobody };
+                let done = owner.assign(vec![assignment]).await.pop().unwrap_or(Ok(()));
+                self.on_assigned(engine, segment, epoch, generation, done).await
+            }
+            Order::Adopt { engine, segment, epoch, source, source_epoch, generation } => {
+                let (owner, source) = (known(engine)?, known(source)?);
+                let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
+                let left = source.release(segment, source_epoch).await?;
+                let assignment = Assignment { volume, segment, epoch, source: Source::Left(left) };
+                let done = owner.assign(vec![assignment]).await.pop().unwrap_or(Ok(()));
+                self.on_assigned(engine, segment, epoch, generation, done).await
+            }
+            Order::Release { engine, segment, epoch, .. } => {
+                known(engine)?.release(segment, epoch).await?;
+                Some(Report::Released { engine, segment, epoch })
+            }
+            Order::Forget { engine, segment, epoch } => {
+                known(engine)?.forget_release(segment, epoch).await;
+                None
+            }
+            Order::Reattach { engine, segment, epoch, generation } => {
+                let owner = known(engine)?;
+                let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
+                owner.begin_attachment(volume, segment, epoch).await?;
+                Some(Report::Recorded { engine, segment, epoch, generation })
+            }
+            Order::Drop { engine, segment, epoch } => {
+                known(engine)?.drop_segment(segment, epoch).await?;
+                Some(Report::Dropped { engine, segment, epoch })
+            }
+            Order::Fence { dead } => {
+                self.store.fence(dead).await?;
+                Some(Report::Fenced { dead })
+            }
+            Order::Recover { dead, recoverer } => {
+                let held = known(recoverer)?.recover(dead).await?;
+                let has = held.iter().map(|held| (held.segment, held.epoch)).collect();
+                Some(Report::Recovered { dead, recoverer, has })
+            }
+            Order::Delete { dead } => {
+                self.delete_logs(dead).await?;
+                self.engines.borrow_mut().remove(&dead);
+                Some(Report::Deleted { dead })
+            }
+            Order::Dismiss { engine } => {
+                self.dismissed.set(self.dismissed.get() + 1);
+                self.engines.borrow_mut().remove(&engine);
+                None
+            }
+            Order::Attached { .. } | Order::Gone { .. } => {
+                self.done.notify();
+                None
+            }
+            Order::Doubt { .. } => None,
+        })
+    }
+
+    /// What came of an assignment. An engine that could not take it promises never to, or nothing is known.
+    async fn on_assigned(
+        &self,
+        engine: Incarnation,
+        segment: SegmentId,
+        epoch: Epoch,
+        generation: Generation,
+        done: Result<()>,
+    ) -> Option<Report> {
+        match done {
+            Ok(()) => Some(Report::Adopted { engine, segment, epoch, generation }),
+            Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Io | ErrorKind::Fenced) => {
+                tracing::debug!(%segment, %engine, %epoch, "an assignment waits: {error}");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%segment, %engine, %epoch, "an assignment is refused: {error}");
+                let refused = self.owner(engine)?.refuse(segment, epoch).await;
+                refused.is_ok().then_some(Report::Refused { engine, segment, epoch })
+            }
+        }
+    }
+
+    /// The logs and journals of a dead engine. Its data files and tables belong to their segments.
+    async fn delete_logs(&self, dead: Incarnation) -> Result<()> {
+        for info in self.store.files_of(dead).await? {
+            if matches!(info.kind, FileKind::Journal | FileKind::Transaction) {
+                self.store.delete(info.id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries an order out, and says what came of it.
+    async fn begin(&self, order: Order) {
+        match self.carry_out(&order).await {
+            Ok(Some(report)) => self.report(&report),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(?order, "an order was not carried out, and will be said again: {error}"),
+        }
+        self.under_way.borrow_mut().remove(&order);
+    }
+
+    /// Has `engine` adopt from the dead `source`, together with what else is asked for until it gets to it.
+    fn gather(self: Rc<Self>, engine: Incarnation, source: Incarnation, order: Order) {
+        let key = (engine, source);
+        let is_first = !self.adoptions.borrow().contains_key(&key);
+        self.adoptions.borrow_mut().entry(key).or_default().push(order);
+        if !is_first {
+            return;
+        }
+        let handle = self.handle.clone();
+        let adopting = async move {
+            loop {
+                self.handle.yield_now().await;
+                let orders = self.adoptions.borrow_mut().get_mut(&key).map(std::mem::take).unwrap_or_default();
+                if orders.is_empty() {
+                    self.adoptions.borrow_mut().remove(&key);
+                    return;
+                }
+                self.adopt_together(engine, source, &orders).await;
+                let mut under_way = self.under_way.borrow_mut();
+                orders.iter().for_each(|order| {
+                    under_way.remove(order);
+                });
+            }
+        };
+        handle.spawn(Class::Io, "adoptions", adopting).detach();
+    }
+
+    async fn adopt_together(&self, engine: Incarnation, dead: Incarnation, orders: &[Order]) {
+        let Some(owner) = self.owner(engine) else { return };
+        let (mut assignments, mut asked) = (Vec::new(), Vec::new());
+        for order in orders {
+            let Order::Adopt { segment, epoch, generation, .. } = *order else { continue };
+            let Some(volume) = self.descriptor(segment.volume, generation) else { continue };
+            assignments.push(Assignment { volume, segment, epoch, source: Source::Estate(dead) });
+            asked.push((segment, epoch, generation));
+        }
+        let outcomes = owner.assign(assignments).await;
+        for ((segment, epoch, generation), done) in asked.into_iter().zip(outcomes) {
+            if let Some(report) = self.on_assigned(engine, segment, epoch, generation, done).await {
+                self.report(&report);
+            }
+        }
+    }
+
+    /// Whether the table says that an engine is dead; nothing is known while this manager is not in charge.
+    fn is_dead(&self, engine: Incarnation) -> Option<bool> {
+        let keeper = self.keeper.borrow().upgrade()?;
+        keeper.look(|table| !table.lives(engine))
+    }
+}
+
+impl Outlet for Dispatch {
+    fn send(&self, message: Message) {
+        let (Some(this), order) = (self.this.upgrade(), message.order) else { return };
+        if !self.under_way.borrow_mut().insert(order.clone()) {
+            return;
+        }
+        let dead = match order {
+            Order::Adopt { engine, source, .. } if self.is_dead(source) == Some(true) => Some((engine, source)),
+            _ => None,
+        };
+        match dead {
+            Some((engine, source)) => this.gather(engine, source, order),
+            None => self.handle.spawn(Class::Io, "an order", async move { this.begin(order).await }).detach(),
+        }
+    }
+
+    fn ask_another(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+        (self.another)(missing)
+    }
+}
