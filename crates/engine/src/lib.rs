@@ -250,6 +250,11 @@ impl Engine {
         self.0.drop_segment(segment, epoch).await
     }
 
+    /// What was released, under which epochs, and of which nobody said that somebody has it.
+    pub fn released(&self) -> Vec<(SegmentId, Epoch)> {
+        self.0.released.borrow().values().map(|left| (left.segment, left.tenure.epoch)).collect()
+    }
+
     /// What was released under `epoch` is in somebody's log: nothing has to be known of it any more.
     pub fn forget_release(&self, segment: SegmentId, epoch: Epoch) {
         self.0.forget_release(segment, epoch);

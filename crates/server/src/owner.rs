@@ -108,6 +108,16 @@ impl SegmentOwner for Owner {
         })
     }
 
+    fn held(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Option<Epoch>>> {
+        let held = self.engine().tenure(segment).map(|held| held.epoch);
+        Box::pin(std::future::ready(Ok(held)))
+    }
+
+    fn released(&self) -> LocalBoxFuture<'_, Result<Vec<(SegmentId, Epoch)>>> {
+        let released = self.engine().released();
+        Box::pin(std::future::ready(Ok(released)))
+    }
+
     fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()> {
         self.engine().forget_release(segment, epoch);
         Box::pin(std::future::ready(()))

@@ -91,6 +91,19 @@ pub trait SegmentOwner {
     /// `Moved`, `Conflict`: it is not here under that epoch. `Io`, `Full`: it stays.
     fn release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>>;
 
+    /// Under which epoch it has a segment, if it has it.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn held(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Option<Epoch>>>;
+
+    /// What it has released, under which epochs, and was not told to forget. A manager asks from time to time: a release
+    /// may have come about after whoever asked for it had changed its mind.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn released(&self) -> LocalBoxFuture<'_, Result<Vec<(SegmentId, Epoch)>>>;
+
     /// What was released under `epoch` is in somebody's log.
     fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()>;
 

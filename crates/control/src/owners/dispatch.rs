@@ -15,6 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Result, SegmentId, VolumeId};
 use files::{FileKind, Store};
@@ -24,6 +25,9 @@ use runtime::{Class, Handle};
 use wire::{Assignment, LocalBoxFuture, SegmentOwner, Source, VolumeDescriptor};
 
 use super::keeper::{Keeper, Outlet};
+
+/// How often engines are asked what they have released.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// What somebody else knows of a volume: its newest attachment is the manager's to say.
 pub type Describe = Rc<dyn Fn(VolumeId) -> Option<VolumeDescriptor>>;
@@ -40,6 +44,8 @@ pub struct Dispatch {
     engines: RefCell<BTreeMap<Incarnation, Rc<dyn SegmentOwner>>>,
     keeper: RefCell<Weak<Keeper>>,
     under_way: RefCell<HashSet<Order>>,
+    /// Engines that are being asked what they have released.
+    asked: RefCell<HashSet<Incarnation>>,
     /// Adoptions from dead engines that wait for those before them: by adopter and source.
     adoptions: RefCell<BTreeMap<(Incarnation, Incarnation), Vec<Order>>>,
     /// Something was attached, or is gone.
@@ -59,6 +65,7 @@ impl Dispatch {
             engines: RefCell::default(),
             keeper: RefCell::default(),
             under_way: RefCell::default(),
+            asked: RefCell::default(),
             adoptions: RefCell::default(),
             done: Event::new(),
             dismissed: Cell::new(0),
@@ -66,9 +73,39 @@ impl Dispatch {
         })
     }
 
-    /// Whom reports are for.
+    /// Whom reports are for. While that one is in charge, engines are asked from time to time what they have released: a
+    /// release may come about after the order for it was taken back.
     pub fn set_keeper(&self, keeper: &Rc<Keeper>) {
         *self.keeper.borrow_mut() = Rc::downgrade(keeper);
+        let (dispatch, handle) = (self.this.clone(), self.handle.clone());
+        let asking = async move {
+            while let Some(dispatch) = dispatch.upgrade().filter(|dispatch| dispatch.has_keeper()) {
+                dispatch.ask_for_releases();
+                drop(dispatch);
+                handle.sleep(ASK_AGAIN).await;
+            }
+        };
+        self.handle.spawn(Class::Background, "ask for releases", asking).detach();
+    }
+
+    fn has_keeper(&self) -> bool {
+        self.keeper.borrow().strong_count() > 0
+    }
+
+    /// Asks every engine, each by itself: one that does not answer holds nobody up.
+    fn ask_for_releases(self: &Rc<Self>) {
+        let engines: Vec<Incarnation> = self.engines.borrow().keys().copied().collect();
+        for engine in engines.into_iter().filter(|engine| self.is_dead(*engine) == Some(false)) {
+            let Some(owner) = self.owner(engine).filter(|_| self.asked.borrow_mut().insert(engine)) else { continue };
+            let this = self.clone();
+            let asking = async move {
+                for (segment, epoch) in owner.released().await.unwrap_or_default() {
+                    this.report(&Report::Released { engine, segment, epoch });
+                }
+                this.asked.borrow_mut().remove(&engine);
+            };
+            self.handle.spawn(Class::Background, "ask for releases", asking).detach();
+        }
     }
 
     /// An engine can be asked from now on.
@@ -117,7 +154,14 @@ impl Dispatch {
             Order::Adopt { engine, segment, epoch, source, source_epoch, generation } => {
                 let (owner, source) = (known(engine)?, known(source)?);
                 let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
-                let left = source.release(segment, source_epoch).await?;
+                let left = match source.release(segment, source_epoch).await {
+                    Ok(left) => left,
+                    // Its next owner may be itself, which has adopted it when nobody heard of that.
+                    Err(_) if owner.held(segment).await? == Some(epoch) => {
+                        return Ok(Some(Report::Adopted { engine, segment, epoch, generation }));
+                    }
+                    Err(error) => return Err(error),
+                };
                 let assignment = Assignment { volume, segment, epoch, source: Source::Left(left) };
                 let done = owner.assign(vec![assignment]).await.pop().unwrap_or(Ok(()));
                 self.on_assigned(engine, segment, epoch, generation, done).await

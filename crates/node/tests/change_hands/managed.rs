@@ -151,6 +151,14 @@ impl SegmentOwner for Unreliable {
         self.carry(move |owner| Box::pin(async move { owner.release(segment, epoch).await }), lost)
     }
 
+    fn held(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Option<Epoch>>> {
+        self.carry(move |owner| Box::pin(async move { owner.held(segment).await }), lost)
+    }
+
+    fn released(&self) -> LocalBoxFuture<'_, Result<Vec<(SegmentId, Epoch)>>> {
+        self.carry(|owner| Box::pin(async move { owner.released().await }), lost)
+    }
+
     fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()> {
         self.carry(move |owner| Box::pin(async move { owner.forget_release(segment, epoch).await }), || ())
     }
