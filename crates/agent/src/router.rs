@@ -13,6 +13,8 @@
 //!   the request may still be on its way in, was closed by a newer one; at another owner after that has adopted the
 //!   segment, and so after what the former one had in flight has landed, or never will.
 //! - A reply under an epoch below the one of the route counts for nothing: who gave it may have been followed by others.
+//! - All who use an attachment share one router, also from other loops: so what begins after a write was acknowledged goes to
+//!   whoever acknowledged it, or to a later owner, and never to a former one that does not know that it is over.
 //! - Routes only go forward: one of a lower epoch than is known is not taken.
 //! - An attachment ends when an owner says that a newer one is recorded; nothing else ends it.
 //! - Nobody waits for longer than the patience; then the request is answered with an error, and its outcome is unknown.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{Bytes, Epoch, Error, Incarnation, Result, SegmentId};
+use base::{Bytes, Epoch, Error, Generation, Incarnation, Result, SegmentId, VolumeId};
 use engine::ownership::estate::{self, Estate};
 use engine::{Engine, SegmentCheckpoint, Tenure};
 use files::Store;
@@ -36,9 +36,9 @@ impl Owner {
 
     async fn assign_one(&self, assignment: &Assignment, estates: &mut BTreeMap<Incarnation, Estate>) -> Result<()> {
         let Assignment { volume, segment, epoch, source } = assignment;
-        let tenure = Tenure { epoch: *epoch, generation: self.server.on_segment(volume) };
-        if self.engine().tenure(*segment).is_some_and(|held| held.epoch == *epoch) {
-            return Ok(());
+        let tenure = Tenure { epoch: *epoch, generation: self.server.on_volume(volume).await };
+        if let Some(held) = self.engine().tenure(*segment).filter(|held| held.epoch == *epoch) {
+            return self.record(volume.id, held, tenure.generation).await;
         }
         match source {
             Source::Nobody => self.engine().create_segment(*segment, tenure).await,
@@ -52,6 +52,14 @@ impl Owner {
                 let left = estate.take(*segment).await?;
                 self.engine().adopt(*dead, left, tenure).await
             }
+        }
+    }
+
+    /// Has the log know of an attachment, if it does not.
+    async fn record(&self, volume: VolumeId, held: Tenure, generation: Generation) -> Result<()> {
+        match held.generation < generation {
+            true => self.engine().record_attachment(volume, generation).await,
+            false => Ok(()),
         }
     }
 
@@ -146,9 +154,13 @@ impl SegmentOwner for Owner {
     ) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.check_held(segment, epoch)?;
-            self.server.on_attachment(&volume).await?;
-            if self.engine().tenure(segment).is_some_and(|held| held.generation < volume.generation) {
-                self.engine().record_attachment(volume.id, volume.generation).await?;
+            let known = self.server.on_volume(&volume).await;
+            if known > volume.generation {
+                let (volume, theirs) = (volume.id, volume.generation);
+                return Err(Error::fenced(format!("{volume} is attached under {known}, which is newer than {theirs}")));
+            }
+            if let Some(held) = self.engine().tenure(segment) {
+                self.record(volume.id, held, volume.generation).await?;
             }
             // It may have left meanwhile, without that.
             self.check_held(segment, epoch)

@@ -197,33 +197,20 @@ impl<B: Backend> Server<B> {
         Ok(Attachment { session, epoch: engine::EPOCH })
     }
 
-    /// Learns of a volume with one of its segments, and gives the newest attachment of it that is known here: word of
-    /// that may have come before.
-    pub(crate) fn on_segment(&self, descriptor: &VolumeDescriptor) -> Generation {
+    /// Learns of a volume's newest attachment, with one of its segments or by itself, and gives the newest one that is known
+    /// here: word of that may have come before. Sessions of older ones are closed at once, and are drained when this
+    /// returns: some may be left from when the server had other segments of the volume.
+    pub(crate) async fn on_volume(&self, descriptor: &VolumeDescriptor) -> Generation {
         match self.volumes.tell(descriptor) {
-            Ok(_) => {
+            Ok(is_newer) => {
                 self.gate.set_volume(descriptor.id, &descriptor.owner, descriptor.levels);
+                if is_newer {
+                    self.sessions.close_volume(descriptor.id).await;
+                }
                 descriptor.generation
             }
             Err(known) => known,
         }
-    }
-
-    /// Learns of a volume's newest attachment. Older sessions are closed at once, and are drained when this returns.
-    ///
-    /// # Errors
-    /// `Fenced`: a newer one is known.
-    pub(crate) async fn on_attachment(&self, descriptor: &VolumeDescriptor) -> Result<()> {
-        let newer = |known| {
-            let (volume, theirs) = (descriptor.id, descriptor.generation);
-            Error::fenced(format!("{volume} is attached under {known}, which is newer than {theirs}"))
-        };
-        let is_newer = self.volumes.tell(descriptor).map_err(newer)?;
-        self.gate.set_volume(descriptor.id, &descriptor.owner, descriptor.levels);
-        if is_newer {
-            self.sessions.close_volume(descriptor.id).await;
-        }
-        Ok(())
     }
 
     /// A volume is being deleted: nobody has a session of it any more.

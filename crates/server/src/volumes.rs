@@ -32,7 +32,12 @@ impl Volumes {
             Volumes::Asked(directory) => directory.describe(volume).await?,
             Volumes::Told(told) => {
                 let told = told.borrow().get(&volume).cloned();
-                told.ok_or_else(|| Error::moved(format!("nothing of {volume} is here")))?
+                let told = told.ok_or_else(|| Error::moved(format!("nothing of {volume} is here")))?;
+                if told.generation < generation {
+                    // Whoever has a segment of it was told of that attachment before it returned.
+                    return Err(Error::moved(format!("nothing of {volume} is here any more")));
+                }
+                told
             }
         };
         match descriptor.generation == generation {

@@ -158,6 +158,7 @@ impl Dispatch {
                     Ok(left) => left,
                     // Its next owner may be itself, which has adopted it when nobody heard of that.
                     Err(_) if owner.held(segment).await? == Some(epoch) => {
+                        owner.begin_attachment(volume, segment, epoch).await?;
                         return Ok(Some(Report::Adopted { engine, segment, epoch, generation }));
                     }
                     Err(error) => return Err(error),
@@ -246,11 +247,13 @@ impl Dispatch {
 
     /// Carries an order out, and says what came of it.
     async fn begin(&self, order: Order) {
+        tracing::debug!(?order, "an order");
         match self.carry_out(&order).await {
             Ok(Some(report)) => self.report(&report),
             Ok(None) => {}
             Err(error) => tracing::debug!(?order, "an order was not carried out, and will be said again: {error}"),
         }
+        tracing::debug!(?order, "the end of an order");
         self.under_way.borrow_mut().remove(&order);
     }
 

@@ -11,8 +11,10 @@ use wire::{Answer, BlockService, Target};
 use crate::bed::{Bed, CLIENTS, Hold, SECTORS, SEGMENTS, VOLUME};
 use crate::sectors::encode;
 
-/// Works until the operations are done, or something is wrong.
+/// Works until the operations are done, or something is wrong. It keeps its hold of the volume until it is told that there
+/// is a newer one.
 pub async fn client(bed: Bed, number: u64) {
+    let mut hold = newest(&bed);
     loop {
         {
             let mut state = bed.share.borrow_mut();
@@ -30,8 +32,8 @@ pub async fn client(bed: Bed, number: u64) {
         });
         let segment = SegmentId { volume: VOLUME, index };
         match kind {
-            0..=4 => change(&bed, segment, own_range(&bed, number, len), kind == 4).await,
-            _ => read(&bed, segment, range(&bed, 0..SECTORS, len)).await,
+            0..=4 => change(&bed, &mut hold, segment, own_range(&bed, number, len), kind == 4).await,
+            _ => read(&bed, &mut hold, segment, range(&bed, 0..SECTORS, len)).await,
         }
     }
 }
@@ -55,7 +57,7 @@ fn range(bed: &Bed, all: Range<u64>, len: u64) -> Range<u64> {
     })
 }
 
-fn hold(bed: &Bed) -> Hold {
+fn newest(bed: &Bed) -> Hold {
     bed.share.borrow().hold.clone().unwrap()
 }
 
@@ -68,8 +70,7 @@ fn outcome<T>(answer: Answer<T>) -> Result<T> {
 }
 
 /// Writes or discards once: it is done, or a newer attachment exists.
-async fn change(bed: &Bed, segment: SegmentId, sectors: Range<u64>, is_discard: bool) {
-    let hold = hold(bed);
+async fn change(bed: &Bed, hold: &mut Hold, segment: SegmentId, sectors: Range<u64>, is_discard: bool) {
     let is_over = bed.share.borrow().attached > hold.generation;
     let (op, stamp) = {
         let mut state = bed.share.borrow_mut();
@@ -80,7 +81,7 @@ async fn change(bed: &Bed, segment: SegmentId, sectors: Range<u64>, is_discard: 
     };
     let (offset, len) = (sectors.start * SECTOR, (sectors.end - sectors.start) * SECTOR);
     let answer = match is_discard {
-        true => hold.router.discard(target(&hold, segment), offset, len, stamp).await,
+        true => hold.router.discard(target(hold, segment), offset, len, stamp).await,
         false => {
             let mut data = AlignedBuf::zeroed(len as usize);
             for (sector, bytes) in sectors.clone().zip(data.chunks_mut(SECTOR as usize)) {
@@ -88,7 +89,7 @@ async fn change(bed: &Bed, segment: SegmentId, sectors: Range<u64>, is_discard: 
             }
             let data = data.freeze();
             let checksums = fragment_checksums(segment, offset, &data);
-            hold.router.write(target(&hold, segment), offset, data, checksums, stamp).await
+            hold.router.write(target(hold, segment), offset, data, checksums, stamp).await
         }
     };
     match outcome(answer) {
@@ -104,28 +105,29 @@ async fn change(bed: &Bed, segment: SegmentId, sectors: Range<u64>, is_discard: 
                     state.in_doubt.push((hold.generation, op));
                 }
             }
-            wait_for_newer(bed, &hold).await;
+            take_newer(bed, hold, &error).await;
         }
         Err(error) => bed.fail(format!("a write to {segment}: {error} ({:?})", error.kind)),
     }
 }
 
-async fn wait_for_newer(bed: &Bed, old: &Hold) {
-    for _ in 0..10_000 {
-        if hold(bed).generation > old.generation || bed.has_failed() {
+async fn take_newer(bed: &Bed, hold: &mut Hold, why: &Error) {
+    for _ in 0..60_000 {
+        let newest = newest(bed);
+        if newest.generation > hold.generation || bed.has_failed() {
+            *hold = newest;
             return;
         }
         bed.handle.sleep(Duration::from_millis(1)).await;
     }
-    bed.fail(format!("{} was fenced, and nobody holds the volume", old.generation));
+    bed.fail(format!("{} was fenced, and nobody holds the volume: {why}", hold.generation));
 }
 
 /// Reads, and says what is wrong with what comes.
-async fn read(bed: &Bed, segment: SegmentId, sectors: Range<u64>) {
-    let hold = hold(bed);
+async fn read(bed: &Bed, hold: &mut Hold, segment: SegmentId, sectors: Range<u64>) {
     let (offset, len) = (sectors.start * SECTOR, (sectors.end - sectors.start) * SECTOR);
     let token = bed.share.borrow_mut().sectors.begin_read(segment, sectors);
-    let answer = hold.router.read(target(&hold, segment), offset, len).await;
+    let answer = hold.router.read(target(hold, segment), offset, len).await;
     match outcome(answer) {
         Ok(parts) => {
             let mut data = Vec::with_capacity(len as usize);
@@ -148,7 +150,7 @@ async fn read(bed: &Bed, segment: SegmentId, sectors: Range<u64>) {
         }
         Err(error) if error.kind == ErrorKind::Fenced => {
             bed.share.borrow_mut().sectors.give_up_read(&token);
-            wait_for_newer(bed, &hold).await;
+            take_newer(bed, hold, &error).await;
         }
         Err(error) => bed.fail(format!("a read of {segment}: {error} ({:?})", error.kind)),
     }
@@ -156,9 +158,10 @@ async fn read(bed: &Bed, segment: SegmentId, sectors: Range<u64>) {
 
 /// Reads all of every segment, once nothing changes any more.
 pub async fn read_everything(bed: &Bed) {
+    let mut hold = newest(bed);
     for index in 0..SEGMENTS {
         for start in (0..SECTORS).step_by(128) {
-            read(bed, SegmentId { volume: VOLUME, index }, start..start + 128).await;
+            read(bed, &mut hold, SegmentId { volume: VOLUME, index }, start..start + 128).await;
         }
     }
 }
