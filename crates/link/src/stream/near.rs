@@ -2,6 +2,7 @@
 
 mod block;
 mod control;
+mod files;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -23,12 +23,14 @@ pub struct Services {
     pub owner: bool,
     /// [`crate::VolumeUser`].
     pub user: bool,
+    /// [`crate::FileService`].
+    pub files: bool,
 }
 
 impl Services {
     fn bits(self) -> u8 {
-        let Services { block, directory, owner, user } = self;
-        [block, directory, owner, user]
+        let Services { block, directory, owner, user, files } = self;
+        [block, directory, owner, user, files]
             .iter()
             .enumerate()
             .fold(0, |bits, (index, &is_there)| bits | u8::from(is_there) << index)
@@ -40,14 +42,16 @@ impl Services {
             ..16 => self.block,
             16..32 => self.directory,
             32..48 => self.owner,
-            48.. => self.user,
+            48..64 => self.user,
+            64..80 => self.files,
+            80.. => false,
         }
     }
 
     /// Bits that a later version knows are passed over: they are services that nobody here asks for.
     fn from_bits(bits: u8) -> Services {
         let has = |index: u8| bits >> index & 1 == 1;
-        Services { block: has(0), directory: has(1), owner: has(2), user: has(3) }
+        Services { block: has(0), directory: has(1), owner: has(2), user: has(3), files: has(4) }
     }
 }
 
