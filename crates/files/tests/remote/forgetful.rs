@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{Bytes, FileId, Gathered, Incarnation, Prng, StoreId};
+use runtime::Handle;
 use wire::files::{FileAnswer, FileDescriptor, FileService, Life, LifeDescriptor, LifeSpace, NewFile};
 use wire::{LinkLost, LocalBoxFuture};
 
@@ -48,6 +50,8 @@ pub struct Forgetful {
     pub lost: Rc<Lost>,
     /// Of these the next answer is lost.
     pub next: RefCell<Vec<Asked>>,
+    /// So late come the answers to creations.
+    pub late: Option<(Handle, Duration)>,
     /// When it is stopped, nothing is lost any more.
     pub model: Rc<Model>,
 }
@@ -94,7 +98,13 @@ macro_rules! passed_on {
 
 impl FileService for Forgetful {
     fn create(&self, life: Life, file: NewFile) -> LocalBoxFuture<'_, FileAnswer<(FileDescriptor, LifeSpace)>> {
-        let created = self.behind.create(life, file);
+        let created: LocalBoxFuture<'_, _> = Box::pin(async move {
+            let created = self.behind.create(life, file).await;
+            if let Some((handle, late)) = &self.late {
+                handle.sleep(*late).await;
+            }
+            created
+        });
         self.way(Asked::Create, created, |_| self.lost.created.set(self.lost.created.get() + 1))
     }
 

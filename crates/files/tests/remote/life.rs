@@ -74,6 +74,7 @@ impl Writer {
         let way = Forgetful {
             behind: Rc::new(near),
             next: RefCell::default(),
+            late: None,
             prng: RefCell::new(self.prng.fork()),
             forgets_one_in: self.forgets_one_in,
             lost: self.lost.clone(),
