@@ -225,27 +225,23 @@ impl Session {
         // What was asked before is done or will never be, and who asked has heard of it or never will.
         self.known.at_rest().await;
         let files = or_lost(self.files_of(self.incarnation).await)?;
-        self.take_over(life, &files).await?;
+        or_lost(self.take_over(life, &files).await)?;
         self.known.on_space(space);
         Ok(life)
     }
 
     /// Takes over what the store says about the files of this life, while nothing is being changed.
-    ///
-    /// # Errors
-    /// `Io`: the life has to enter (again).
-    async fn take_over(&self, life: Life, files: &[FileInfo]) -> Result<()> {
+    async fn take_over(&self, life: Life, files: &[FileInfo]) -> FileAnswer<()> {
         for file in self.known.settle(files) {
             tracing::info!(%file, incarnation = %self.incarnation, "a file was created for nobody: it is deleted");
-            match self.service.delete(life, file).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) if error.kind == ErrorKind::Retry => return Err(Error::io(error.message)),
+            match self.service.delete(life, file).await? {
+                Ok(()) => {}
+                Err(error) if error.kind == ErrorKind::Retry => return Ok(Err(error)),
                 // It is found again when the life enters next, or looks at its space.
-                Ok(Err(error)) => tracing::warn!(%file, "a file that was created for nobody stays for now: {error}"),
-                Err(lost) => return Err(Error::io(lost.message)),
+                Err(error) => tracing::warn!(%file, "a file that was created for nobody stays for now: {error}"),
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 }
 
@@ -330,7 +326,7 @@ impl Session {
                 Err(error) => return Ok(Err(error)),
             };
             match before.is_some() && self.known.moment() == before {
-                true => Ok(self.take_over(life, &files).await),
+                true => self.take_over(life, &files).await,
                 false => Ok(Ok(())),
             }
         })
