@@ -7,6 +7,7 @@
 
 mod cases;
 mod forgetful;
+mod hostile;
 mod life;
 mod model;
 mod site;
