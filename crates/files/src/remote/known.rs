@@ -26,6 +26,8 @@ pub(super) struct Known {
     own: RefCell<BTreeMap<FileId, Own>>,
     others: RefCell<BTreeMap<FileId, FileInfo>>,
     granted: Cell<u64>,
+    /// What own files have set aside: asked for with every write.
+    used: Cell<u64>,
     /// Kind and capacity of prepared files that were deleted: the store may have their space at hand.
     spares: RefCell<VecDeque<(FileKind, u64)>>,
     statistics: RefCell<Statistics>,
@@ -64,6 +66,7 @@ impl Known {
             own: RefCell::default(),
             others: RefCell::default(),
             granted: Cell::default(),
+            used: Cell::default(),
             spares: RefCell::default(),
             statistics: RefCell::default(),
             changing: Cell::default(),
@@ -104,14 +107,17 @@ impl Known {
             taken.and_then(|at| spares.remove(at));
         }
         self.own.borrow_mut().insert(file.id, Own { info, is_prepared, broken: None });
+        self.count();
         Ok(file.id)
     }
 
     /// What the store says of a file.
     pub(super) fn on_found(&self, info: FileInfo) {
         if let Some(own) = self.own.borrow_mut().get_mut(&info.id) {
-            own.info = info;
-        } else if info.incarnation != self.incarnation {
+            own.info = info.clone();
+        }
+        self.count();
+        if info.incarnation != self.incarnation {
             let mut others = self.others.borrow_mut();
             others.insert(info.id, info);
             if others.len() > OTHERS_MAX {
@@ -123,7 +129,9 @@ impl Known {
     /// There is no such file any more.
     pub(super) fn on_gone(&self, file: FileId) {
         self.others.borrow_mut().remove(&file);
-        if let Some(Own { info, is_prepared: true, .. }) = self.own.borrow_mut().remove(&file) {
+        let gone = self.own.borrow_mut().remove(&file);
+        self.count();
+        if let Some(Own { info, is_prepared: true, .. }) = gone {
             let mut spares = self.spares.borrow_mut();
             spares.push_back((info.kind, info.capacity));
             if spares.len() > SPARES_MAX {
@@ -149,7 +157,13 @@ impl Known {
                 None => unknown.push(info.id),
             }
         }
+        drop(own);
+        self.count();
         unknown
+    }
+
+    fn count(&self) {
+        self.used.set(self.own.borrow().values().map(|own| own.info.capacity).sum());
     }
 }
 
@@ -161,7 +175,7 @@ impl Known {
     }
 
     pub(super) fn space(&self) -> StoreSpace {
-        let (capacity, used) = (self.granted.get(), self.own.borrow().values().map(|own| own.info.capacity).sum());
+        let (capacity, used) = (self.granted.get(), self.used.get());
         StoreSpace { capacity, used, free: capacity.saturating_sub(used) }
     }
 

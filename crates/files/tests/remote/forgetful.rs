@@ -44,7 +44,8 @@ impl Lost {
 
 /// See the module.
 pub struct Forgetful {
-    pub behind: Rc<dyn FileService>,
+    /// What is behind it now.
+    pub behind: RefCell<Rc<dyn FileService>>,
     pub prng: RefCell<Prng>,
     pub forgets_one_in: u64,
     pub lost: Rc<Lost>,
@@ -72,7 +73,7 @@ impl Forgetful {
     fn way<'a, T: 'a>(
         &'a self,
         asked: Asked,
-        answer: LocalBoxFuture<'a, FileAnswer<T>>,
+        answer: impl Future<Output = FileAnswer<T>> + 'a,
         on_lost: impl FnOnce(&T) + 'a,
     ) -> LocalBoxFuture<'a, FileAnswer<T>> {
         Box::pin(async move {
@@ -91,44 +92,34 @@ impl Forgetful {
 macro_rules! passed_on {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty, $asked:ident;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> LocalBoxFuture<'_, FileAnswer<$answer>> {
-            self.way(Asked::$asked, self.behind.$name($($argument),*), |_| {})
+            let behind = self.behind.borrow().clone();
+            self.way(Asked::$asked, async move { behind.$name($($argument),*).await }, |_| {})
         })*
     };
 }
 
 impl FileService for Forgetful {
     fn create(&self, life: Life, file: NewFile) -> LocalBoxFuture<'_, FileAnswer<(FileDescriptor, LifeSpace)>> {
-        let created: LocalBoxFuture<'_, _> = Box::pin(async move {
-            let created = self.behind.create(life, file).await;
+        let behind = self.behind.borrow().clone();
+        let created = async move {
+            let created = behind.create(life, file).await;
             if let Some((handle, late)) = &self.late {
                 handle.sleep(*late).await;
             }
             created
-        });
+        };
         self.way(Asked::Create, created, |_| self.lost.created.set(self.lost.created.get() + 1))
-    }
-
-    fn join(&self) -> LocalBoxFuture<'_, FileAnswer<(StoreId, Incarnation)>> {
-        self.way(Asked::Join, self.behind.join(), |_| {})
-    }
-
-    fn read(
-        &self,
-        life: Life,
-        file: FileId,
-        copy: Option<u8>,
-        offset: u64,
-        len: u64,
-    ) -> LocalBoxFuture<'_, FileAnswer<Bytes>> {
-        self.way(Asked::Read, self.behind.read(life, file, copy, offset, len), |_| {})
     }
 
     fn append(&self, life: Life, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'_, FileAnswer<()>> {
         self.lost.appended.borrow_mut().push(offset);
-        self.way(Asked::Append, self.behind.append(life, file, offset, data), |()| {})
+        let behind = self.behind.borrow().clone();
+        self.way(Asked::Append, async move { behind.append(life, file, offset, data).await }, |()| {})
     }
 
     passed_on! {
+        join() -> (StoreId, Incarnation), Join;
+        read(life: Life, file: FileId, copy: Option<u8>, offset: u64, len: u64) -> Bytes, Read;
         enter(store: StoreId, life: Life) -> LifeSpace, Enter;
         repair_copy(life: Life, file: FileId, copy: u8, offset: u64, data: Bytes) -> (), Other;
         check_headers(life: Life, file: FileId) -> u64, Other;

@@ -72,7 +72,7 @@ impl Writer {
     async fn join(&mut self) -> Result<Store> {
         let near = NearEnd::dial(&self.handle, self.address.clone(), Services::default(), stream_options("a life"));
         let way = Forgetful {
-            behind: Rc::new(near),
+            behind: RefCell::new(Rc::new(near)),
             next: RefCell::default(),
             late: None,
             prng: RefCell::new(self.prng.fork()),
