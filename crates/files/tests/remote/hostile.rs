@@ -93,7 +93,7 @@ fn whatever_is_asked_is_answered_and_others_notice_nothing() {
             let decent = remote::join(&handle, Rc::new(dial("a life")), RemoteOptions::new("the store")).await.unwrap();
             let options = CreateOptions {
                 kind: FileKind::Journal,
-                capacity: 8 * MIB,
+                capacity: 2 * MIB,
                 redundancy: Redundancy::Copies(2),
                 prepared: false,
                 epoch: Epoch(1),

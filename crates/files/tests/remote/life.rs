@@ -112,12 +112,15 @@ impl Writer {
                     }
                 }
             }
-            12..14 => self.delete(store).await,
+            12..14 => match self.delete(store).await {
+                Ok(false) => return false,
+                deleted => deleted.map(drop),
+            },
             14..17 => return self.read(store).await,
             17 if self.prng.one_in(4) => return self.fence(store).await,
             18 => return self.look(store).await,
             _ => {
-                store.need_space(self.prng.between(1, 12) * MIB);
+                store.need_space(self.prng.between(1, 12) * MIB / 4);
                 self.handle.sleep(Duration::from_micros(self.prng.between(1, 3000))).await;
                 return false;
             }
@@ -143,7 +146,10 @@ impl Writer {
                 assert!(error.message.contains("could not be reached"), "{error}");
                 false
             }
-            ErrorKind::Full => false,
+            ErrorKind::Full => {
+                count(&self.model.full);
+                false
+            }
             _ => panic!("{error:?}"),
         }
     }
@@ -217,8 +223,8 @@ impl Writer {
         }
     }
 
-    /// Deletes a file that nobody appends to: one of its own, or one of a life that is over.
-    async fn delete(&mut self, store: &Store) -> Result<()> {
+    /// Deletes a file that nobody appends to: one of its own, or one of a life that is over. False: there is none.
+    async fn delete(&mut self, store: &Store) -> Result<bool> {
         let me = store.incarnation();
         let candidates: Vec<FileId> = {
             let files = self.model.files.borrow();
@@ -227,14 +233,14 @@ impl Writer {
             files.iter().filter(|(_, known)| !known.is_deleted && may(known)).map(|(id, _)| *id).collect()
         };
         if candidates.is_empty() {
-            return Err(Error::full("there is nothing to delete"));
+            return Ok(false);
         }
         let id = *self.prng.pick(&candidates);
         self.model.files.borrow_mut().get_mut(&id).unwrap().is_to_be_deleted = true;
         store.delete(id).await?;
         self.model.files.borrow_mut().get_mut(&id).unwrap().is_deleted = true;
         assert!(store.info(id).is_none() && store.list().iter().all(|info| info.id != id));
-        Ok(())
+        Ok(true)
     }
 
     /// Reads a file of whoever has written it.

@@ -37,6 +37,7 @@ struct Counts {
     files: u64,
     fences: u64,
     refused: u64,
+    full: u64,
     lives: u64,
     kills: u64,
     created_for_nobody: u64,
@@ -142,6 +143,7 @@ fn run(seed: u64, below: impl FnOnce(&Site) -> Below, counts: &mut Counts) -> [u
     counts.files += model.files.borrow().len() as u64;
     counts.fences += model.fenced.borrow().len() as u64;
     counts.refused += model.refused.get();
+    counts.full += model.full.get();
     counts.lives += model.lives.get();
     counts.created_for_nobody += lost.created.get();
     lost.counts()
@@ -149,8 +151,8 @@ fn run(seed: u64, below: impl FnOnce(&Site) -> Below, counts: &mut Counts) -> [u
 
 fn check_coverage(counts: &Counts, lost: [u64; Lost::KINDS]) {
     println!("{counts:?}, lost {lost:?}");
-    let Counts { confirmed, failed, files, fences, refused, lives, kills, created_for_nobody } = *counts;
-    let all = [confirmed, failed, files, fences, refused, lives, kills, created_for_nobody];
+    let Counts { confirmed, failed, files, fences, refused, full, lives, kills, created_for_nobody } = *counts;
+    let all = [confirmed, failed, files, fences, refused, full, lives, kills, created_for_nobody];
     assert!(all.iter().all(|count| *count > 0) && lost.iter().all(|count| *count > 0), "something never happened");
 }
 
@@ -166,18 +168,18 @@ fn run_all(seeds: std::ops::Range<u64>, below: impl Fn(u64, &Site) -> Below) -> 
 
 #[test]
 fn lives_keep_what_was_confirmed_whatever_happens_between_them_and_the_store() {
-    let counts = run_all(0..250, |seed, _| {
+    let counts = run_all(0..200, |seed, _| {
         // A slow store, too: several seconds of silence are none where it answers at last.
         let latency_ns = if seed % 5 == 0 { 1_000_000..20_000_000 } else { 10_000..200_000 };
         Below::Memory(Memory::new(seed, MemoryOptions { directories: 2, capacity: CAPACITY, latency_ns }))
     });
-    assert!(counts.confirmed > 50_000, "{counts:?}");
+    assert!(counts.confirmed > 40_000, "{counts:?}");
 }
 
 /// The same over directories, whose files are locked and written by a process that was killed.
 #[test]
 fn so_they_do_over_directories() {
-    run_all(1000..1025, |_, _| {
+    run_all(1000..1020, |_, _| {
         let directories = vec!["/0/levee".into(), "/1/levee".into()];
         Below::Local(LocalOptions { copies: 2, capacity: Some(CAPACITY), ..LocalOptions::new(directories) })
     });

@@ -19,6 +19,7 @@ pub struct Model {
     pub confirmed: Cell<u64>,
     pub failed: Cell<u64>,
     pub refused: Cell<u64>,
+    pub full: Cell<u64>,
     pub lives: Cell<u64>,
     next: Cell<u64>,
     is_stopped: Cell<bool>,

@@ -16,8 +16,8 @@ use crate::model::Model;
 
 /// How long an end waits for the other.
 pub const SILENCE: Duration = Duration::from_millis(400);
-/// What the store may use.
-pub const CAPACITY: u64 = 64 * MIB;
+/// What the store may use: less than all would like to.
+pub const CAPACITY: u64 = 8 * MIB;
 
 /// What is below the shared store.
 pub enum Below {
@@ -66,7 +66,7 @@ impl Site {
                 Ok(store) => store,
                 Err(options) => local::open(&inside, options).await.unwrap().0,
             };
-            let options = SharedOptions { grant_bytes: 4 * MIB, copies: 2 };
+            let options = SharedOptions { grant_bytes: MIB / 2, copies: 2 };
             let shared = Shared::open(&inside, below, options).await.unwrap();
             let services = Services { files: Some(Served::new(shared.clone())), ..Services::default() };
             let end = FarEnd::new(&inside, services, stream_options("the store"));
@@ -80,7 +80,6 @@ impl Site {
     pub fn check_all(&self, running: &Running, model: &Rc<Model>, seed: u64) {
         let (shared, model) = (running.shared.clone(), model.clone());
         self.world.block_on(&running.handle, async move {
-            let reader = shared.join().await.unwrap();
             let files = model.files.borrow().clone();
             for (id, file) in &files {
                 let what = format!("seed {seed}: file {id}");
@@ -91,6 +90,7 @@ impl Site {
                 if file.sealed.is_some() {
                     assert_eq!(info.sealed, file.sealed, "{what}");
                 }
+                let reader = shared.rejoin(info.incarnation).unwrap();
                 let len = info.sealed.unwrap_or(info.capacity) as usize;
                 for copy in 0..info.copies_wanted {
                     let content = reader.read_copy(*id, copy, 0, len).await.unwrap();
