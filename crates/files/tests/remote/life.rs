@@ -170,6 +170,8 @@ impl Writer {
         let before = self.model.files.borrow_mut().insert(writer.id(), known);
         assert!(before.is_none(), "file {} was there", writer.id());
         assert!(store.info(writer.id()).is_some(), "who has created a file knows it");
+        let space = store.space();
+        assert!(space.used <= space.capacity, "it has what it was granted: {space:?}");
         open.push(Open { writer, confirmed: 0 });
         Ok(())
     }
