@@ -9,10 +9,13 @@ use std::rc::Rc;
 use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB};
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
+use files::remote::{self, RemoteOptions};
+use files::served::Served;
 use files::shared::{Shared, SharedOptions};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
-use runtime::Handle;
+use link::stream::{FarEnd, NearEnd, Options, Services};
 use runtime::sim::{DiskOptions, NodeOptions, World};
+use runtime::{Address, Handle};
 
 const BLOCK: usize = 4096;
 /// The kinds of file that a writer makes.
@@ -292,6 +295,24 @@ async fn shared_bed(handle: &Handle, below: Bed) -> Bed {
     Bed { open, copies: below.copies }
 }
 
+/// The same from another machine: each opening is another life, over a connection of its own.
+async fn remote_bed(far: &Handle, near: &Handle, address: Address, below: Bed) -> Bed {
+    let options = SharedOptions { copies: below.copies, ..SharedOptions::default() };
+    let shared = Shared::open(far, below.open().await, options).await.unwrap();
+    let services = Services { files: Some(Served::new(shared)), ..Services::default() };
+    let end = FarEnd::new(far, services, Options::new("the store"));
+    let listener = far.listen(&address).await.unwrap();
+    let address = listener.address().clone();
+    end.serve(listener);
+    let near = near.clone();
+    let open = Rc::new(move || -> Pin<Box<dyn Future<Output = Store>>> {
+        let link = NearEnd::dial(&near, address.clone(), Services::default(), Options::new("a life"));
+        let near = near.clone();
+        Box::pin(async move { remote::join(&near, Rc::new(link), RemoteOptions::new("the store")).await.unwrap() })
+    });
+    Bed { open, copies: below.copies }
+}
+
 /// A world with a disk at `/0`, `/1` and so on.
 fn world(disks: usize) -> (World, Handle) {
     let world = World::new(7);
@@ -321,6 +342,36 @@ fn shared() {
             });
         }
     }
+}
+
+#[test]
+fn remote() {
+    for copies in [1, 3] {
+        let world = World::new(7);
+        let paths = (0..4).map(|disk| format!("/{disk}"));
+        let nodes = [NodeOptions::with_disks(paths, &DiskOptions::default()), NodeOptions::default()];
+        let nodes = nodes.map(|options| world.add_node(options));
+        let [far, near] = nodes.map(|node| world.start_loop(node));
+        let directories = (0..4).map(|disk| PathBuf::from(format!("/{disk}/levee"))).collect();
+        for below in [memory_bed(&far, copies), local_bed(&far, directories, copies)] {
+            let (inside, address) = (near.clone(), Address::Tcp((world.address(nodes[0]), 0).into()));
+            let far_end = far.clone();
+            let bed = world.block_on(&far, async move { remote_bed(&far_end, &inside, address, below).await });
+            world.block_on(&near, async move { cases_of_one_life(&bed).await });
+        }
+    }
+}
+
+#[test]
+fn remote_on_a_real_file_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let directories = (0..2).map(|index| folder.path().join(format!("disk{index}"))).collect::<Vec<_>>();
+    let address = Address::Unix(folder.path().join("files.sock"));
+    let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
+        let below = local_bed(&handle, directories, 2);
+        cases_of_one_life(&remote_bed(&handle, &handle, address, below).await).await;
+    });
+    run.unwrap();
 }
 
 #[test]
