@@ -264,6 +264,22 @@ async fn a_fenced_life_writes_no_more(bed: &Bed) {
     assert!(bed.open().await.incarnation().0 > life.0 + 5);
 }
 
+/// Where there are several lives at once.
+async fn a_life_is_told_that_it_is_over(bed: &Bed) {
+    let (store, other) = (bed.open().await, bed.open().await);
+    let mut writer = store.create(options(FileKind::Journal, false, bed.copies)).await.unwrap();
+    store.check_life().await.unwrap();
+    other.fence(base::Incarnation(other.incarnation().0 + 5)).await.unwrap();
+    store.check_life().await.unwrap();
+    other.fence(store.incarnation()).await.unwrap();
+    // Nobody told it before.
+    assert_eq!(store.check_life().await.unwrap_err().kind, ErrorKind::Fenced);
+    assert_eq!(writer.append(blocks(1, 1)).await.unwrap_err().kind, ErrorKind::Fenced);
+    other.delete(writer.id()).await.unwrap();
+    assert_eq!(store.check_life().await.unwrap_err().kind, ErrorKind::Fenced);
+    other.check_life().await.unwrap();
+}
+
 fn memory_bed(handle: &Handle, copies: u8) -> Bed {
     let memory = Memory::new(1, MemoryOptions { directories: copies, ..MemoryOptions::default() });
     let handle = handle.clone();
@@ -338,7 +354,9 @@ fn shared() {
         for below in [memory_bed(&handle, copies), local_bed(&handle, directories, copies)] {
             let inside = handle.clone();
             world.block_on(&handle, async move {
-                cases_of_one_life(&shared_bed(&inside, below).await).await;
+                let bed = shared_bed(&inside, below).await;
+                cases_of_one_life(&bed).await;
+                a_life_is_told_that_it_is_over(&bed).await;
             });
         }
     }
@@ -357,7 +375,10 @@ fn remote() {
             let (inside, address) = (near.clone(), Address::Tcp((world.address(nodes[0]), 0).into()));
             let far_end = far.clone();
             let bed = world.block_on(&far, async move { remote_bed(&far_end, &inside, address, below).await });
-            world.block_on(&near, async move { cases_of_one_life(&bed).await });
+            world.block_on(&near, async move {
+                cases_of_one_life(&bed).await;
+                a_life_is_told_that_it_is_over(&bed).await;
+            });
         }
     }
 }
@@ -369,7 +390,9 @@ fn remote_on_a_real_file_system() {
     let address = Address::Unix(folder.path().join("files.sock"));
     let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
         let below = local_bed(&handle, directories, 2);
-        cases_of_one_life(&remote_bed(&handle, &handle, address, below).await).await;
+        let bed = remote_bed(&handle, &handle, address, below).await;
+        cases_of_one_life(&bed).await;
+        a_life_is_told_that_it_is_over(&bed).await;
     });
     run.unwrap();
 }

@@ -170,10 +170,14 @@ fn a_life_that_is_over_does_nothing_and_nothing_is_done_for_it() {
                 store.read_copy(id, 0, 0, 4096).await.map(drop),
                 store.repair_copy(id, 0, 0, blocks(3, 1)).await,
                 store.check_headers(id).await.map(drop),
+                store.check_life().await,
             ] {
                 assert_eq!(kind(refused), ErrorKind::Fenced);
             }
         };
+        // The store is asked: the life does not know it.
+        assert_eq!(kind(store.check_life().await), ErrorKind::Fenced);
+        other.check_life().await.unwrap();
         everything(&store, &mut writer).await;
         // Also when it does not know yet, and has to enter; and when the store has forgotten it.
         way.next.borrow_mut().push(Asked::Read);
@@ -468,6 +472,9 @@ fn a_store_that_is_away_is_waited_for_and_then_given_up_with_one_clear_error() {
     assert!(said.contains("see whether a server listens there"), "{said}");
     assert!(took >= PATIENCE && took < PATIENCE + Duration::from_millis(100), "{took:?}");
     assert_eq!(store.statistics().directories[0].state, "missing");
+    let asked = store.clone();
+    let error = site.world.block_on(&site.handles[0], async move { asked.check_life().await.unwrap_err() });
+    assert_eq!(error.kind, ErrorKind::Io, "nobody knows: {error}");
 
     // It comes back within the patience of those who ask then.
     let asked = store.clone();
