@@ -177,7 +177,7 @@ impl fmt::Debug for AlignedBuf {
 /// Bytes that are written as one range of a file, though they may lie in two places in memory.
 ///
 /// A header and the payload behind it are one durable write this way, and the payload is copied nowhere.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gathered {
     first: Bytes,
     /// Empty, if all of it lies in one place.

@@ -59,6 +59,9 @@ pub const FRAME_BODY_MAX: usize = MIB as usize;
 /// Longest extensions of a frame between processes, in bytes.
 pub const FRAME_EXTENSIONS_MAX: usize = 4096;
 
+/// Largest file, in bytes: more than any store sets aside, and offsets in it can be added.
+pub const FILE_SIZE_MAX: u64 = 1 << 60;
+
 /// Most bytes of one journal append.
 pub const JOURNAL_APPEND_MAX: u64 = MIB;
 /// Journal appends in flight on one loop.

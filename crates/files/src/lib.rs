@@ -6,8 +6,8 @@
 //! append (its first try may have landed).
 //!
 //! Engines: [`memory`] (a state machine for tests) and [`local`] (directories, ideally one per disk, with
-//! `Copies(n)` over them), with one writer at a time each; [`shared`] lets several write to one of them at once. One
-//! conformance suite runs on all.
+//! `Copies(n)` over them), with one writer at a time each; [`shared`] lets several write to one of them at once, and
+//! [`remote`] does so from another process, over which [`served`] has the shared store. One conformance suite runs on all.
 //!
 //! Names: *copy* k of a file is one of its replicas, numbered from 0 as in its header; *capacity* is the space set
 //! aside when it is created; *length* is known once it is sealed; *prepared* files were zero-written (or used)
@@ -31,6 +31,8 @@ pub mod estate;
 mod layout;
 pub mod local;
 pub mod memory;
+pub mod remote;
+pub mod served;
 pub mod shared;
 
 /// A boxed future on one loop.

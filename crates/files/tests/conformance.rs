@@ -9,10 +9,13 @@ use std::rc::Rc;
 use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB};
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
+use files::remote::{self, RemoteOptions};
+use files::served::Served;
 use files::shared::{Shared, SharedOptions};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
-use runtime::Handle;
+use link::stream::{FarEnd, NearEnd, Options, Services};
 use runtime::sim::{DiskOptions, NodeOptions, World};
+use runtime::{Address, Handle};
 
 const BLOCK: usize = 4096;
 /// The kinds of file that a writer makes.
@@ -261,6 +264,22 @@ async fn a_fenced_life_writes_no_more(bed: &Bed) {
     assert!(bed.open().await.incarnation().0 > life.0 + 5);
 }
 
+/// Where there are several lives at once.
+async fn a_life_is_told_that_it_is_over(bed: &Bed) {
+    let (store, other) = (bed.open().await, bed.open().await);
+    let mut writer = store.create(options(FileKind::Journal, false, bed.copies)).await.unwrap();
+    store.check_life().await.unwrap();
+    other.fence(base::Incarnation(other.incarnation().0 + 5)).await.unwrap();
+    store.check_life().await.unwrap();
+    other.fence(store.incarnation()).await.unwrap();
+    // Nobody told it before.
+    assert_eq!(store.check_life().await.unwrap_err().kind, ErrorKind::Fenced);
+    assert_eq!(writer.append(blocks(1, 1)).await.unwrap_err().kind, ErrorKind::Fenced);
+    other.delete(writer.id()).await.unwrap();
+    assert_eq!(store.check_life().await.unwrap_err().kind, ErrorKind::Fenced);
+    other.check_life().await.unwrap();
+}
+
 fn memory_bed(handle: &Handle, copies: u8) -> Bed {
     let memory = Memory::new(1, MemoryOptions { directories: copies, ..MemoryOptions::default() });
     let handle = handle.clone();
@@ -292,6 +311,24 @@ async fn shared_bed(handle: &Handle, below: Bed) -> Bed {
     Bed { open, copies: below.copies }
 }
 
+/// The same from another machine: each opening is another life, over a connection of its own.
+async fn remote_bed(far: &Handle, near: &Handle, address: Address, below: Bed) -> Bed {
+    let options = SharedOptions { copies: below.copies, ..SharedOptions::default() };
+    let shared = Shared::open(far, below.open().await, options).await.unwrap();
+    let services = Services { files: Some(Served::new(shared)), ..Services::default() };
+    let end = FarEnd::new(far, services, Options::new("the store"));
+    let listener = far.listen(&address).await.unwrap();
+    let address = listener.address().clone();
+    end.serve(listener);
+    let near = near.clone();
+    let open = Rc::new(move || -> Pin<Box<dyn Future<Output = Store>>> {
+        let link = NearEnd::dial(&near, address.clone(), Services::default(), Options::new("a life"));
+        let near = near.clone();
+        Box::pin(async move { remote::join(&near, Rc::new(link), RemoteOptions::new("the store")).await.unwrap() })
+    });
+    Bed { open, copies: below.copies }
+}
+
 /// A world with a disk at `/0`, `/1` and so on.
 fn world(disks: usize) -> (World, Handle) {
     let world = World::new(7);
@@ -317,10 +354,47 @@ fn shared() {
         for below in [memory_bed(&handle, copies), local_bed(&handle, directories, copies)] {
             let inside = handle.clone();
             world.block_on(&handle, async move {
-                cases_of_one_life(&shared_bed(&inside, below).await).await;
+                let bed = shared_bed(&inside, below).await;
+                cases_of_one_life(&bed).await;
+                a_life_is_told_that_it_is_over(&bed).await;
             });
         }
     }
+}
+
+#[test]
+fn remote() {
+    for copies in [1, 3] {
+        let world = World::new(7);
+        let paths = (0..4).map(|disk| format!("/{disk}"));
+        let nodes = [NodeOptions::with_disks(paths, &DiskOptions::default()), NodeOptions::default()];
+        let nodes = nodes.map(|options| world.add_node(options));
+        let [far, near] = nodes.map(|node| world.start_loop(node));
+        let directories = (0..4).map(|disk| PathBuf::from(format!("/{disk}/levee"))).collect();
+        for below in [memory_bed(&far, copies), local_bed(&far, directories, copies)] {
+            let (inside, address) = (near.clone(), Address::Tcp((world.address(nodes[0]), 0).into()));
+            let far_end = far.clone();
+            let bed = world.block_on(&far, async move { remote_bed(&far_end, &inside, address, below).await });
+            world.block_on(&near, async move {
+                cases_of_one_life(&bed).await;
+                a_life_is_told_that_it_is_over(&bed).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn remote_on_a_real_file_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let directories = (0..2).map(|index| folder.path().join(format!("disk{index}"))).collect::<Vec<_>>();
+    let address = Address::Unix(folder.path().join("files.sock"));
+    let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
+        let below = local_bed(&handle, directories, 2);
+        let bed = remote_bed(&handle, &handle, address, below).await;
+        cases_of_one_life(&bed).await;
+        a_life_is_told_that_it_is_over(&bed).await;
+    });
+    run.unwrap();
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub enum Command {
     /// its configuration. Says what it will write and for how long, and asks. Leaves nothing behind. The default,
     /// bandwidth = "auto", needs no calibration.
     Calibrate(Calibrate),
-    /// Test this very build in a simulated world.
+    /// Test this very build in a simulated world, or other processes of it against a double.
     #[command(subcommand)]
     Lab(Lab),
 }
@@ -116,10 +116,25 @@ pub enum Lab {
     /// paper has beside what was measured. Without a name: lists them. Exits 1 if a printed number is missed, or is not
     /// missed without what it depends on.
     Run(Run),
+    /// Serve directories of this machine as a store of files that several processes share, until Ctrl-C or SIGTERM. A test
+    /// double: it stands for a store over many machines, and is safe from the loss of none.
+    Files(Files),
     /// Break one safety rule after the other on purpose, and count the seeds until a simulated run notices. Prints a
     /// table; exits 1 if one is not noticed.
     #[cfg(feature = "seeded-bugs")]
     Bugs(Bugs),
+}
+
+/// `levee lab files`.
+#[derive(Args)]
+pub struct Files {
+    /// Where the files are: a directory, made if it does not exist. Give it once per disk for two copies over several.
+    #[arg(long = "dir", value_name = "DIR", required = true)]
+    pub directories: Vec<PathBuf>,
+    /// Serve here: an address such as 127.0.0.1:7500 (port 0 takes a free one), or unix: and the path of a socket. Default:
+    /// files.sock in the first directory.
+    #[arg(long, value_name = "ADDR|unix:PATH", value_parser = crate::files::address)]
+    pub listen: Option<runtime::Address>,
 }
 
 /// `levee lab run`.

@@ -3,7 +3,8 @@
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
 //! ([`client`]), [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
 //! stands and what it does, [`explain`] says in sentences why a volume waits, [`inspect`]
-//! looks at a store that does not run, [`calibrate`] measures its disks, [`verify`] tests this build in simulated worlds. What is printed goes to standard
+//! looks at a store that does not run, [`calibrate`] measures its disks, [`verify`] tests this build in simulated worlds,
+//! [`files`] is a shared store for tests. What is printed goes to standard
 //! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
 //! failed, 2 wrong usage; those of `levee status` are its answer.
 
@@ -16,6 +17,7 @@ mod completions;
 mod console;
 mod experiments;
 mod explain;
+mod files;
 mod inspect;
 mod scrub;
 mod status;
@@ -39,7 +41,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // What goes wrong in a simulated world is meant to, and nothing to warn about.
-    let quiet = matches!(cli.command, Command::Lab(_)).then_some("off");
+    let is_simulated = matches!(&cli.command, Command::Lab(lab) if !matches!(lab, Lab::Files(_)));
+    let quiet = is_simulated.then_some("off");
     if let Err(error) = console::start_logging(cli.log.as_deref().or(quiet)) {
         return fail(&error);
     }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Calibrate(options) => calibrate::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),
+        Command::Lab(Lab::Files(options)) => files::run(options),
         #[cfg(feature = "seeded-bugs")]
         Command::Lab(Lab::Bugs(options)) => bugs::run(options),
     };

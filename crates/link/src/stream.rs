@@ -34,7 +34,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::{REQUEST_SIZE_MAX, STREAM_BYTES, STREAM_REQUESTS, STREAMS_MAX};
-use wire::{BlockService, LeaseStore, VolumeDirectory, VolumeOwner, VolumeUser, connection, frame};
+use wire::{BlockService, FileService, LeaseStore, VolumeDirectory, VolumeOwner, VolumeUser, connection, frame};
 
 pub use self::far::{FarEnd, Statistics};
 pub use self::near::NearEnd;
@@ -50,6 +50,8 @@ pub struct Services {
     pub owner: Option<Rc<dyn VolumeOwner>>,
     /// It uses volumes, for a manager.
     pub user: Option<Rc<dyn VolumeUser>>,
+    /// It has files that several share.
+    pub files: Option<Rc<dyn FileService>>,
     /// It has leases, and what is bound to them.
     pub lease: Option<Rc<dyn LeaseStore>>,
 }
@@ -87,6 +89,7 @@ impl Options {
             directory: services.directory.is_some(),
             owner: services.owner.is_some(),
             user: services.user.is_some(),
+            files: services.files.is_some(),
             lease: services.lease.is_some(),
         };
         connection::Options {

@@ -3,7 +3,8 @@
 //!
 //! Nothing else assembles: every component takes what it needs as an argument, so the same node runs on io_uring and
 //! in the simulated world, and several of them in one process of a test. [`settings`] says what it is told,
-//! [`observer`] what it tells, [`inspect`] looks at a store that nobody runs, [`calibrate`] measures its disks.
+//! [`observer`] what it tells, [`inspect`] looks at a store that nobody runs, [`calibrate`] measures its disks. A store of
+//! files for servers that share one is [`shared_files`].
 
 pub mod calibrate;
 pub mod inspect;
@@ -11,6 +12,7 @@ mod node;
 mod observer;
 pub mod settings;
 mod shards;
+pub mod shared_files;
 
 pub use control::{http, rules};
 pub use node::{Node, Ready};

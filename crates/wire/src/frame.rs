@@ -2,17 +2,17 @@
 //!
 //! **Intuition.** Two processes say to each other what a call or a mailbox says within one: requests of
 //! [`BlockService`](crate::BlockService), [`VolumeDirectory`](crate::VolumeDirectory),
-//! [`VolumeOwner`](crate::VolumeOwner), [`VolumeUser`](crate::VolumeUser) and [`LeaseStore`](crate::LeaseStore), and their
-//! replies. Each is one **frame**.
+//! [`VolumeOwner`](crate::VolumeOwner), [`VolumeUser`](crate::VolumeUser), [`FileService`](crate::FileService) and
+//! [`LeaseStore`](crate::LeaseStore), and their replies. Each is one **frame**.
 //! This module turns messages into frames and back. It knows nothing of what was said before: that is
 //! [`connection`](crate::connection).
 //!
 //! **Names.** A frame is a *header* of [`HEADER_LEN`] bytes, *extensions* (type, length, value), a *body* that depends on
-//! the type, and a *payload*: bytes of a volume. The *rest* of a frame is extensions and body. A *kind* is what is asked;
+//! the type, and a *payload*: bytes of a volume or file. The *rest* of a frame is extensions and body. A *kind* is what is asked;
 //! a reply has the kind of its request. *Marks* are what a request says of itself for those who schedule it.
 //!
 //! **Invariants.** No byte is believed before its checksum: the header's covers the header, one in it the rest, and a
-//! payload is covered by the agent's block checksums (a write) or by one in the header (a read). A length is believed
+//! payload is covered by the agent's block checksums (a write) or by one in the header (any other). A length is believed
 //! before what it measures is there, so each has a bound. What is accepted means exactly what it says: encoded again it
 //! gives the same bytes, but for extensions that this version does not know, which are skipped.
 //!
@@ -22,6 +22,7 @@
 mod error;
 mod extension;
 mod fields;
+mod file;
 mod header;
 mod hello;
 mod kind;

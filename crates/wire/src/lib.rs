@@ -3,7 +3,8 @@
 //! An agent (the compute side) turns a client's read or write of a *volume* into requests for *segments* and sends
 //! them through a [`BlockService`]; whoever implements it may be the block server itself, a mailbox to its loop, or a
 //! stream to another process. What the agent must know of a volume (its size, its layout, its generation) it asks a
-//! [`VolumeDirectory`], the manager's face. Between processes all of it is bytes: [`frame`] says which, and
+//! [`VolumeDirectory`], the manager's face. A server whose files are in a store that it shares with others asks that store's
+//! [`FileService`]. Between processes all of it is bytes: [`frame`] says which, and
 //! [`connection`] when they may be said.
 //!
 //! Names: a *session* is one agent's hold on one volume at one block server; a *generation* numbers the attachments
@@ -21,6 +22,7 @@
 pub mod api;
 pub mod connection;
 pub mod directory;
+pub mod files;
 pub mod frame;
 pub mod layout;
 pub mod lease;
@@ -28,6 +30,7 @@ pub mod owner;
 pub mod service;
 
 pub use directory::{VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+pub use files::FileService;
 pub use layout::{Layout, Piece};
 pub use lease::LeaseStore;
 pub use owner::{Assignment, Holding, LeftSegment, Located, SegmentDirectory, SegmentOwner, Source};

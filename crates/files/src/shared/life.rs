@@ -81,14 +81,23 @@ impl Life {
         self.stopped.set(true);
     }
 
+    /// Whether it may do anything.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub(super) fn check_alive(&self) -> Result<()> {
+        match self.is_fenced() {
+            true => Err(Error::fenced(format!("incarnation {} was fenced", self.incarnation))),
+            false => Ok(()),
+        }
+    }
+
     /// Something of it is in flight until the guard is dropped.
     ///
     /// # Errors
     /// `Fenced`.
     pub(super) fn begin(self: &Rc<Self>) -> Result<InFlight> {
-        if self.is_fenced() {
-            return Err(Error::fenced(format!("incarnation {} was fenced", self.incarnation)));
-        }
+        self.check_alive()?;
         self.in_flight.set(self.in_flight.get() + 1);
         Ok(InFlight(self.clone()))
     }

@@ -19,7 +19,8 @@
 //! - A life sees the files that it created in its list. Those of others it reads by their id, and finds them by the
 //!   life that created them.
 //!
-//! **Flow.** *Join*: a number, durable in the store below; a guard with the first grant. *An operation*: refused if the
+//! **Flow.** *Join*: a number, durable in the store below; then it *enters*: a guard with the first grant. Whoever is far
+//! away does these one by one, since it may ask again for what it has no answer to: see `crate::served`. *An operation*: refused if the
 //! life is fenced, else counted as in flight until it is done, whoever stops waiting for it. *Fence*: refuse what comes,
 //! seal the guard, wait for what is in flight. *A restart of the store below*: lives go on with their number; the files
 //! that they were appending to take no more, and they go on in new ones.
@@ -31,10 +32,10 @@ mod member;
 mod tests;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{Error, FileId, GIB, Incarnation, Result};
+use base::{Error, FileId, GIB, Incarnation, Result, StoreId};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
@@ -42,6 +43,9 @@ use self::guard::{GUARD_BYTES, Guard};
 use self::life::Life;
 use self::member::Member;
 use crate::{FileInfo, FileKind, Store};
+
+/// Most numbers that were given out and not used yet.
+const UNUSED_MAX: usize = 1024;
 
 /// How a store is shared.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +75,8 @@ struct Inner {
     granting: Budget,
     /// Numbers up to this one were given out.
     numbered: Cell<Incarnation>,
+    /// Those of them that may still begin a life: the newest ones.
+    unused: RefCell<BTreeSet<Incarnation>>,
 }
 
 /// What is known of a life.
@@ -100,6 +106,7 @@ impl Shared {
             lives: RefCell::default(),
             granting: Budget::new(1),
             numbered: Cell::new(numbered),
+            unused: RefCell::default(),
         }));
         let mut guards: BTreeMap<Incarnation, Vec<FileInfo>> = BTreeMap::new();
         for info in shared.0.below.list() {
@@ -126,16 +133,44 @@ impl Shared {
     /// # Errors
     /// `Io`, `Full`; `Fenced` where it was fenced before it began.
     pub async fn join(&self) -> Result<Store> {
-        let life = loop {
+        let incarnation = self.number().await?;
+        self.enter(incarnation).await
+    }
+
+    /// A number for one more life, which begins when it [enters](Shared::enter). One that never does leaves nothing.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub async fn number(&self) -> Result<Incarnation> {
+        loop {
             let incarnation = self.0.below.0.begin_incarnation().await?;
             self.0.numbered.set(incarnation.max(self.0.numbered.get()));
             // Somebody may have fenced a number that had no life yet.
             if !self.0.lives.borrow().contains_key(&incarnation) {
-                break self.0.insert(Life::new(incarnation));
+                let mut unused = self.0.unused.borrow_mut();
+                unused.insert(incarnation);
+                if unused.len() > UNUSED_MAX {
+                    unused.pop_first();
+                }
+                return Ok(incarnation);
             }
+        }
+    }
+
+    /// Begins the life of a number that was given out, or goes on with it. May be repeated.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such life, and none may begin (any more). `Fenced`, `Io`, `Full`.
+    pub async fn enter(&self, incarnation: Incarnation) -> Result<Store> {
+        let is_new = self.0.unused.borrow_mut().remove(&incarnation);
+        let known = self.0.lives.borrow().get(&incarnation).cloned();
+        let life = match known {
+            Some(life) => life,
+            None if is_new => self.0.insert(Life::new(incarnation)),
+            None => return Err(nobody(incarnation)),
         };
-        let granted = self.0.options.grant_bytes.min(self.0.available());
-        self.0.grant(&life, granted).await?;
+        life.check_alive()?;
+        self.0.grant_first(&life).await?;
         Ok(self.store(life))
     }
 
@@ -145,12 +180,16 @@ impl Shared {
     /// `NotFound`.
     pub fn rejoin(&self, incarnation: Incarnation) -> Result<Store> {
         let life = self.0.lives.borrow().get(&incarnation).cloned();
-        let nobody = || Error::not_found(format!("incarnation {incarnation} has not joined this store"));
-        life.map(|life| self.store(life)).ok_or_else(nobody)
+        life.map(|life| self.store(life)).ok_or_else(|| nobody(incarnation))
     }
 
     fn store(&self, life: Rc<Life>) -> Store {
         Store::new(Rc::new(Member::new(&self.0, life)))
+    }
+
+    /// The id of the store below.
+    pub fn id(&self) -> StoreId {
+        self.0.below.id()
     }
 
     /// Ends the life with exactly this number, durably, also if there is none yet. When it returns, everything that the
@@ -167,11 +206,43 @@ impl Shared {
         self.0.lives.borrow().values().map(|life| life.info()).collect()
     }
 
+    /// One of them.
+    pub fn life(&self, incarnation: Incarnation) -> Option<LifeInfo> {
+        self.0.lives.borrow().get(&incarnation).map(|life| life.info())
+    }
+
+    /// Waits until nothing that a life has begun to change is in flight.
+    pub(crate) async fn at_rest(&self, incarnation: Incarnation) {
+        let life = self.0.lives.borrow().get(&incarnation).cloned();
+        if let Some(life) = life {
+            life.at_rest().await;
+        }
+    }
+
+    /// Grants a life more, so that `bytes` are free, as far as there is more.
+    pub(crate) async fn need_space(&self, incarnation: Incarnation, bytes: u64) {
+        let life = self.0.lives.borrow().get(&incarnation).cloned();
+        if let Some(life) = life.filter(|life| !life.is_fenced())
+            && let Some(missing) = self.0.plan_growth(&life, bytes)
+        {
+            self.0.grow(&life, missing).await;
+        }
+    }
+
+    /// A file of whichever life.
+    pub fn find(&self, file: FileId) -> Option<FileInfo> {
+        self.0.below.info(file).filter(|info| info.kind != FileKind::Incarnation)
+    }
+
     /// The files that a life created, by id.
     pub fn files_of(&self, incarnation: Incarnation) -> Vec<FileInfo> {
         let life = self.0.lives.borrow().get(&incarnation).cloned();
         life.map(|life| self.0.files_of(&life)).unwrap_or_default()
     }
+}
+
+fn nobody(incarnation: Incarnation) -> Error {
+    Error::not_found(format!("incarnation {incarnation} has not joined this store"))
 }
 
 impl Inner {
@@ -196,6 +267,7 @@ impl Inner {
     }
 
     async fn fence(&self, incarnation: Incarnation) -> Result<()> {
+        self.unused.borrow_mut().remove(&incarnation);
         let life = self.life_or_lost(incarnation);
         life.stop();
         life.guard.seal(&self.below, incarnation, self.options.copies).await?;
@@ -229,6 +301,19 @@ impl Inner {
     /// Grants `bytes` more to a life, as far as there is room for them.
     async fn grant(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
         let _alone = self.granting.take(1).await;
+        self.grant_alone(life, bytes).await
+    }
+
+    /// What a life begins with, if it has nothing.
+    async fn grant_first(&self, life: &Rc<Life>) -> Result<()> {
+        let _alone = self.granting.take(1).await;
+        match life.granted() {
+            0 => self.grant_alone(life, self.options.grant_bytes).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn grant_alone(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
         let bytes = bytes.min(self.available());
         let granted = life.granted() + bytes;
         life.begin_grant(granted);
@@ -256,18 +341,24 @@ impl Inner {
 
     /// Grants more before it is needed, so that `bytes` are free.
     fn grant_ahead(self: &Rc<Self>, life: &Rc<Life>, bytes: u64) {
-        let missing = bytes.saturating_sub(life.free());
-        if missing == 0 || self.available() == 0 || !life.begin_growing() {
-            return;
+        if let Some(missing) = self.plan_growth(life, bytes) {
+            let (inner, life) = (self.clone(), life.clone());
+            self.handle.spawn(Class::Background, "grant", async move { inner.grow(&life, missing).await }).detach();
         }
-        let (inner, life) = (self.clone(), life.clone());
-        let grow = async move {
-            if let Err(error) = inner.grant(&life, missing.max(inner.options.grant_bytes)).await {
-                tracing::warn!(incarnation = %life.incarnation, "no more space was granted: {error}");
-            }
-            life.end_growing();
-        };
-        self.handle.spawn(Class::Background, "grant", grow).detach();
+    }
+
+    /// What a life lacks of `bytes`, if it can be given more and nobody does that already: it is to be [grown](Self::grow)
+    /// then.
+    fn plan_growth(&self, life: &Life, bytes: u64) -> Option<u64> {
+        let missing = bytes.saturating_sub(life.free());
+        (missing > 0 && self.available() > 0 && life.begin_growing()).then_some(missing)
+    }
+
+    async fn grow(&self, life: &Rc<Life>, missing: u64) {
+        if let Err(error) = self.grant(life, missing.max(self.options.grant_bytes)).await {
+            tracing::warn!(incarnation = %life.incarnation, "no more space was granted: {error}");
+        }
+        life.end_growing();
     }
 
     /// Whether `life` may delete or mend a file; gives the file's creator.

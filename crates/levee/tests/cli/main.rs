@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use store::{LEVEE, Store, levee, output, refused, text};
 
 mod calibrate;
+mod files;
 mod inspect;
 mod status;
 mod store;

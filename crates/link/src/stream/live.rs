@@ -51,6 +51,8 @@ pub(super) struct Live {
 struct Peer {
     name: String,
     services: frame::Services,
+    /// Those who want credit: who was first is sent first.
+    line: Budget,
     /// The credit of this end.
     requests: Budget,
     bytes: Budget,
@@ -145,6 +147,8 @@ impl Live {
             let (name, kind) = (&peer.name, request.kind().name());
             return refused(Error::invalid(format!("{name} does no {kind}: is its address that of another service?")));
         }
+        // Whoever has all that it takes goes ahead before the next one gets anything.
+        let turn = peer.line.take(1).await;
         let credit = (peer.requests.take(1).await, peer.bytes.take(request.bytes()).await);
         if let Some(error) = self.end() {
             return Err(LinkLost { message: error.message });
@@ -155,6 +159,7 @@ impl Live {
         let (sequence, frame) = self.connection().ask(self.handle.now(), request, marks);
         self.asked.borrow_mut().insert(sequence, Asked { sender, _credit: credit });
         self.outbox.put(frame, None);
+        drop(turn);
         receiver.await.unwrap_or_else(|| Err(LinkLost { message: "the loop of the connection has ended".into() }))
     }
 
@@ -235,7 +240,8 @@ impl Live {
                     // No more than this end has memory for, however much is granted.
                     let requests = Budget::new(hello.requests_max.min(self.requests_max).into());
                     let bytes = Budget::new(hello.bytes_max.min(self.bytes_max));
-                    let peer = Peer { name: hello.name, services: hello.services, requests, bytes };
+                    let line = Budget::new(1);
+                    let peer = Peer { name: hello.name, services: hello.services, line, requests, bytes };
                     assert!(self.peer.set(peer).is_ok(), "there is one hello");
                     self.changed.notify();
                 }

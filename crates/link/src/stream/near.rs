@@ -2,6 +2,7 @@
 
 mod block;
 mod control;
+mod files;
 mod lease;
 
 use std::cell::{Cell, RefCell};

@@ -3,8 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use base::{Epoch, Error, Passage, Result, Set};
+use base::{Bytes, Epoch, Error, Passage, ReadPart, Result, Set};
 use runtime::{Class, Handle};
+use wire::files::FileAnswer;
 use wire::frame::{Request, Value};
 use wire::{Answer, Reply, SessionId};
 
@@ -50,6 +51,20 @@ impl Duties {
             Request::Release { .. } | Request::Users { .. } => {
                 self.user(request).await.map(|value| reply(epoch, value))
             }
+            Request::Join
+            | Request::Enter { .. }
+            | Request::CreateFile { .. }
+            | Request::Append { .. }
+            | Request::ReadFile { .. }
+            | Request::RepairCopy { .. }
+            | Request::CheckHeaders { .. }
+            | Request::Seal { .. }
+            | Request::DeleteFile { .. }
+            | Request::NeedSpace { .. }
+            | Request::Fence { .. }
+            | Request::FilesOf { .. }
+            | Request::FindFile { .. }
+            | Request::Lives { .. } => self.files(request).await.map(|value| reply(epoch, value)),
             Request::Grant { .. } | Request::KeepAlive { .. } | Request::Swap { .. } | Request::Watch { .. } => {
                 self.lease(request).await.map(|value| reply(epoch, value))
             }
@@ -156,6 +171,38 @@ impl Duties {
             _ => return None,
         })
     }
+
+    async fn files(&self, request: Request) -> Option<Result<Value>> {
+        let files = self.services.files.clone()?;
+        Some(match request {
+            Request::Join => told(files.join().await, |(store, incarnation)| Value::Joined(store, incarnation)),
+            Request::Enter { store, life } => told(files.enter(store, life).await, Value::Space),
+            Request::CreateFile { life, file } => {
+                told(files.create(life, file).await, |(file, space)| Value::Created(file, space))
+            }
+            Request::Append { life, file, offset, data } => told(files.append(life, file, offset, data).await, done),
+            Request::ReadFile { life, file, copy, offset, len } => {
+                let parts = |data: Bytes| {
+                    Value::Parts((!data.is_empty()).then_some(ReadPart::Data(data)).into_iter().collect())
+                };
+                told(files.read(life, file, copy, offset, len).await, parts)
+            }
+            Request::RepairCopy { life, file, copy, offset, data } => {
+                told(files.repair_copy(life, file, copy, offset, data).await, done)
+            }
+            Request::CheckHeaders { life, file } => told(files.check_headers(life, file).await, Value::Count),
+            Request::Seal { life, file, length } => told(files.seal(life, file, length).await, Value::File),
+            Request::DeleteFile { life, file } => told(files.delete(life, file).await, done),
+            Request::NeedSpace { life, bytes } => told(files.need_space(life, bytes).await, Value::Space),
+            Request::Fence { store, incarnation } => told(files.fence(store, incarnation).await, done),
+            Request::FilesOf { store, incarnation, after } => {
+                told(files.files_of(store, incarnation, after).await, Value::Files)
+            }
+            Request::FindFile { store, file } => told(files.find(store, file).await, Value::File),
+            Request::Lives { after } => told(files.lives(after).await, Value::Lives),
+            _ => return None,
+        })
+    }
 }
 
 /// A store of leases is asked.
@@ -191,6 +238,14 @@ fn answered<T>(answer: Answer<T>, value: impl FnOnce(T) -> Value) -> Reply<Value
     match answer {
         Ok(Reply { epoch, result, passage }) => Reply { epoch, result: result.map(value), passage },
         Err(lost) => reply(Epoch::default(), Ok(Value::Lost(lost.message))),
+    }
+}
+
+/// What a store of files said.
+fn told<T>(answer: FileAnswer<T>, value: impl FnOnce(T) -> Value) -> Result<Value> {
+    match answer {
+        Ok(result) => result.map(value),
+        Err(lost) => Ok(Value::Lost(lost.message)),
     }
 }
 

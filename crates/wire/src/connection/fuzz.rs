@@ -2,7 +2,7 @@
 
 use base::{ErrorKind, Prng, ReadPart, VolumeId};
 
-use super::tests::{bytes_of, done, feed, greeted, read, write};
+use super::tests::{append, bytes_of, done, feed, greeted, read, read_file, write};
 use super::*;
 use crate::VolumeDescriptor;
 
@@ -13,9 +13,11 @@ type Input = (u64, Vec<(u16, u8)>, Vec<u8>);
 fn talk(prng: &mut Prng, near: &mut Connection, far: &mut Connection) -> (Vec<u8>, Vec<u8>) {
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     for _ in 0..prng.between(1, 6) {
-        let request = match prng.below(3) {
+        let request = match prng.below(5) {
             0 => read(prng.between(1, 8) * 512),
             1 => write(prng.between(1, 8) as usize * 512),
+            2 => append(prng.between(1, 8) as usize * 4096),
+            3 => read_file(prng.between(1, 3) * 4096),
             _ => Request::Resolve { name: "disk".into() },
         };
         if !near.may_ask(request.bytes()) {
@@ -30,7 +32,9 @@ fn talk(prng: &mut Prng, near: &mut Connection, far: &mut Connection) -> (Vec<u8
                 continue;
             }
             let value = match request {
-                Request::Read { len, .. } => Value::Parts(vec![ReadPart::Data(vec![3; len as usize].into())]),
+                Request::Read { len, .. } | Request::ReadFile { len, .. } => {
+                    Value::Parts(vec![ReadPart::Data(vec![3; len as usize].into())])
+                }
                 Request::Resolve { name } => Value::Volume(Box::new(VolumeDescriptor::new(VolumeId(1), name, 1 << 30))),
                 _ => Value::Done,
             };

@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 
 use base::io::fragment_checksums;
-use base::{Epoch, ErrorKind, Generation, KIB, MIB, Passage, ReadPart, SegmentId, VolumeId, WriteStamp};
+use base::{
+    Epoch, ErrorKind, FileId, Generation, Incarnation, KIB, MIB, Passage, ReadPart, SegmentId, VolumeId, WriteStamp,
+};
 
 use super::*;
+use crate::files::Life;
 use crate::service::{SessionId, Target};
 
 pub(super) const TARGET: Target =
@@ -13,7 +16,7 @@ pub(super) const TARGET: Target =
 const SILENCE: Duration = Duration::from_secs(9);
 
 pub(super) fn options(name: &str) -> Options {
-    let services = Services { block: true, directory: true, owner: false, user: false, lease: false };
+    let services = Services { block: true, directory: true, files: true, ..Services::default() };
     Options { services, requests_max: 4, bytes_max: 32 * MIB, silence: SILENCE, name: name.into() }
 }
 
@@ -31,6 +34,16 @@ pub(super) fn write(len: usize) -> Request {
     let data = Bytes::from(vec![7; len]);
     let checksums = fragment_checksums(TARGET.segment, 0, &data);
     Request::Write { target: TARGET, offset: 0, data, checksums, stamp: WriteStamp::default() }
+}
+
+const LIFE: Life = Life { incarnation: Incarnation(5), generation: Generation(6) };
+
+pub(super) fn append(len: usize) -> Request {
+    Request::Append { life: LIFE, file: FileId(7), offset: 0, data: Bytes::from(vec![8; len]).into() }
+}
+
+pub(super) fn read_file(len: u64) -> Request {
+    Request::ReadFile { life: LIFE, file: FileId(7), copy: None, offset: 0, len }
 }
 
 pub(super) fn done(value: Value) -> Reply<Value> {
@@ -103,6 +116,27 @@ fn what_one_asks_the_other_answers_however_it_is_cut() {
         };
         assert_eq!(reply.result.as_ref().unwrap(), &Value::Parts(parts));
     }
+}
+
+/// What a file is given and gives is covered by the credit as what a segment is.
+#[test]
+fn payloads_of_files_are_believed_within_the_credit_only() {
+    let [mut near, mut far] = greeted();
+    let (_, asked) = near.ask(Instant::ZERO, append(20 << 20), Marks::default());
+    assert!(!near.may_ask(16 << 20) && near.may_ask(12 << 20));
+    let events = feed(&mut far, &bytes_of(&asked), 1 << 20).unwrap();
+    assert!(matches!(&events[..], [Event::Request { sequence: 1, request, .. }] if *request == append(20 << 20)));
+    let (second, asked) = near.ask(Instant::ZERO, read_file(8192), Marks::default());
+    feed(&mut far, &bytes_of(&asked), 100).unwrap();
+    let parts = |len: usize| done(Value::Parts(vec![ReadPart::Data(vec![9; len].into())]));
+    let answer = far.answer(Instant::ZERO, second, parts(4096));
+    assert!(refusal(&mut near, &answer).message.contains("another number"));
+
+    let [mut near, mut far] = greeted();
+    let (_, asked) = near.ask(Instant::ZERO, read_file(4096), Marks::default());
+    feed(&mut far, &bytes_of(&asked), usize::MAX).unwrap();
+    let answer = far.answer(Instant::ZERO, 1, parts(8192));
+    assert!(refusal(&mut near, &answer).message.contains("nobody has asked for"));
 }
 
 #[test]

@@ -70,9 +70,9 @@ pub struct Header {
     pub epoch: Epoch,
     /// The attachment, and the write's number and snapshot in it.
     pub stamp: WriteStamp,
-    /// Where in the segment, in bytes.
+    /// Where in the segment or file, in bytes.
     pub offset: u64,
-    /// How many bytes of the segment.
+    /// How many bytes of it.
     pub len: u64,
     /// Bytes of the extensions.
     pub extensions_len: u32,
@@ -82,7 +82,7 @@ pub struct Header {
     pub payload_len: u32,
     /// CRC-32C of extensions and body.
     pub rest_checksum: u32,
-    /// CRC-32C of the payload of a reply; 0 where the body has checksums of its own.
+    /// CRC-32C of the payload; 0 where the body has checksums of its own.
     pub payload_checksum: u32,
 }
 

@@ -23,14 +23,16 @@ pub struct Services {
     pub owner: bool,
     /// [`crate::VolumeUser`].
     pub user: bool,
+    /// [`crate::FileService`].
+    pub files: bool,
     /// [`crate::LeaseStore`].
     pub lease: bool,
 }
 
 impl Services {
     fn bits(self) -> u8 {
-        let Services { block, directory, owner, user, lease } = self;
-        [block, directory, owner, user, false, lease]
+        let Services { block, directory, owner, user, files, lease } = self;
+        [block, directory, owner, user, files, lease]
             .iter()
             .enumerate()
             .fold(0, |bits, (index, &is_there)| bits | u8::from(is_there) << index)
@@ -43,7 +45,7 @@ impl Services {
             16..32 => self.directory,
             32..48 => self.owner,
             48..64 => self.user,
-            64..80 => false,
+            64..80 => self.files,
             80.. => self.lease,
         }
     }
@@ -51,7 +53,8 @@ impl Services {
     /// Bits that a later version knows are passed over: they are services that nobody here asks for.
     fn from_bits(bits: u8) -> Services {
         let has = |index: u8| bits >> index & 1 == 1;
-        Services { block: has(0), directory: has(1), owner: has(2), user: has(3), lease: has(5) }
+        let (block, directory, owner, user) = (has(0), has(1), has(2), has(3));
+        Services { block, directory, owner, user, files: has(4), lease: has(5) }
     }
 }
 

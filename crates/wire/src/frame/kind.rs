@@ -3,7 +3,8 @@
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $said:literal;)*) => {
         /// What is asked. Codes below 16 are for the owner of segments, then for the directory of volumes, from 32 on
-        /// for the owner of volumes, from 48 on for their user, from 80 on for a lease store.
+        /// for the owner of volumes, from 48 on for their user, from 64 on for a shared store of files, from 80 on for a
+        /// lease store.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Kind {
             $($(#[$doc])* $name = $code,)*
@@ -70,6 +71,34 @@ kinds! {
     Release = 48, "release";
     /// [`crate::VolumeUser::users`].
     Users = 49, "users";
+    /// [`crate::FileService::join`].
+    Join = 64, "join";
+    /// [`crate::FileService::enter`].
+    Enter = 65, "enter";
+    /// [`crate::FileService::create`].
+    CreateFile = 66, "create file";
+    /// [`crate::FileService::append`].
+    Append = 67, "append";
+    /// [`crate::FileService::read`].
+    ReadFile = 68, "read file";
+    /// [`crate::FileService::repair_copy`].
+    RepairCopy = 69, "repair copy";
+    /// [`crate::FileService::check_headers`].
+    CheckHeaders = 70, "check headers";
+    /// [`crate::FileService::seal`].
+    Seal = 71, "seal";
+    /// [`crate::FileService::delete`].
+    DeleteFile = 72, "delete file";
+    /// [`crate::FileService::need_space`].
+    NeedSpace = 73, "need space";
+    /// [`crate::FileService::fence`].
+    Fence = 74, "fence";
+    /// [`crate::FileService::files_of`].
+    FilesOf = 75, "files of";
+    /// [`crate::FileService::find`].
+    FindFile = 76, "find file";
+    /// [`crate::FileService::lives`].
+    Lives = 77, "lives";
     /// [`crate::LeaseStore::grant`].
     Grant = 80, "grant a lease";
     /// [`crate::LeaseStore::keep_alive`].

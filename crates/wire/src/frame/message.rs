@@ -83,9 +83,7 @@ impl Message {
             Message::Goodbye(error) => put_error(&mut out, error),
             Message::Request { request, .. } => {
                 request.put_body(&mut out);
-                if let Request::Write { data, .. } = request {
-                    payload.push(data.clone());
-                }
+                (payload, header.payload_checksum) = request.payload();
             }
             Message::Reply { kind, reply, .. } => {
                 (payload, header.payload_checksum) = reply::put_body(&mut out, *kind, reply);
@@ -115,9 +113,9 @@ impl Message {
             Error::invalid(format!("a frame of type {}, which this version does not know: upgrade it", header.code))
         })?;
         let (extensions, body) = rest.split_at(header.extensions_len as usize);
-        let is_reply = matches!(kind, Type::Reply(_));
-        if is_reply && crc32c(&payload) != header.payload_checksum {
-            return Err(changed("the payload of a reply"));
+        let has_its_own = matches!(kind, Type::Request(Kind::Write));
+        if !has_its_own && crc32c(&payload) != header.payload_checksum {
+            return Err(changed("the payload of a frame"));
         }
         let message = Self::read(kind, header, extensions, body, payload).ok_or_else(|| malformed(kind))?;
         if !message.has_only(header) {
@@ -190,6 +188,8 @@ impl Message {
             Message::Request { request: Request::Write { data, .. }, .. } => {
                 payload_checksum == 0 && data.len() as u64 == header.len
             }
+            Message::Request { request: Request::Append { data, .. }, .. } => data.len() as u64 == header.len,
+            Message::Request { request: Request::RepairCopy { data, .. }, .. } => data.len() as u64 == header.len,
             Message::Reply { reply: Reply { result: Ok(Value::Parts(_)), .. }, .. } => true,
             _ => (payload_len, payload_checksum) == (0, 0),
         };

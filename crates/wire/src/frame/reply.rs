@@ -1,8 +1,10 @@
 //! Replies: a status, and what a kind of request is answered with.
 
+mod file;
+
 use base::checksum::crc32c_append;
 use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
-use base::{AllocationExtent, Bytes, Error, ReadPart};
+use base::{AllocationExtent, Bytes, Error, Incarnation, ReadPart, StoreId};
 use bytes::BufMut;
 
 use super::error::{error, put_error};
@@ -12,6 +14,7 @@ use super::kind::Kind;
 use super::lease::{lease, put_lease, put_snapshot, put_swapped, snapshot, swapped};
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
+use crate::files::{FileDescriptor, LifeDescriptor, LifeSpace};
 use crate::lease::{Lease, Snapshot, Swapped};
 use crate::service::{Attachment, Reply};
 
@@ -44,8 +47,20 @@ pub enum Value {
     Volume(Box<VolumeDescriptor>),
     /// To a list.
     Names(Vec<String>),
-    /// To the question how many use a volume.
+    /// To the question how many use a volume, or how many headers were mended.
     Count(u64),
+    /// To one who joins a shared store.
+    Joined(StoreId, Incarnation),
+    /// To one who creates a file.
+    Created(FileDescriptor, LifeSpace),
+    /// What a file is now, if there is one.
+    File(Option<FileDescriptor>),
+    /// To the question which files a life has.
+    Files(Vec<FileDescriptor>),
+    /// To the question which lives there are.
+    Lives(Vec<LifeDescriptor>),
+    /// To one who enters, or needs space.
+    Space(LifeSpace),
     /// To what asks for a lease.
     Lease(Lease),
     /// To a compare and swap.
@@ -61,16 +76,24 @@ impl Value {
     fn suits(&self, kind: Kind) -> bool {
         match self {
             Value::Attached(_) => kind == Kind::Attach,
-            Value::Parts(_) => kind == Kind::Read,
+            Value::Parts(_) => matches!(kind, Kind::Read | Kind::ReadFile),
             Value::Extents(_) => kind == Kind::Allocation,
             Value::Volume(_) => matches!(kind, Kind::Resolve | Kind::Describe | Kind::Take),
             Value::Names(_) => kind == Kind::List,
-            Value::Count(_) => kind == Kind::Users,
+            Value::Count(_) => matches!(kind, Kind::Users | Kind::CheckHeaders),
+            Value::Joined(..) => kind == Kind::Join,
+            Value::Created(..) => kind == Kind::CreateFile,
+            Value::File(_) => matches!(kind, Kind::Seal | Kind::FindFile),
+            Value::Files(_) => kind == Kind::FilesOf,
+            Value::Lives(_) => kind == Kind::Lives,
+            Value::Space(_) => matches!(kind, Kind::Enter | Kind::NeedSpace),
             Value::Lease(_) => matches!(kind, Kind::Grant | Kind::KeepAlive),
             Value::Swapped(_) => kind == Kind::Swap,
             Value::Snapshot(_) => kind == Kind::Watch,
             Value::Lost(_) => {
-                matches!(kind, Kind::Read | Kind::Write | Kind::Discard | Kind::Flush | Kind::Allocation)
+                let of_segments =
+                    matches!(kind, Kind::Read | Kind::Write | Kind::Discard | Kind::Flush | Kind::Allocation);
+                of_segments || (64..80).contains(&(kind as u8))
             }
             Value::Done => !matches!(
                 kind,
@@ -82,6 +105,16 @@ impl Value {
                     | Kind::Take
                     | Kind::List
                     | Kind::Users
+                    | Kind::Join
+                    | Kind::Enter
+                    | Kind::CreateFile
+                    | Kind::ReadFile
+                    | Kind::CheckHeaders
+                    | Kind::Seal
+                    | Kind::NeedSpace
+                    | Kind::FilesOf
+                    | Kind::FindFile
+                    | Kind::Lives
                     | Kind::Grant
                     | Kind::KeepAlive
                     | Kind::Swap
@@ -129,6 +162,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, kind: Kind, reply: &Reply<Value>) -> (
         Value::Swapped(swapped) => put_swapped(out, swapped),
         Value::Snapshot(snapshot) => put_snapshot(out, snapshot),
         Value::Lost(message) => put_text(out, message),
+        _ => file::put_value(out, value),
     }
     (vec![], 0)
 }
@@ -167,15 +201,15 @@ pub(super) fn result(
     }
     Some(Ok(match kind {
         Kind::Attach => Value::Attached(Attachment { session: header.session, epoch: header.epoch }),
-        Kind::Read => Value::Parts(parts(body, payload)?),
+        Kind::Read | Kind::ReadFile => Value::Parts(parts(body, payload)?),
         Kind::Allocation => Value::Extents(body.all(extent)?),
         Kind::Resolve | Kind::Describe | Kind::Take => Value::Volume(Box::new(volume(body)?)),
         Kind::List => Value::Names(body.all(Fields::text)?),
-        Kind::Users => Value::Count(body.u64()?),
+        Kind::Users | Kind::CheckHeaders => Value::Count(body.u64()?),
         Kind::Grant | Kind::KeepAlive => Value::Lease(lease(body)?),
         Kind::Swap => Value::Swapped(swapped(body)?),
         Kind::Watch => Value::Snapshot(snapshot(body)?),
-        _ => Value::Done,
+        _ => file::value(kind, body)?,
     }))
 }
 

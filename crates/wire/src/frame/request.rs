@@ -1,18 +1,26 @@
 //! Requests: which fields of the header each kind uses, and what its body is.
 
+mod file;
+
+use base::checksum::{crc32c, crc32c_append};
 use base::io::{fragment_checksum, fragments};
 use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
 use base::units::is_aligned;
-use base::{Bytes, Epoch, Error, Generation, Result, SECTOR, SegmentId, VolumeId, WriteStamp};
+use base::{
+    Bytes, Epoch, Error, FileId, Gathered, Generation, Incarnation, Result, SECTOR, SegmentId, StoreId, VolumeId,
+    WriteStamp,
+};
 use bytes::BufMut;
 
 use super::fields::{Fields, TEXT_MAX, put_text};
+use super::file::LISTED_BYTES_MAX;
 use super::header::Header;
 use super::kind::Kind;
 use super::lease::{change, put_change};
 use super::reply::{EXTENT_LEN, EXTENTS_MAX};
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
+use crate::files::{Life, NewFile};
 use crate::lease::{LeaseId, Revision, Write, check_key, check_write};
 use crate::service::{SessionId, Target};
 
@@ -39,6 +47,20 @@ pub enum Request {
     SetProvisioned { bytes: u64 },
     Release { volume: VolumeId },
     Users { volume: VolumeId },
+    Join,
+    Enter { store: StoreId, life: Life },
+    CreateFile { life: Life, file: NewFile },
+    Append { life: Life, file: FileId, offset: u64, data: Gathered },
+    ReadFile { life: Life, file: FileId, copy: Option<u8>, offset: u64, len: u64 },
+    RepairCopy { life: Life, file: FileId, copy: u8, offset: u64, data: Bytes },
+    CheckHeaders { life: Life, file: FileId },
+    Seal { life: Life, file: FileId, length: u64 },
+    DeleteFile { life: Life, file: FileId },
+    NeedSpace { life: Life, bytes: u64 },
+    Fence { store: StoreId, incarnation: Incarnation },
+    FilesOf { store: StoreId, incarnation: Incarnation, after: FileId },
+    FindFile { store: StoreId, file: FileId },
+    Lives { after: Incarnation },
     Grant { ttl_ms: u32 },
     KeepAlive { lease: LeaseId },
     Swap { key: String, expected: Revision, write: Write },
@@ -67,6 +89,20 @@ impl Request {
             Request::SetProvisioned { .. } => Kind::SetProvisioned,
             Request::Release { .. } => Kind::Release,
             Request::Users { .. } => Kind::Users,
+            Request::Join => Kind::Join,
+            Request::Enter { .. } => Kind::Enter,
+            Request::CreateFile { .. } => Kind::CreateFile,
+            Request::Append { .. } => Kind::Append,
+            Request::ReadFile { .. } => Kind::ReadFile,
+            Request::RepairCopy { .. } => Kind::RepairCopy,
+            Request::CheckHeaders { .. } => Kind::CheckHeaders,
+            Request::Seal { .. } => Kind::Seal,
+            Request::DeleteFile { .. } => Kind::DeleteFile,
+            Request::NeedSpace { .. } => Kind::NeedSpace,
+            Request::Fence { .. } => Kind::Fence,
+            Request::FilesOf { .. } => Kind::FilesOf,
+            Request::FindFile { .. } => Kind::FindFile,
+            Request::Lives { .. } => Kind::Lives,
             Request::Grant { .. } => Kind::Grant,
             Request::KeepAlive { .. } => Kind::KeepAlive,
             Request::Swap { .. } => Kind::Swap,
@@ -90,8 +126,10 @@ impl Request {
     /// Bytes that it brings, or that its reply may: what it costs of the bytes that the other side grants.
     pub fn bytes(&self) -> u64 {
         match self {
-            Request::Read { len, .. } => *len,
-            Request::Write { data, .. } => data.len() as u64,
+            Request::Read { len, .. } | Request::ReadFile { len, .. } => *len,
+            Request::Write { data, .. } | Request::RepairCopy { data, .. } => data.len() as u64,
+            Request::Append { data, .. } => data.len() as u64,
+            Request::FilesOf { .. } | Request::Lives { .. } => LISTED_BYTES_MAX,
             Request::Allocation { extents_max, .. } => EXTENT_LEN * u64::from(*extents_max).min(EXTENTS_MAX as u64),
             Request::List | Request::Watch { .. } => FRAME_BODY_MAX as u64,
             _ => 0,
@@ -129,7 +167,7 @@ impl Request {
             }
             Request::Swap { key, write, .. } => return check_key(key).and_then(|()| check_write(write)),
             Request::Watch { prefix, .. } => return check_key(prefix),
-            _ => return Ok(()),
+            _ => return file::check(self),
         };
         let in_range = offset.checked_add(len).is_some_and(|end| end <= SEGMENT_SIZE);
         if len == 0 || len > most || !in_range || !is_aligned(offset, SECTOR) || !is_aligned(len, SECTOR) {
@@ -181,6 +219,7 @@ impl Request {
             | Request::KeepAlive { .. }
             | Request::Swap { .. }
             | Request::Watch { .. } => Header::default(),
+            _ => file::fields(self),
         }
     }
 
@@ -198,7 +237,7 @@ impl Request {
                 out.put_u64_le(seen.0);
                 put_text(out, prefix);
             }
-            _ => {}
+            _ => file::put_body(out, self),
         }
     }
 
@@ -234,7 +273,22 @@ impl Request {
                 Request::Swap { key, expected, write }
             }
             Kind::Watch => Request::Watch { seen: Revision(body.u64()?), prefix: body.text()? },
+            _ => return file::request(kind, header, body, data),
         })
+    }
+
+    /// Its payload, in parts, and the checksum of that where the body has none.
+    pub(super) fn payload(&self) -> (Vec<Bytes>, u32) {
+        match self {
+            Request::Write { data, .. } => (vec![data.clone()], 0),
+            Request::Append { data, .. } => {
+                let parts: Vec<Bytes> = data.parts().cloned().collect();
+                let checksum = parts.iter().fold(0, |checksum, part| crc32c_append(checksum, part));
+                (parts, checksum)
+            }
+            Request::RepairCopy { data, .. } => (vec![data.clone()], crc32c(data)),
+            _ => (vec![], 0),
+        }
     }
 
     /// Whether the payload of a write is what its agent sent: compares it with the agent's checksums, which go on to the

@@ -3,13 +3,14 @@
 use base::io::fragment_checksums;
 use base::levels::{Credits, Levels, Rate};
 use base::{
-    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Generation, Passage, ReadPart, SegmentId, SnapshotNumber, Stage,
-    VolumeId, WriteSequence, WriteStamp,
+    AllocationExtent, Bytes, Epoch, Error, ErrorKind, FileId, Gathered, Generation, Incarnation, Passage, ReadPart,
+    SegmentId, SnapshotNumber, Stage, StoreId, VolumeId, WriteSequence, WriteStamp,
 };
 
 use super::header::checksum;
 use super::*;
 use crate::directory::VolumeDescriptor;
+use crate::files::{FileDescriptor, Life, LifeDescriptor, LifeSpace, NewFile};
 use crate::lease::{Entry, Lease, LeaseId, Revision, Snapshot, Swapped, Write};
 use crate::service::{Attachment, Reply, SessionId, Target};
 
@@ -21,12 +22,30 @@ pub(super) const TARGET: Target = Target {
 const STAMP: WriteStamp =
     WriteStamp { generation: Generation(0x0e0f), sequence: WriteSequence(0x1011), snapshot: SnapshotNumber(0x1213) };
 
+const LIFE: Life = Life { incarnation: Incarnation(0x1a1b), generation: Generation(3) };
+const STORE: StoreId = StoreId(0x1e1f << 64 | 0x2021);
+const FILE: FileId = FileId(0x1c1d);
+const SPACE: LifeSpace = LifeSpace { granted: 1 << 30, used: 1 << 20 };
+
+fn file() -> FileDescriptor {
+    FileDescriptor {
+        id: FILE,
+        kind: 3,
+        incarnation: LIFE.incarnation,
+        epoch: Epoch(7),
+        capacity: 1 << 20,
+        sealed: Some(8192),
+        copies: 2,
+        copies_wanted: 3,
+    }
+}
+
 pub(super) fn hello() -> Hello {
     Hello {
         versions: 1..=1,
         features: 2,
         required: 0,
-        services: Services { block: true, directory: true, owner: false, user: false, lease: false },
+        services: Services { block: true, directory: true, ..Services::default() },
         requests_max: 1024,
         bytes_max: 64 << 20,
         silence_ms: 10_000,
@@ -76,6 +95,23 @@ pub(super) fn requests() -> Vec<Request> {
         Request::SetProvisioned { bytes: 1 << 40 },
         Request::Release { volume: volume_id },
         Request::Users { volume: volume_id },
+        Request::Join,
+        Request::Enter { store: STORE, life: LIFE },
+        Request::CreateFile {
+            life: LIFE,
+            file: NewFile { kind: 3, capacity: 1 << 20, copies: 2, prepared: true, epoch: Epoch(7) },
+        },
+        Request::Append { life: LIFE, file: FILE, offset: 4096, data: Bytes::from(vec![0x77; 8192]).into() },
+        Request::ReadFile { life: LIFE, file: FILE, copy: Some(1), offset: 4096, len: 4096 },
+        Request::RepairCopy { life: LIFE, file: FILE, copy: 1, offset: 8192, data: vec![0x88; 4096].into() },
+        Request::CheckHeaders { life: LIFE, file: FILE },
+        Request::Seal { life: LIFE, file: FILE, length: 8192 },
+        Request::DeleteFile { life: LIFE, file: FILE },
+        Request::NeedSpace { life: LIFE, bytes: 1 << 30 },
+        Request::Fence { store: STORE, incarnation: LIFE.incarnation },
+        Request::FilesOf { store: STORE, incarnation: LIFE.incarnation, after: FILE },
+        Request::FindFile { store: STORE, file: FILE },
+        Request::Lives { after: LIFE.incarnation },
         Request::Grant { ttl_ms: 600 },
         Request::KeepAlive { lease: LeaseId(0x1c1d) },
         Request::Swap {
@@ -102,7 +138,17 @@ pub(super) fn value(kind: Kind) -> Value {
         ]),
         Kind::Resolve | Kind::Describe | Kind::Take => Value::Volume(Box::new(volume())),
         Kind::List => Value::Names(vec!["a".into(), "disk".into()]),
-        Kind::Users => Value::Count(3),
+        Kind::Users | Kind::CheckHeaders => Value::Count(3),
+        Kind::Join => Value::Joined(STORE, LIFE.incarnation),
+        Kind::CreateFile => Value::Created(FileDescriptor { sealed: None, ..file() }, SPACE),
+        Kind::ReadFile => Value::Parts(vec![ReadPart::Data(Bytes::from(vec![0x99; 4096]))]),
+        Kind::Seal => Value::File(Some(file())),
+        Kind::FindFile => Value::File(None),
+        Kind::FilesOf => Value::Files(vec![file(), FileDescriptor { sealed: None, ..file() }]),
+        Kind::Lives => {
+            Value::Lives(vec![LifeDescriptor { incarnation: LIFE.incarnation, is_fenced: true, space: SPACE }])
+        }
+        Kind::Enter | Kind::NeedSpace => Value::Space(SPACE),
         Kind::Grant | Kind::KeepAlive => Value::Lease(Lease { id: LeaseId(0x1c1d), ttl_ms: 600 }),
         Kind::Swap => Value::Swapped(Swapped::No(Some(entry()))),
         Kind::Watch => Value::Snapshot(Snapshot { revision: Revision(0x2021), entries: vec![entry(), entry()] }),
@@ -238,6 +284,18 @@ fn a_payload_is_sent_from_where_it_is() {
     assert_eq!((frame.payload[0].as_ptr(), frame.payload[1].as_ptr()), (data.as_ptr(), data[512..].as_ptr()));
 }
 
+/// A label and the bytes behind it are one append, from where either is.
+#[test]
+fn an_append_is_sent_from_where_its_parts_are() {
+    let (label, data) = (Bytes::from(vec![1; 4096]), Bytes::from(vec![2; 8192]));
+    let append = |data| Request::Append { life: LIFE, file: FILE, offset: 0, data };
+    let message = |data| Message::Request { sequence: 1, marks: Marks::default(), request: append(data) };
+    let frame = message(Gathered::new(label.clone(), data.clone())).encode(VERSION);
+    assert_eq!((frame.payload[0].as_ptr(), frame.payload[1].as_ptr()), (label.as_ptr(), data.as_ptr()));
+    let joined = message(Gathered::new(label, data).joined().into()).encode(VERSION);
+    assert_eq!(bytes_of(&frame), bytes_of(&joined));
+}
+
 /// One bit, wherever it is in a frame: it is noticed, or the frame is not there yet.
 #[test]
 fn every_flipped_bit_is_noticed() {
@@ -364,6 +422,18 @@ fn a_request_that_no_frame_can_say_is_known_before() {
             stamp: STAMP,
         },
         Request::Resolve { name: "x".repeat(5000) },
+        Request::CreateFile {
+            life: LIFE,
+            file: NewFile { kind: 3, capacity: 4095, copies: 2, prepared: true, epoch: Epoch(7) },
+        },
+        Request::Append { life: LIFE, file: FILE, offset: 512, data: Bytes::from(vec![0; 4096]).into() },
+        Request::Append { life: LIFE, file: FILE, offset: 0, data: Bytes::new().into() },
+        Request::Append { life: LIFE, file: FILE, offset: 0, data: Bytes::from(vec![0; (32 << 20) + 4096]).into() },
+        Request::Append { life: LIFE, file: FILE, offset: u64::MAX - 4095, data: Bytes::from(vec![0; 4096]).into() },
+        Request::ReadFile { life: LIFE, file: FILE, copy: None, offset: 0, len: 512 },
+        Request::ReadFile { life: LIFE, file: FILE, copy: None, offset: 0, len: (32 << 20) + 4096 },
+        Request::RepairCopy { life: LIFE, file: FILE, copy: 1, offset: 0, data: vec![0; 512].into() },
+        Request::Seal { life: LIFE, file: FILE, length: 1 },
         Request::Watch { prefix: "x".repeat(64), seen: Revision(0) },
         Request::Swap { key: String::new(), expected: Revision(0), write: Write::Delete },
         Request::Swap {

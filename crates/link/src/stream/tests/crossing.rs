@@ -1,7 +1,9 @@
 //! What crosses when nothing is wrong.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use base::levels::{Levels, Rate};
@@ -273,4 +275,34 @@ fn an_end_that_stops_finishes_what_it_took() {
     assert!(lost.contains("the store has ended the connection: the store is stopping"), "{lost}");
     let refused = fixture.run(async move { near.list().await.unwrap_err() });
     assert!(refused.kind == ErrorKind::Io && refused.message.contains("cannot be reached"), "{refused}");
+}
+
+/// Who waits for credit is not overtaken, also if there is enough of it by the time that another one comes.
+#[test]
+fn who_asked_first_is_sent_first() {
+    let fixture = Fixture::new(21);
+    let two = Options { requests_max: 2, ..options("an agent") };
+    let near = NearEnd::dial(&fixture.near, fixture.address.clone(), Services::default(), two);
+    let (handle, store) = (fixture.near.clone(), fixture.store.clone());
+    fixture.run(async move {
+        let target = attach(&near).await.unwrap();
+        let mut asked: Vec<_> = (0..4).map(|n| near.discard(target, n << 20, 4096, WriteStamp::default())).collect();
+        let mut look = async |index: usize| poll_fn(|cx| Poll::Ready(asked[index].as_mut().poll(cx).is_ready())).await;
+        for index in 0..3 {
+            assert!(!look(index).await);
+        }
+        // The answers to the first two are there: the third one may go, and a fourth one could, too.
+        handle.sleep(Duration::from_millis(100)).await;
+        for index in [3, 2, 3] {
+            assert!(!look(index).await);
+        }
+        handle.sleep(Duration::from_millis(100)).await;
+        for index in 0..4 {
+            assert!(look(index).await);
+        }
+        let log = store.log.borrow();
+        let offsets = log.iter().filter_map(|said| said.strip_prefix("discard ")?.split(' ').nth(1)?.parse().ok());
+        assert_eq!(offsets.collect::<Vec<u64>>(), [0, 1, 2, 3].map(|n| n << 20));
+    });
+    fixture.settle();
 }

@@ -63,6 +63,7 @@ impl Store {
             directory: Some(self.clone()),
             owner: Some(self.clone()),
             user: Some(self.clone()),
+            files: None,
             lease: None,
         }
     }
