@@ -13,11 +13,11 @@
 //! has segments, volumes and dead engines, at most.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Result, SegmentId, VolumeId};
+use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Result, SegmentId, Set, VolumeId};
 use files::{FileKind, Store};
 use policies::ownership::{Message, Order, Report};
 use runtime::sync::Event;
@@ -43,9 +43,9 @@ pub struct Dispatch {
     another: AskAnother,
     engines: RefCell<BTreeMap<Incarnation, Rc<dyn SegmentOwner>>>,
     keeper: RefCell<Weak<Keeper>>,
-    under_way: RefCell<HashSet<Order>>,
+    under_way: RefCell<Set<Order>>,
     /// Engines that are being asked what they have released.
-    asked: RefCell<HashSet<Incarnation>>,
+    asked: RefCell<Set<Incarnation>>,
     /// Adoptions from dead engines that wait for those before them: by adopter and source.
     adoptions: RefCell<BTreeMap<(Incarnation, Incarnation), Vec<Order>>>,
     /// Something was attached, or is gone.

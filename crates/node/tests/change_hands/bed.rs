@@ -49,6 +49,9 @@ pub struct Hold {
     pub generation: Generation,
 }
 
+/// Who has a segment, and under which epoch.
+pub type Locate = Rc<dyn Fn(SegmentId) -> Option<(Incarnation, Epoch)>>;
+
 /// What everybody knows.
 pub struct State {
     pub sectors: Sectors,
@@ -64,7 +67,7 @@ pub struct State {
     /// Writes of older attachments of which nobody knows the outcome.
     pub in_doubt: Vec<(Generation, OpId)>,
     /// Who says where segments are, instead of `owners`.
-    pub locate: Option<Rc<dyn Fn(SegmentId) -> Option<(Incarnation, Epoch)>>>,
+    pub locate: Option<Locate>,
     pub failure: Option<String>,
     pub operations_left: u64,
     pub next_write: u64,

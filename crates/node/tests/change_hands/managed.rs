@@ -16,7 +16,7 @@ use policies::ownership::{Change, Manager, Settings, Table};
 use runtime::Class;
 use wire::{Assignment, Holding, LeftSegment, LocalBoxFuture, SegmentOwner, VolumeDescriptor};
 
-use crate::bed::{Bed, Member, SEGMENTS, VOLUME};
+use crate::bed::{Bed, Locate, Member, SEGMENTS, VOLUME};
 
 const MANAGERS: usize = 3;
 const MEMBERS: usize = 4;
@@ -335,7 +335,7 @@ impl Managed {
     }
 
     /// How clients find a segment: in what is durable.
-    fn locate(&self) -> Rc<dyn Fn(SegmentId) -> Option<(Incarnation, Epoch)>> {
+    fn locate(&self) -> Locate {
         let log = self.log.clone();
         Rc::new(move |segment| {
             let log = log.borrow();
