@@ -16,6 +16,7 @@ use self::format::{Header, Kind, Record};
 pub mod dispatch;
 pub mod format;
 pub mod keeper;
+pub mod log;
 
 /// The log of the table, as a manager sees it.
 pub trait OwnersLog {

@@ -199,6 +199,13 @@ pub trait FileEngine {
     fn find(&self, file: FileId) -> LocalBoxFuture<'_, Result<Option<FileInfo>>> {
         Box::pin(std::future::ready(Ok(self.info(file))))
     }
+    /// See [`Store::lives`].
+    fn lives(&self) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+        let mut lives: Vec<Incarnation> = self.list().iter().map(|info| info.incarnation).collect();
+        lives.sort_unstable();
+        lives.dedup();
+        Box::pin(std::future::ready(Ok(lives)))
+    }
     /// See [`Store::locate`].
     fn locate(&self, file: FileId, copy: u8) -> String;
     /// See [`Store::space`].
@@ -408,6 +415,14 @@ impl Store {
     /// `Io`: the store cannot be asked.
     pub async fn files_of(&self, incarnation: Incarnation) -> Result<Vec<FileInfo>> {
         self.0.files_of(incarnation).await
+    }
+
+    /// The lives of which there are files, by number: of all writers in a store with several.
+    ///
+    /// # Errors
+    /// `Io`: the store cannot be asked.
+    pub async fn lives(&self) -> Result<Vec<Incarnation>> {
+        self.0.lives().await
     }
 
     /// [`Store::info`] as it is now, also of a file of another writer.

@@ -261,6 +261,11 @@ impl FileEngine for Remote {
         })
     }
 
+    fn lives(&self) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+        let session = self.session.clone();
+        Box::pin(async move { session.ask_as_anybody(async || session.lives().await).await })
+    }
+
     fn find(&self, file: FileId) -> LocalBoxFuture<'_, Result<Option<FileInfo>>> {
         let session = self.session.clone();
         Box::pin(async move {

@@ -294,6 +294,23 @@ impl Session {
         }
     }
 
+    /// The lives of which there is something.
+    pub(super) async fn lives(&self) -> FileAnswer<Vec<Incarnation>> {
+        let mut lives = Vec::new();
+        loop {
+            let after = lives.last().copied().unwrap_or(Incarnation(0));
+            let listed = match self.service.lives(after).await? {
+                Ok(listed) => listed,
+                Err(error) => return Ok(Err(error)),
+            };
+            let is_last = listed.len() < LISTED_MAX;
+            lives.extend(listed.iter().map(|life| life.incarnation));
+            if is_last {
+                return Ok(Ok(lives));
+            }
+        }
+    }
+
     /// The files that the store has of a life.
     pub(super) async fn files_of(&self, incarnation: Incarnation) -> FileAnswer<Vec<FileInfo>> {
         let mut files: Vec<FileInfo> = Vec::new();

@@ -174,6 +174,12 @@ impl FileEngine for Member {
         Box::pin(ready(Ok(files)))
     }
 
+    fn lives(&self) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+        let lives =
+            self.shared.lives.borrow().values().filter(|life| life.has_files()).map(|life| life.incarnation).collect();
+        Box::pin(ready(Ok(lives)))
+    }
+
     fn locate(&self, file: FileId, copy: u8) -> String {
         self.shared.below.locate(file, copy)
     }

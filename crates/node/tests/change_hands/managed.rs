@@ -12,6 +12,7 @@ use control::lease::{self, Leases};
 use control::owners::OwnersLog;
 use control::owners::dispatch::Dispatch;
 use control::owners::keeper::Keeper;
+use control::owners::log::{self, FileLog};
 use policies::ownership::{Change, Manager, Settings, Table};
 use runtime::Class;
 use wire::{Assignment, Holding, LeftSegment, LocalBoxFuture, SegmentOwner, VolumeDescriptor};
@@ -38,39 +39,36 @@ struct One {
     dispatch: Rc<Dispatch>,
 }
 
-/// The log of the table: what is durable, and under whose term.
+/// What the log of the table came to, for those who look from outside.
 #[derive(Default)]
 struct Log {
     term: Term,
     table: Table,
 }
 
-struct LogOf(Bed, Rc<RefCell<Log>>);
+/// The log in the store that all share, which tells of what is durable.
+struct LogOf(FileLog, Rc<RefCell<Log>>);
 
 impl OwnersLog for LogOf {
     fn term(&self) -> LocalBoxFuture<'_, Result<Term>> {
-        Box::pin(async move { Ok(self.1.borrow().term) })
+        self.0.term()
     }
 
     fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Table>> {
         Box::pin(async move {
-            self.0.pause(2_000).await;
+            let table = self.0.begin(term).await?;
             let mut log = self.1.borrow_mut();
-            if term <= log.term {
-                return Err(Error::fenced("it is over"));
-            }
-            log.term = term;
-            Ok(log.table.clone())
+            assert!(term > log.term, "{term} begins after {:?}", log.term);
+            *log = Log { term, table: table.clone() };
+            Ok(table)
         })
     }
 
     fn append(&self, term: Term, changes: Vec<Change>) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.0.pause(1_000).await;
+            self.0.append(term, changes.clone()).await?;
             let mut log = self.1.borrow_mut();
-            if term != log.term {
-                return Err(Error::fenced("it is over"));
-            }
+            assert_eq!(term, log.term, "confirmed after a later term has begun");
             for change in &changes {
                 log.table.check(change)?;
                 log.table.apply(change);
@@ -225,7 +223,8 @@ impl Managed {
         for member in self.bed.share.borrow().members.values() {
             dispatch.add(member.incarnation(), self.link(member));
         }
-        let log = Rc::new(LogOf(self.bed.clone(), self.log.clone()));
+        let options = log::Options { file_bytes: 16 << 10, ..log::Options::default() };
+        let log = Rc::new(LogOf(FileLog::new(&store, options), self.log.clone()));
         let options = charge::Options { name: format!("manager {index}"), partition: 0 };
         let candidate = Candidate::stand(&self.bed.handle, self.leases.clone(), log.clone(), options);
         let keeper = Keeper::start(&self.bed.handle, candidate, log, dispatch.clone(), Settings::default());
