@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use agent::Agent;
 use base::limits::API_CALLS_MAX;
@@ -41,6 +42,10 @@ pub struct Ready {
     /// What a person should know about the start.
     pub notes: Vec<String>,
 }
+
+/// How long to wait for an address that somebody seems to have, and between two looks.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
+const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running store.
 pub struct Node {
@@ -211,8 +216,22 @@ async fn settle_volumes(manager: &Manager, shards: &Shards, accept_data_loss: bo
     manager.burn_ids(*last).await
 }
 
+/// Listens at an address, also at that of a process that was killed a moment ago: the kernel closes its sockets after it is
+/// gone.
+pub(crate) async fn listen_when_free(handle: &Handle, address: &Address) -> std::io::Result<runtime::Listener> {
+    let begun = handle.now();
+    loop {
+        match handle.listen(address).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && handle.now() - begun < LISTEN_PATIENCE => {
+                handle.sleep(LISTEN_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 async fn listen(handle: &Handle, address: &Address) -> Result<runtime::Listener> {
-    handle.listen(address).await.map_err(|error| {
+    listen_when_free(handle, address).await.map_err(|error| {
         let (what, flag) = match address {
             Address::Tcp(address) => (address.to_string(), "--listen, or port 0 for a free one"),
             Address::Unix(path) => (path.display().to_string(), "nbd.socket in --config"),

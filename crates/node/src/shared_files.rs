@@ -15,6 +15,8 @@ use files::shared::{Shared, SharedOptions};
 use link::stream::{FarEnd, Options, Services};
 use runtime::{Address, Handle};
 
+use crate::node::listen_when_free;
+
 /// The socket in the first directory, where no other address is wanted.
 const SOCKET: &str = "files.sock";
 
@@ -65,7 +67,7 @@ impl SharedFiles {
         let shared = SharedOptions { copies: options.copies, ..SharedOptions::default() };
         let shared = Shared::open(handle, below, shared).await?;
         let wanted = options.listen.clone().unwrap_or_else(|| Address::Unix(first.join(SOCKET)));
-        let listener = handle.listen(&wanted).await.map_err(|error| {
+        let listener = listen_when_free(handle, &wanted).await.map_err(|error| {
             let mut refusal = Error::from_io(format!("cannot listen on {}", shown(&wanted)), &error);
             if error.kind() == std::io::ErrorKind::AddrInUse {
                 refusal.message.push_str("; somebody answers there: choose another address with --listen");
