@@ -110,8 +110,9 @@ impl Core {
             Err(_) if self.arrivals.newest(id) >= Some(epoch) => return Ok(()),
             Err(moved) => return Err(moved),
         };
-        if segment.is_leaving() {
-            return Err(Error::conflict(format!("{id} is about to leave")));
+        // Of a drop and a release only one is logged: the files of what was released are somebody's.
+        if !segment.begin_leaving() {
+            return Err(Error::conflict(format!("{id} is about to leave already")));
         }
         let _deletion = self.fullness.begin_deletion();
         let core = Rc::downgrade(self);

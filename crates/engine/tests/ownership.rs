@@ -23,7 +23,11 @@ mod ownership {
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 
+use base::{Epoch, ErrorKind, Generation, SegmentId, VolumeId};
+use engine::{Engine, Options, Ownership, Tenure};
+use files::memory::{Memory, MemoryOptions};
 use ownership::bed::run_seed;
+use runtime::Class;
 
 /// How often things happened.
 #[derive(Default, Debug)]
@@ -79,4 +83,25 @@ fn segments_change_hands() {
     println!("ownership: {coverage:?}");
     let never: Vec<&&str> = ALWAYS.iter().filter(|name| coverage.0.get(*name).copied().unwrap_or(0) == 0).collect();
     assert!(seeds < seeds_default || never.is_empty(), "{seeds} seeds, and never: {never:?}");
+}
+
+/// Orders come late, and twice: what is deleted must not be found released, with files that are gone.
+#[test]
+fn a_segment_is_dropped_or_released_and_never_both() {
+    runtime::sim::run(1, |handle| async move {
+        let segment = SegmentId { volume: VolumeId(1), index: 0 };
+        let tenure = Tenure { epoch: Epoch(1 << 32), generation: Generation(1) };
+        let options = Options { ownership: Ownership::Given, ..Options::default() };
+        let memory = Memory::new(1, MemoryOptions::default());
+        let engine = Engine::open(&handle, &memory.open(&handle), options).await.expect("an empty store");
+        engine.create_segment(segment, tenure).await.expect("nothing fails");
+        let dropping = engine.clone();
+        let dropping = async move { dropping.drop_segment(segment, tenure.epoch).await };
+        let dropped = handle.spawn(Class::Io, "drop", dropping);
+        handle.yield_now().await;
+        let refused = engine.release(segment, tenure.epoch).await.expect_err("it is being dropped");
+        assert_eq!(refused.kind, ErrorKind::Conflict, "{refused}");
+        dropped.await.expect("nothing fails");
+        assert!(engine.released().is_empty() && engine.segments().is_empty());
+    });
 }

@@ -12,7 +12,7 @@
 //! released, asked for at that moment; from a dead one, what its sealed logs say. As many orders are under way as the table
 //! has segments, volumes and dead engines, at most.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -50,7 +50,6 @@ pub struct Dispatch {
     adoptions: RefCell<BTreeMap<(Incarnation, Incarnation), Vec<Order>>>,
     /// Something was attached, or is gone.
     done: Event,
-    dismissed: Cell<u64>,
     this: Weak<Dispatch>,
 }
 
@@ -68,7 +67,6 @@ impl Dispatch {
             asked: RefCell::default(),
             adoptions: RefCell::default(),
             done: Event::new(),
-            dismissed: Cell::new(0),
             this: this.clone(),
         })
     }
@@ -116,11 +114,6 @@ impl Dispatch {
     /// Notified when an attachment or a deletion is done: whoever waits for one looks at the table.
     pub fn done(&self) -> &Event {
         &self.done
-    }
-
-    /// Engines that were told that they are over.
-    pub fn dismissed(&self) -> u64 {
-        self.dismissed.get()
     }
 
     fn owner(&self, engine: Incarnation) -> Option<Rc<dyn SegmentOwner>> {
@@ -200,7 +193,6 @@ impl Dispatch {
                 Some(Report::Deleted { dead })
             }
             Order::Dismiss { engine } => {
-                self.dismissed.set(self.dismissed.get() + 1);
                 self.engines.borrow_mut().remove(&engine);
                 None
             }
