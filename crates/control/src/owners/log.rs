@@ -10,7 +10,7 @@
 //! **Invariants** (rule 45 of docs/SAFETY.md).
 //! - A claim is durable before its life looks for others. Of two who claim at once at least one sees the other; the lower
 //!   term gives way, and the higher one fences it.
-//! - What was read counts for good: its writers were fenced before.
+//! - What was read counts for good: its writers were fenced before it was looked for.
 //! - The file that counts is the last whole one of the highest term. The ones before it are deleted when the next one is
 //!   whole.
 //! - A record is confirmed, or its writer takes no more part. The end of a file is where no copy has a record that follows;
@@ -109,6 +109,8 @@ impl FileLog {
         for life in others.iter().map(|info| info.incarnation).filter(|life| *life != mine) {
             self.store.fence(life).await?;
         }
+        // Again, because until it was fenced one of them may have gone on in another file.
+        let others = self.files().await?;
         let (table, last) = self.read(&others).await?;
         let (writer, sequence) = self.begin_file(term, &table, last).await?;
         *self.open.borrow_mut() = Some(Open { term, writer, sequence, table: table.clone() });

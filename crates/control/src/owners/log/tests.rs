@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use base::{Incarnation, Prng};
 use files::memory::{AppendFault, Memory, MemoryOptions};
+use files::remote::{self, RemoteOptions};
+use files::served::Served;
 use files::shared::{Shared, SharedOptions};
-use runtime::{Class, Handle};
+use link::stream::{self, FarEnd, NearEnd, Services};
+use runtime::{Address, Class, Handle};
 
 use super::*;
 
@@ -17,19 +20,38 @@ struct Bed {
     handle: Handle,
     memory: Memory,
     shared: Shared,
+    /// Where the store is, if it is not at hand.
+    address: Option<Address>,
 }
 
 impl Bed {
     async fn new(handle: &Handle, seed: u64) -> Bed {
+        Bed::over(handle, seed, false).await
+    }
+
+    async fn over(handle: &Handle, seed: u64, is_far: bool) -> Bed {
         let options = MemoryOptions { directories: 2, capacity: 256 * MIB, ..MemoryOptions::default() };
         let memory = Memory::new(seed, options);
         let options = SharedOptions { grant_bytes: MIB, copies: 2 };
         let shared = Shared::open(handle, memory.open(handle), options).await.unwrap();
-        Bed { handle: handle.clone(), memory, shared }
+        let address = is_far.then(|| Address::Unix("/store".into()));
+        if let Some(address) = &address {
+            let services = Services { files: Some(Served::new(shared.clone())), ..Services::default() };
+            let end = FarEnd::new(handle, services, stream::Options::new("the store"));
+            end.serve(handle.listen(address).await.unwrap());
+        }
+        Bed { handle: handle.clone(), memory, shared, address }
     }
 
     async fn join(&self) -> (Store, Rc<FileLog>) {
-        let store = self.shared.join().await.unwrap();
+        let store = match &self.address {
+            None => self.shared.join().await.unwrap(),
+            Some(address) => {
+                let options = stream::Options::new("a manager");
+                let near = NearEnd::dial(&self.handle, address.clone(), Services::default(), options);
+                remote::join(&self.handle, Rc::new(near), RemoteOptions::new("the store")).await.unwrap()
+            }
+        };
         let log = Rc::new(FileLog::new(&store, OPTIONS));
         (store, log)
     }
@@ -105,8 +127,8 @@ fn rot_is_not_taken_for_the_end() {
 }
 
 /// What is confirmed is there whoever comes next; nobody confirms anything after a later one has begun.
-async fn compete(handle: Handle, seed: u64) -> (u64, u64) {
-    let bed = Rc::new(Bed::new(&handle, seed).await);
+async fn compete(handle: Handle, seed: u64, is_far: bool) -> (u64, u64) {
+    let bed = Rc::new(Bed::over(&handle, seed, is_far).await);
     let (newest, confirmed) = (Rc::new(Cell::new(Term(0))), Rc::new(RefCell::new(Vec::<u64>::new())));
     let (begun, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let mut managers = Vec::new();
@@ -168,8 +190,10 @@ async fn compete(handle: Handle, seed: u64) -> (u64, u64) {
 #[test]
 fn whoever_competes_what_is_confirmed_stays() {
     let (mut begun, mut refused) = (0, 0);
-    for seed in 0..150 {
-        let (one, other) = runtime::sim::run(seed, move |handle| compete(handle, seed));
+    // In the last one a log went on in another file between being seen and being fenced.
+    for seed in (0..300).chain([5089]) {
+        // Far from the store something happens between any two looks at it.
+        let (one, other) = runtime::sim::run(seed, move |handle| compete(handle, seed, seed % 2 == 1));
         (begun, refused) = (begun + one, refused + other);
     }
     println!("{begun} begun, {refused} refused");
