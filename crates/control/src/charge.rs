@@ -21,13 +21,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result, Term};
-use policies::ownership::Table;
 use runtime::sync::{Event, first};
 use runtime::{Class, Handle, Task};
 use wire::LeaseStore;
 use wire::lease::{Entry, LeaseId, Revision, Snapshot, Swapped, Write};
 
 use crate::owners::OwnersLog;
+use crate::owners::tables::Tables;
 
 /// How long a lease lives. Another manager is to be in charge within a second after one has died: that is this, up to one
 /// more third of it where only the answers are lost, and some round trips for lease, key, term and log. Much shorter, and a
@@ -81,7 +81,7 @@ struct Charge {
     term: Term,
     hold: Rc<Hold>,
     /// What the log came to when it began.
-    table: Option<Table>,
+    tables: Option<Tables>,
 }
 
 /// A lease that is kept alive for as long as this lives.
@@ -115,12 +115,12 @@ impl Candidate {
     }
 
     /// Waits until it is in charge; gives the term, and what the log came to when it was begun. Once for each term.
-    pub async fn begin(&self) -> (Term, Table) {
+    pub async fn begin(&self) -> (Term, Tables) {
         loop {
             let changed = self.inner.changed.wait();
             let begun = self.inner.charge.borrow_mut().as_mut().and_then(|charge| {
                 let is_held = self.inner.is_held(&charge.hold);
-                charge.table.take().filter(|_| is_held).map(|table| (charge.term, table))
+                charge.tables.take().filter(|_| is_held).map(|tables| (charge.term, tables))
             });
             match begun {
                 Some(begun) => return begun,
@@ -185,9 +185,9 @@ impl Inner {
         let mut keeping = self.handle.spawn(Class::Io, "keep a lease alive", async move { keeper.keep(&kept).await });
         let taken = first(self.take_charge(&key, &hold), &mut keeping).await;
         match taken {
-            Ok(Ok(Some((term, table)))) if self.is_held(&hold) => {
+            Ok(Ok(Some((term, tables)))) if self.is_held(&hold) => {
                 tracing::info!(name = self.options.name, %term, "this manager is in charge");
-                *self.charge.borrow_mut() = Some(Charge { term, hold, table: Some(table) });
+                *self.charge.borrow_mut() = Some(Charge { term, hold, tables: Some(tables) });
                 self.changed.notify();
                 keeping.await;
                 Ok(())
@@ -200,7 +200,7 @@ impl Inner {
     }
 
     /// Takes the key, a term of its own, and the log. Nothing, if somebody else has the key.
-    async fn take_charge(&self, key: &str, hold: &Hold) -> Result<Option<(Term, Table)>> {
+    async fn take_charge(&self, key: &str, hold: &Hold) -> Result<Option<(Term, Tables)>> {
         let name = self.options.name.as_bytes();
         let value = name[..name.len().min(base::limits::LEASE_VALUE_MAX)].to_vec();
         let write = Write::Put { value, lease: hold.id };
@@ -212,7 +212,7 @@ impl Inner {
         for _ in 0..TERMS_TRIED {
             let term = self.next_term().await?;
             match self.log.begin(term).await {
-                Ok(table) => return Ok(Some((term, table))),
+                Ok(tables) => return Ok(Some((term, tables))),
                 Err(error) if error.kind == ErrorKind::Fenced => {}
                 Err(error) => return Err(error),
             }

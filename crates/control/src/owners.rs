@@ -1,24 +1,27 @@
-//! The table of owners on its way to disk and back: which engine has which segment, as a log that one manager at a time
-//! writes.
+//! The tables of managers on their way to disk and back: which engine has which segment, and which volumes there are, as a
+//! log that one manager at a time writes.
 //!
-//! The table and its decisions are `policies::ownership`; [`format`] is what its changes look like in bytes
+//! The table of owners and its decisions are `policies::ownership`, and [`tables`] puts the volume table beside it;
+//! [`format`](mod@format) is what their changes look like in bytes
 //! (docs/formats/owners.md), and [`Replay`] makes a table of records again. What keeps the log is an [`OwnersLog`]: it
 //! belongs to the manager that began the highest term in it, and refuses every other one in the same operation as it
 //! would have written. The [`keeper`] is the manager itself: it decides while it is in charge, logs, and then says what it
 //! has decided.
 
 use base::{Error, LogSequence, Result, Term};
-use policies::ownership::{Change, Table};
+use policies::ownership::Change;
 use wire::LocalBoxFuture;
 
 use self::format::{Header, Kind, Record};
+use self::tables::{Entry, Tables};
 
 pub mod dispatch;
 pub mod format;
 pub mod keeper;
 pub mod log;
+pub mod tables;
 
-/// The log of the table, as a manager sees it.
+/// The log of the tables, as a manager sees it.
 pub trait OwnersLog {
     /// The highest term that has begun; zero before the first one.
     ///
@@ -26,24 +29,24 @@ pub trait OwnersLog {
     /// `Io`.
     fn term(&self) -> LocalBoxFuture<'_, Result<Term>>;
 
-    /// Takes the log for a manager of this term, and gives the table that it comes to. Nothing is written under a lower
+    /// Takes the log for a manager of this term, and gives the tables that it comes to. Nothing is written under a lower
     /// term from here on, not even what is on its way.
     ///
     /// # Errors
     /// `Fenced`: this term, or a later one, has begun already. `Io`: nobody knows whether it has begun.
-    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Table>>;
+    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Tables>>;
 
     /// Writes changes under a term: all of them, or none, are durable when it returns. One call is under way at a time.
     ///
     /// # Errors
     /// `Fenced`: a later term has begun. `Io`: nobody knows whether they are durable, and the caller takes no more part.
-    fn append(&self, term: Term, changes: Vec<Change>) -> LocalBoxFuture<'_, Result<()>>;
+    fn append(&self, term: Term, changes: Vec<Entry>) -> LocalBoxFuture<'_, Result<()>>;
 }
 
-/// Makes a table of the records of a log, in their order.
+/// Makes tables of the records of a log, in their order.
 #[derive(Debug, Default)]
 pub struct Replay {
-    table: Table,
+    tables: Tables,
     /// Of the last record.
     sequence: Option<LogSequence>,
     /// The checkpoint that the log begins with has ended.
@@ -64,25 +67,26 @@ impl Replay {
             return Err(Error::corrupt(format!("record {sequence} of the table of owners is of the wrong kind")));
         }
         for change in &record.changes {
-            self.table.check(change)?;
-            self.table.apply(change);
-            self.is_whole |= matches!(change, Change::Floor { .. });
+            self.tables.check(change)?;
+            self.tables.apply(change);
+            self.is_whole |= matches!(change, Entry::Owners(Change::Floor { .. }));
         }
-        if self.is_whole && term != self.table.term() {
-            let error = format!("record {sequence} of the table of owners is of {term}, not {}", self.table.term());
+        let newest = self.tables.owners.term();
+        if self.is_whole && term != newest {
+            let error = format!("record {sequence} of the table of owners is of {term}, not {newest}");
             return Err(Error::fenced(error));
         }
         self.sequence = Some(sequence);
         Ok(())
     }
 
-    /// The table that the records come to, and the last of them.
+    /// The tables that the records come to, and the last of them.
     ///
     /// # Errors
     /// `Corrupt`: the checkpoint is not whole.
-    pub fn end(self) -> Result<(Table, LogSequence)> {
+    pub fn end(self) -> Result<(Tables, LogSequence)> {
         match self.sequence.filter(|_| self.is_whole) {
-            Some(sequence) => Ok((self.table, sequence)),
+            Some(sequence) => Ok((self.tables, sequence)),
             None => Err(Error::corrupt("the checkpoint of the table of owners has no end")),
         }
     }

@@ -254,6 +254,21 @@ impl VolumeTable {
         }
     }
 
+    /// Takes the ids below `next` out of use.
+    pub fn raise_next_id(&mut self, next: VolumeId) {
+        self.next_id = self.next_id.max(next);
+    }
+
+    /// A short list of changes that makes this table out of an empty one, but for the id that is next.
+    pub fn history(&self) -> Vec<Change> {
+        let of_row = |row: &Row| {
+            let created = Change::Create(Row { state: VolumeState::Active, ..row.clone() });
+            let deleted = (row.state == VolumeState::Deleting).then_some(Change::MarkDeleted(row.id));
+            std::iter::once(created).chain(deleted)
+        };
+        self.rows.values().flat_map(of_row).collect()
+    }
+
     fn row_mut(&mut self, volume: VolumeId) -> &mut Row {
         self.rows.get_mut(&volume).expect("a change that was checked names a volume that exists")
     }

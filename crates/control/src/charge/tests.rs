@@ -85,11 +85,11 @@ impl Fixture {
         let managing = async move {
             loop {
                 let (term, _) = candidate.begin().await;
-                let first = log.append(term, vec![Change::Term(term)]).await;
+                let first = log.append(term, vec![Change::Term(term).into()]).await;
                 while first.is_ok() && candidate.in_charge() == Some(term) {
                     // What it decides is a drain of a server that changes its mind.
-                    let is_drained = !log.log.borrow().table.is_drained("s");
-                    let _ = log.append(term, vec![Change::Drain { server: "s".into(), is_drained }]).await;
+                    let is_drained = !log.log.borrow().tables.owners.is_drained("s");
+                    let _ = log.append(term, vec![Change::Drain { server: "s".into(), is_drained }.into()]).await;
                     inside.sleep(20 * MS).await;
                 }
                 candidate.end(term).await;

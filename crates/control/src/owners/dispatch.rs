@@ -296,7 +296,7 @@ impl Dispatch {
     /// Whether the table says that an engine is dead; nothing is known while this manager is not in charge.
     fn is_dead(&self, engine: Incarnation) -> Option<bool> {
         let keeper = self.keeper.borrow().upgrade()?;
-        keeper.look(|table| !table.lives(engine))
+        keeper.look(|table, _| !table.lives(engine))
     }
 }
 

@@ -3,7 +3,10 @@
 use base::checksum::{crc32c, crc32c_append};
 use base::units::round_up;
 use base::{BLOCK, Epoch, Error, FileId, Generation, Incarnation, LogSequence, MIB, Result, SegmentId, Term, VolumeId};
-use policies::ownership::{Change, Table};
+use policies::ownership::Change;
+
+use super::tables::{Entry, Tables};
+use crate::table::format as volumes;
 
 /// The first bytes of every record.
 pub const MAGIC: [u8; 8] = *b"LEVEEOT\0";
@@ -13,8 +16,13 @@ pub const VERSION: u16 = 1;
 pub const HEADER: usize = 64;
 /// Longest body of a record, in bytes.
 pub const BODY_MAX: usize = MIB as usize - HEADER;
+/// The numbers of changes of the volume table.
+const VOLUMES: u32 = 21;
+const NEXT_VOLUME: u32 = 22;
 /// Most bytes of one change.
-const CHANGE_MAX: usize = 24 + base::limits::SERVER_NAME_MAX;
+const CHANGE_MAX: usize = 8 + volumes::CHANGE_MAX;
+// The longest of the others has the name of a server.
+const _: () = assert!(CHANGE_MAX >= 24 + base::limits::SERVER_NAME_MAX);
 
 /// What a record says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +56,7 @@ pub struct Record {
     /// What its changes are.
     pub kind: Kind,
     /// At least one.
-    pub changes: Vec<Change>,
+    pub changes: Vec<Entry>,
 }
 
 /// What a reader finds at a place.
@@ -61,19 +69,29 @@ pub enum Found {
 }
 
 /// `changes` in pieces that fit a record each.
-pub fn pieces(changes: &[Change]) -> impl Iterator<Item = &[Change]> {
+pub fn pieces(changes: &[Entry]) -> impl Iterator<Item = &[Entry]> {
     changes.chunks(BODY_MAX / CHANGE_MAX)
 }
 
 /// What the records of a checkpoint hold, in order.
-pub fn checkpoint(table: &Table) -> Vec<Vec<Change>> {
-    pieces(&table.history()).map(<[Change]>::to_vec).collect()
+pub fn checkpoint(tables: &Tables) -> Vec<Vec<Entry>> {
+    pieces(&tables.history()).map(<[Entry]>::to_vec).collect()
+}
+
+/// Whether a record can have these changes.
+pub fn fits(changes: &[Entry]) -> bool {
+    if changes.len() <= BODY_MAX / CHANGE_MAX {
+        return true;
+    }
+    let mut bytes = vec![];
+    changes.iter().for_each(|change| put_entry(&mut bytes, change));
+    bytes.len() <= BODY_MAX
 }
 
 /// The bytes of a record, padded with zeros to a multiple of 4 KiB.
 ///
 /// # Panics
-/// It has more changes than [`pieces`] allows: a bug.
+/// It has more changes than [`fits`]: a bug.
 pub fn encode(record: &Record) -> Vec<u8> {
     let header = &record.header;
     let kind: u16 = match record.kind {
@@ -81,7 +99,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Kind::Changes => 2,
     };
     let mut bytes = vec![0; HEADER];
-    record.changes.iter().for_each(|change| put_change(&mut bytes, change));
+    record.changes.iter().for_each(|change| put_entry(&mut bytes, change));
     assert!(bytes.len() - HEADER <= BODY_MAX, "a record of {} changes", record.changes.len());
     let body_len = (bytes.len() - HEADER) as u32;
     bytes[0..8].copy_from_slice(&MAGIC);
@@ -139,7 +157,7 @@ pub fn decode(file: FileId, bytes: &[u8]) -> Result<Found> {
     let mut rest = Reader(&bytes[HEADER..HEADER + body_len]);
     let mut changes = vec![];
     while !rest.0.is_empty() {
-        changes.push(rest.change()?);
+        changes.push(rest.entry()?);
     }
     match changes.is_empty() {
         true => Err(Error::corrupt("a record of the table of owners has no changes")),
@@ -150,6 +168,25 @@ pub fn decode(file: FileId, bytes: &[u8]) -> Result<Found> {
 /// The checksum of a record, padding included, over everything but the checksum itself.
 fn checksum(record: &[u8]) -> u32 {
     crc32c_append(crc32c(&record[..60]), &record[HEADER..])
+}
+
+fn put_entry(bytes: &mut Vec<u8>, entry: &Entry) {
+    match entry {
+        Entry::Owners(change) => put_change(bytes, change),
+        Entry::Volumes(change) => {
+            bytes.extend_from_slice(&VOLUMES.to_le_bytes());
+            let length = bytes.len();
+            bytes.extend_from_slice(&[0; 4]);
+            volumes::put_change(bytes, change);
+            let len = (bytes.len() - length - 4) as u32;
+            bytes[length..length + 4].copy_from_slice(&len.to_le_bytes());
+        }
+        Entry::NextVolume(next) => {
+            bytes.extend_from_slice(&NEXT_VOLUME.to_le_bytes());
+            bytes.extend_from_slice(&[0; 4]);
+            bytes.extend_from_slice(&next.0.to_le_bytes());
+        }
+    }
 }
 
 fn put_change(bytes: &mut Vec<u8>, change: &Change) {
@@ -233,8 +270,16 @@ impl<'a> Reader<'a> {
         self.u64().map(Incarnation)
     }
 
-    fn change(&mut self) -> Result<Change> {
+    fn entry(&mut self) -> Result<Entry> {
         let (number, index) = (self.u32()?, self.u32()?);
+        Ok(match number {
+            VOLUMES => Entry::Volumes(volumes::read_change(self.slice(index as usize)?)?),
+            NEXT_VOLUME if index == 0 => Entry::NextVolume(VolumeId(self.u64()?)),
+            _ => Entry::Owners(self.change(number, index)?),
+        })
+    }
+
+    fn change(&mut self, number: u32, index: u32) -> Result<Change> {
         let uses_index = matches!(number, 1 | 3 | 4 | 5 | 11 | 16..=20);
         if index != 0 && !uses_index {
             return Err(Error::corrupt("a change in the table of owners uses bytes that format 1 reserves"));

@@ -1,10 +1,11 @@
-//! The manager of segments: decides while it is in charge, logs, and then says what it has decided.
+//! The manager of segments and volumes: decides while it is in charge, logs, and then says what it has decided.
 //!
 //! **Intuition.** The decisions are a machine without I/O (`policies::ownership`), and whether one may make them is a
 //! [`Candidate`]. What is left is an order: *am I in charge, decide, log, say*. Everything that was decided while an append
 //! was under way goes with the next one.
 //!
-//! **Names.** A *seat* is the machine of the term in which this one is in charge. The *outlet* is the way to engines and to
+//! **Names.** A *seat* is what the term has in which this one is in charge: the machine, and the volume table beside it, on
+//! one *desk*. The *outlet* is the way to engines and to
 //! the store, and may lose what it is given: it is said again.
 //!
 //! **Invariants.** Nothing is decided by one who is not in charge by its own clock; nothing is said before it is durable; a
@@ -16,13 +17,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Error, Incarnation, Instant, Result, Term};
-use policies::ownership::{Manager, Message, Order, Report, Settings, Table};
+use policies::ownership::{Change, Manager, Message, Order, Report, Settings, Table};
 use runtime::sync::{Event, first};
 use runtime::{Class, Handle, Task};
 use wire::LocalBoxFuture;
 
 use super::OwnersLog;
+use super::tables::{Entry, Tables};
 use crate::charge::Candidate;
+use crate::table::{self, VolumeTable};
 
 /// After so long everything that was not answered is said again.
 const REPEAT: Duration = Duration::from_millis(250);
@@ -39,6 +42,52 @@ pub trait Outlet {
     /// # Errors
     /// Nobody can be asked.
     fn ask_another(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>>;
+}
+
+/// What is decided over, in one seat.
+pub struct Desk {
+    /// Who has which segment.
+    pub owners: Manager,
+    volumes: VolumeTable,
+    /// Changes of volumes that are not durable yet.
+    unlogged: Vec<table::Change>,
+}
+
+impl Desk {
+    /// Which volumes there are, durable or not.
+    pub fn volumes(&self) -> &VolumeTable {
+        &self.volumes
+    }
+
+    /// A change happens that was planned against [`Desk::volumes`] as it is; it is durable together with what the owners
+    /// have decided.
+    pub fn change(&mut self, change: table::Change) {
+        self.volumes.apply(change.clone());
+        self.unlogged.push(change);
+    }
+
+    /// Volumes of which nothing is left are forgotten, with their last segment.
+    fn forget_volumes(&mut self) {
+        let forgotten = self.owners.unlogged().iter().filter_map(|change| match change {
+            Change::Forget(volume) => Some(table::Change::Forget(*volume)),
+            _ => None,
+        });
+        for change in forgotten.collect::<Vec<_>>() {
+            if self.volumes.check(&change).is_ok() {
+                self.change(change);
+            }
+        }
+    }
+
+    /// What is to be logged.
+    fn unlogged(&self) -> Vec<Entry> {
+        let volumes = self.unlogged.iter().cloned().map(Entry::Volumes);
+        volumes.chain(self.owners.unlogged().iter().cloned().map(Entry::Owners)).collect()
+    }
+
+    fn unlogged_len(&self) -> usize {
+        self.unlogged.len() + self.owners.unlogged().len()
+    }
 }
 
 /// A manager of segments. Dropped, it says nothing more, and its lease ends.
@@ -64,7 +113,7 @@ struct Inner {
 
 struct Seat {
     term: Term,
-    manager: Manager,
+    desk: Desk,
     /// Changes that are durable.
     logged: u64,
 }
@@ -105,6 +154,14 @@ impl Keeper {
     /// `Retry`: it is not in charge, or too much waits for the log. `Io`: nobody knows whether it is durable. What the
     /// decision itself refuses is in its value.
     pub async fn decide<T>(&self, decide: impl FnOnce(&mut Manager, Instant, u64) -> T) -> Result<T> {
+        self.decide_both(|desk, now, random| decide(&mut desk.owners, now, random)).await
+    }
+
+    /// As [`Keeper::decide`], over volumes, too. It waits for all that was decided before, so what was looked at is durable.
+    ///
+    /// # Errors
+    /// Those of [`Keeper::decide`].
+    pub async fn decide_both<T>(&self, decide: impl FnOnce(&mut Desk, Instant, u64) -> T) -> Result<T> {
         let (value, term, through) = self.inner.decide(decide)?;
         loop {
             let settled = self.inner.settled.wait();
@@ -123,13 +180,13 @@ impl Keeper {
 
     /// Somebody reports something. Where nobody is in charge it is passed over: it is reported again when it is asked for.
     pub fn report(&self, report: &Report) {
-        let _ = self.inner.decide(|manager, now, random| manager.on_report(now, random, report));
+        let _ = self.inner.decide(|desk, now, random| desk.owners.on_report(now, random, report));
     }
 
-    /// Looks at the table as it was decided, durable or not, if it is in charge.
-    pub fn look<T>(&self, look: impl FnOnce(&Table) -> T) -> Option<T> {
+    /// Looks at the tables as they were decided, durable or not, if it is in charge.
+    pub fn look<T>(&self, look: impl FnOnce(&Table, &VolumeTable) -> T) -> Option<T> {
         self.term()?;
-        self.inner.seat.borrow().as_ref().map(|seat| look(seat.manager.table()))
+        self.inner.seat.borrow().as_ref().map(|seat| look(seat.desk.owners.table(), &seat.desk.volumes))
     }
 }
 
@@ -139,24 +196,28 @@ impl Inner {
         (self.candidate.in_charge() == Some(term)).then_some(term)
     }
 
-    fn decide<T>(&self, decide: impl FnOnce(&mut Manager, Instant, u64) -> T) -> Result<(T, Term, u64)> {
+    fn decide<T>(&self, decide: impl FnOnce(&mut Desk, Instant, u64) -> T) -> Result<(T, Term, u64)> {
         let term = self.term().ok_or_else(|| Error::retry("this manager is not in charge: ask the one who is"))?;
         let mut seat = self.seat.borrow_mut();
         let Some(seat) = seat.as_mut() else { unreachable!("who is in charge has a seat") };
-        if seat.manager.unlogged().len() > UNLOGGED_MAX {
+        if seat.desk.unlogged_len() > UNLOGGED_MAX {
             return Err(Error::retry("too many decisions wait for the log: try again later"));
         }
-        let value = decide(&mut seat.manager, self.handle.now(), self.handle.random_u64());
+        let value = decide(&mut seat.desk, self.handle.now(), self.handle.random_u64());
+        seat.desk.forget_volumes();
         self.decided.notify();
-        Ok((value, term, seat.logged + seat.manager.unlogged().len() as u64))
+        Ok((value, term, seat.logged + seat.desk.unlogged_len() as u64))
     }
 
     async fn run(self: Rc<Self>) {
         loop {
-            let (term, table) = self.candidate.begin().await;
+            let (term, Tables { owners, volumes }) = self.candidate.begin().await;
             let random = self.handle.random_u64();
-            match Manager::take_over(self.settings, table, term, self.handle.now(), random) {
-                Ok(manager) => *self.seat.borrow_mut() = Some(Seat { term, manager, logged: 0 }),
+            match Manager::take_over(self.settings, owners, term, self.handle.now(), random) {
+                Ok(owners) => {
+                    let desk = Desk { owners, volumes, unlogged: vec![] };
+                    *self.seat.borrow_mut() = Some(Seat { term, desk, logged: 0 });
+                }
                 Err(error) => tracing::error!(%term, %error, "the table of owners has a later term than its log"),
             }
             if let Err(error) = self.keep(term).await {
@@ -177,7 +238,7 @@ impl Inner {
             self.log_and_say(term).await?;
             if self.handle.now() >= repeat {
                 repeat = self.handle.now() + REPEAT;
-                self.decide(|manager, now, random| manager.on_time(now, random))?;
+                self.decide(|desk, now, random| desk.owners.on_time(now, random))?;
                 continue;
             }
             let _ = first(first(decided, self.candidate.end(term)), self.handle.sleep_until(repeat)).await;
@@ -186,10 +247,10 @@ impl Inner {
     }
 
     async fn log_and_say(self: &Rc<Self>, term: Term) -> Result<()> {
-        let (changes, is_spent) = {
+        let (changes, of_volumes, is_spent) = {
             let seat = self.seat.borrow();
-            let Some(seat) = seat.as_ref() else { return Ok(()) };
-            (seat.manager.unlogged().to_vec(), seat.manager.is_spent())
+            let Some(Seat { desk, .. }) = seat.as_ref() else { return Ok(()) };
+            (desk.unlogged(), desk.unlogged.len(), desk.owners.is_spent())
         };
         let count = changes.len();
         if count > 0 {
@@ -199,7 +260,8 @@ impl Inner {
             let mut seat = self.seat.borrow_mut();
             let Some(seat) = seat.as_mut() else { return Ok(()) };
             seat.logged += count as u64;
-            seat.manager.on_logged(count)
+            seat.desk.unlogged.drain(..of_volumes);
+            seat.desk.owners.on_logged(count - of_volumes)
         };
         if count > 0 {
             self.settled.notify();
@@ -231,7 +293,7 @@ impl Inner {
             inner.is_asking.set(false);
             match confirmed {
                 Ok(missing) if inner.term() == Some(term) => {
-                    let _ = inner.decide(|manager, now, random| manager.on_confirmed(now, random, &missing));
+                    let _ = inner.decide(|desk, now, random| desk.owners.on_confirmed(now, random, &missing));
                 }
                 Ok(_) => {}
                 Err(error) => {

@@ -17,14 +17,15 @@
 //!   if one stands behind it, it has not ended but rotted.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use base::{AlignedBuf, BLOCK, Epoch, Error, ErrorKind, FileId, LogSequence, MIB, Result, Term};
 use files::{CreateOptions, FileInfo, FileKind, FileWriter, Redundancy, Store};
-use policies::ownership::{Change, Table};
 use runtime::sync::Budget;
 use wire::LocalBoxFuture;
 
 use super::format::{self, Found, Header, Kind, Record};
+use super::tables::{Entry, Tables};
 use super::{OwnersLog, Replay};
 
 /// How the log is kept.
@@ -42,9 +43,14 @@ impl Default for Options {
     }
 }
 
+/// Begins one more life in the store.
+pub type Join = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<Store>>>;
+
 /// See the module.
 pub struct FileLog {
-    store: Store,
+    store: RefCell<Store>,
+    /// What to do when that life is over, if anything.
+    join: Option<Join>,
     options: Options,
     /// Who begins, or appends: one at a time.
     writing: Budget,
@@ -58,20 +64,43 @@ struct Open {
     writer: FileWriter,
     /// Of the last record.
     sequence: LogSequence,
-    table: Table,
+    tables: Tables,
 }
 
 impl FileLog {
     /// The log in a store, of which this process has a life of its own.
     pub fn new(store: &Store, options: Options) -> FileLog {
-        FileLog { store: store.clone(), options, writing: Budget::new(1), open: RefCell::default() }
+        let store = RefCell::new(store.clone());
+        FileLog { store, join: None, options, writing: Budget::new(1), open: RefCell::default() }
+    }
+
+    /// The same by one who begins another life when that one is over: whoever took the log from it has fenced it.
+    pub fn joining(store: &Store, join: Join, options: Options) -> FileLog {
+        FileLog { join: Some(join), ..FileLog::new(store, options) }
+    }
+
+    /// The store, as the present life of this process sees it.
+    pub fn store(&self) -> Store {
+        self.store.borrow().clone()
+    }
+
+    async fn live(&self) -> Result<()> {
+        let Some(join) = &self.join else { return Ok(()) };
+        match self.store().check_life().await {
+            Err(error) if error.kind == ErrorKind::Fenced => {
+                let store = join().await?;
+                *self.store.borrow_mut() = store;
+                Ok(())
+            }
+            alive => alive,
+        }
     }
 
     /// Every file of the log, of all lives: those of higher terms first, and of one term the newer ones.
     async fn files(&self) -> Result<Vec<FileInfo>> {
         let mut files = Vec::new();
-        for life in self.store.lives().await? {
-            files.extend(self.store.files_of(life).await?);
+        for life in self.store().lives().await? {
+            files.extend(self.store().files_of(life).await?);
         }
         // Tables of volumes are logs, too, under an epoch without a term.
         files.retain(|info| info.kind == FileKind::Log && info.epoch.term() > Term(0));
@@ -87,65 +116,66 @@ impl FileLog {
             prepared: false,
             epoch: Epoch::of(term, 0),
         };
-        self.store.create(options).await.map_err(|error| error.context("the table of owners"))
+        self.store().create(options).await.map_err(|error| error.context("the table of owners"))
     }
 
-    async fn claim(&self, term: Term) -> Result<Table> {
+    async fn claim(&self, term: Term) -> Result<Tables> {
         let over = |by: Term| Error::fenced(format!("{term} is over: the table of owners is under {by}"));
         if let Some(newest) = self.files().await?.first().map(|info| info.epoch.term()).filter(|newest| *newest >= term)
         {
             return Err(over(newest));
         }
         self.open.take();
+        self.live().await?;
         let claim = self.create(term, BLOCK).await?.id();
         let others = self.files().await?;
-        let mine = self.store.incarnation();
+        let mine = self.store().incarnation();
         let rival = others.iter().find(|info| info.epoch.term() >= term && info.incarnation != mine);
         if let Some(rival) = rival {
             // Both may give way; whoever tries again has a higher term.
-            self.store.delete(claim).await?;
+            self.store().delete(claim).await?;
             return Err(over(rival.epoch.term()));
         }
         for life in others.iter().map(|info| info.incarnation).filter(|life| *life != mine) {
-            self.store.fence(life).await?;
+            self.store().fence(life).await?;
         }
         // Again, because until it was fenced one of them may have gone on in another file.
         let others = self.files().await?;
-        let (table, last) = self.read(&others).await?;
-        let (writer, sequence) = self.begin_file(term, &table, last).await?;
-        *self.open.borrow_mut() = Some(Open { term, writer, sequence, table: table.clone() });
+        let (tables, last) = self.read(&others).await?;
+        let (writer, sequence) = self.begin_file(term, &tables, last).await?;
+        *self.open.borrow_mut() = Some(Open { term, writer, sequence, tables: tables.clone() });
         // They are needed no more; what cannot be deleted now is found by the next one.
         for info in others.iter().filter(|info| info.epoch.term() < term) {
-            if let Err(error) = self.store.delete(info.id).await {
+            if let Err(error) = self.store().delete(info.id).await {
                 tracing::debug!(file = %info.id, %error, "an old file of the table of owners stays for now");
             }
         }
-        Ok(table)
+        Ok(tables)
     }
 
-    /// What the newest whole file of the log comes to; an empty table where there is none.
-    async fn read(&self, files: &[FileInfo]) -> Result<(Table, LogSequence)> {
+    /// What the newest whole file of the log comes to; empty tables where there is none.
+    async fn read(&self, files: &[FileInfo]) -> Result<(Tables, LogSequence)> {
         for info in files {
             if let Some(read) = self.read_file(info).await? {
                 return Ok(read);
             }
         }
-        Ok((Table::default(), LogSequence(0)))
+        Ok((Tables::default(), LogSequence(0)))
     }
 
     /// What a file comes to, if its checkpoint is whole.
-    async fn read_file(&self, info: &FileInfo) -> Result<Option<(Table, LogSequence)>> {
+    async fn read_file(&self, info: &FileInfo) -> Result<Option<(Tables, LogSequence)>> {
         let len = info.sealed.unwrap_or(info.capacity);
         let mut copies = Vec::new();
         for copy in 0..info.copies_wanted {
-            match self.store.read_copy(info.id, copy, 0, len as usize).await {
+            match self.store().read_copy(info.id, copy, 0, len as usize).await {
                 Ok(bytes) => copies.push(bytes),
                 Err(error) if error.kind == ErrorKind::NotFound => {}
                 Err(error) => tracing::warn!(file = %info.id, copy, %error, "the table of owners cannot be read"),
             }
         }
         if copies.is_empty() {
-            let place = self.store.locate(info.id, 0);
+            let place = self.store().locate(info.id, 0);
             return Err(Error::io(format!("{place}: no copy of the table of owners can be read: bring the disk back")));
         }
         let (mut replay, mut last, mut at) = (Replay::default(), None, 0);
@@ -157,7 +187,7 @@ impl FileLog {
         let rest = (at + BLOCK as usize..len as usize).step_by(BLOCK as usize);
         for behind in rest {
             if record_at(info.id, &copies, behind)?.is_some_and(|(record, _)| Some(record.header.sequence) > last) {
-                let place = self.store.locate(info.id, 0);
+                let place = self.store().locate(info.id, 0);
                 return Err(Error::corrupt(format!(
                     "{place}: a record of the table of owners at byte {at} was durable and cannot be read from any copy: \
                      restore the file"
@@ -167,11 +197,11 @@ impl FileLog {
         Ok(replay.end().ok())
     }
 
-    /// A new file with all of a table, whose last record so far was `last`.
-    async fn begin_file(&self, term: Term, table: &Table, last: LogSequence) -> Result<(FileWriter, LogSequence)> {
-        let parts = format::checkpoint(table);
+    /// A new file with all of the tables, whose last record so far was `last`.
+    async fn begin_file(&self, term: Term, tables: &Tables, last: LogSequence) -> Result<(FileWriter, LogSequence)> {
+        let parts = format::checkpoint(tables);
         let encode = |file, last: LogSequence, changes| {
-            let header = self.header(file, last, table.term());
+            let header = self.header(file, last, tables.owners.term());
             format::encode(&Record { header, kind: Kind::Checkpoint, changes })
         };
         let len: usize = parts.iter().map(|part| encode(FileId(0), last, part.clone()).len()).sum();
@@ -185,7 +215,7 @@ impl FileLog {
         Ok((writer, sequence))
     }
 
-    async fn write(&self, term: Term, changes: Vec<Change>) -> Result<()> {
+    async fn write(&self, term: Term, changes: Vec<Entry>) -> Result<()> {
         // Given back when it is known what is durable.
         let Some(mut open) = self.open.borrow_mut().take().filter(|open| open.term == term) else {
             return Err(Error::fenced(format!(
@@ -193,19 +223,22 @@ impl FileLog {
             )));
         };
         for change in &changes {
-            open.table.check(change)?;
-            open.table.apply(change);
+            open.tables.check(change)?;
+            open.tables.apply(change);
         }
-        let header = self.header(open.writer.id(), open.sequence, open.table.term());
-        let bytes = format::encode(&Record { header, kind: Kind::Changes, changes });
-        if bytes.len() as u64 <= open.writer.room() {
-            open.writer.append(AlignedBuf::copy_of(&bytes).freeze()).await?;
-            open.sequence = header.sequence;
-        } else {
-            // The changes are part of the table with which the next file begins.
-            let full = open.writer.id();
-            (open.writer, open.sequence) = self.begin_file(term, &open.table, open.sequence).await?;
-            self.store.delete(full).await?;
+        let header = self.header(open.writer.id(), open.sequence, open.tables.owners.term());
+        let bytes = format::fits(&changes).then(|| format::encode(&Record { header, kind: Kind::Changes, changes }));
+        match bytes.filter(|bytes| bytes.len() as u64 <= open.writer.room()) {
+            Some(bytes) => {
+                open.writer.append(AlignedBuf::copy_of(&bytes).freeze()).await?;
+                open.sequence = header.sequence;
+            }
+            None => {
+                // The changes are part of the tables with which the next file begins.
+                let full = open.writer.id();
+                (open.writer, open.sequence) = self.begin_file(term, &open.tables, open.sequence).await?;
+                self.store().delete(full).await?;
+            }
         }
         *self.open.borrow_mut() = Some(open);
         Ok(())
@@ -213,7 +246,7 @@ impl FileLog {
 
     /// That of the record behind `last`.
     fn header(&self, file: FileId, last: LogSequence, term: Term) -> Header {
-        let (incarnation, sequence) = (self.store.incarnation(), LogSequence(last.0 + 1));
+        let (incarnation, sequence) = (self.store().incarnation(), LogSequence(last.0 + 1));
         Header { file, incarnation, sequence, durable_through: last, term }
     }
 }
@@ -233,14 +266,14 @@ impl OwnersLog for FileLog {
         Box::pin(async move { Ok(self.files().await?.first().map_or(Term(0), |info| info.epoch.term())) })
     }
 
-    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Table>> {
+    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Tables>> {
         Box::pin(async move {
             let _alone = self.writing.take(1).await;
             self.claim(term).await
         })
     }
 
-    fn append(&self, term: Term, changes: Vec<Change>) -> LocalBoxFuture<'_, Result<()>> {
+    fn append(&self, term: Term, changes: Vec<Entry>) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let _alone = self.writing.take(1).await;
             self.write(term, changes).await

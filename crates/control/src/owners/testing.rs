@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Error, Result, Term};
-use policies::ownership::{Change, Table};
 use runtime::Handle;
 use wire::LocalBoxFuture;
 
 use super::OwnersLog;
+use super::tables::{Entry, Tables};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -17,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) term: Term,
-    pub(crate) table: Table,
+    pub(crate) tables: Tables,
     /// The terms that have begun.
     pub(crate) begun: Vec<Term>,
     /// Writes under a term that was over.
@@ -46,7 +46,7 @@ impl OwnersLog for LogOf {
         })
     }
 
-    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Table>> {
+    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Tables>> {
         Box::pin(async move {
             self.handle.sleep(2 * MS).await;
             let mut log = self.log.borrow_mut();
@@ -55,11 +55,11 @@ impl OwnersLog for LogOf {
             }
             log.term = term;
             log.begun.push(term);
-            Ok(log.table.clone())
+            Ok(log.tables.clone())
         })
     }
 
-    fn append(&self, term: Term, changes: Vec<Change>) -> LocalBoxFuture<'_, Result<()>> {
+    fn append(&self, term: Term, changes: Vec<Entry>) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.handle.sleep(MS).await;
             let mut log = self.log.borrow_mut();
@@ -71,8 +71,8 @@ impl OwnersLog for LogOf {
             let fails = log.fails > 0 && draw.is_multiple_of(log.fails);
             if !fails || (draw >> 32).is_multiple_of(2) {
                 for change in &changes {
-                    log.table.check(change)?;
-                    log.table.apply(change);
+                    log.tables.check(change)?;
+                    log.tables.apply(change);
                 }
             }
             match fails {

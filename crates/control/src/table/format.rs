@@ -17,6 +17,9 @@ pub const HEADER: usize = 64;
 /// Longest body that a reader accepts: a checkpoint of the most volumes with the longest names.
 pub const BODY_MAX: usize = 16 + base::limits::VOLUMES_MAX * ROW_MAX;
 
+/// Most bytes of one change.
+pub(crate) const CHANGE_MAX: usize = 8 + ROW_MAX;
+
 const ROW: usize = 48;
 const LEVELS: usize = 40;
 const ROW_MAX: usize = ROW + base::limits::VOLUME_NAME_MAX + rules::OWNER_MAX + LEVELS;
@@ -157,7 +160,8 @@ fn put_levels(bytes: &mut Vec<u8>, levels: &Levels) {
     put_u64(bytes, credits);
 }
 
-fn put_change(bytes: &mut Vec<u8>, change: &Change) {
+/// A change as it stands in a record, also of the log that managers of several servers share.
+pub(crate) fn put_change(bytes: &mut Vec<u8>, change: &Change) {
     match change {
         Change::Create(row) => {
             put_u64(bytes, 1);
@@ -182,6 +186,16 @@ fn put_change(bytes: &mut Vec<u8>, change: &Change) {
             put_levels(bytes, levels);
         }
     }
+}
+
+/// A change, and nothing else.
+///
+/// # Errors
+/// `Corrupt`.
+pub(crate) fn read_change(bytes: &[u8]) -> Result<Change> {
+    let mut rest = Reader(bytes);
+    let change = rest.change()?;
+    rest.end().map(|()| change)
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

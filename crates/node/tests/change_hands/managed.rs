@@ -13,7 +13,8 @@ use control::owners::OwnersLog;
 use control::owners::dispatch::Dispatch;
 use control::owners::keeper::Keeper;
 use control::owners::log::{self, FileLog};
-use policies::ownership::{Change, Manager, Settings, Table};
+use control::owners::tables::{Entry, Tables};
+use policies::ownership::{Manager, Settings, Table};
 use runtime::Class;
 use wire::{Assignment, Holding, LeftSegment, LocalBoxFuture, SegmentOwner, VolumeDescriptor};
 
@@ -54,22 +55,26 @@ impl OwnersLog for LogOf {
         self.0.term()
     }
 
-    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Table>> {
+    fn begin(&self, term: Term) -> LocalBoxFuture<'_, Result<Tables>> {
         Box::pin(async move {
-            let table = self.0.begin(term).await?;
+            let tables = self.0.begin(term).await?;
             let mut log = self.1.borrow_mut();
             assert!(term > log.term, "{term} begins after {:?}", log.term);
-            *log = Log { term, table: table.clone() };
-            Ok(table)
+            *log = Log { term, table: tables.owners.clone() };
+            Ok(tables)
         })
     }
 
-    fn append(&self, term: Term, changes: Vec<Change>) -> LocalBoxFuture<'_, Result<()>> {
+    fn append(&self, term: Term, changes: Vec<Entry>) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.0.append(term, changes.clone()).await?;
             let mut log = self.1.borrow_mut();
             assert_eq!(term, log.term, "confirmed after a later term has begun");
-            for change in &changes {
+            let owners = changes.iter().filter_map(|entry| match entry {
+                Entry::Owners(change) => Some(change),
+                _ => None,
+            });
+            for change in owners {
                 log.table.check(change)?;
                 log.table.apply(change);
             }

@@ -1,9 +1,8 @@
 //! A fuzz target of the records of the table of owners: changes with edits, their checksum made right again.
 
 use base::Prng;
-use policies::ownership::Table;
 
-use super::tests::{FILE, changes, header, record};
+use super::tests::{FILE, entries, header, record};
 use super::*;
 
 /// A seed of something valid, edits of it, and noise.
@@ -15,7 +14,7 @@ fn a_record_is_refused_or_means_what_it_says() {
     bolero::check!().with_iterations(20_000).with_type().for_each(|(seed, edits, noise): &Input| {
         assert!(matches!(decode(FILE, noise), Ok(Found::Nothing)), "noise has no checksum");
         let mut prng = Prng::new(*seed);
-        let all = changes();
+        let all = entries();
         let first = prng.below(all.len() as u64) as usize;
         let mut bytes = encode(&Record { changes: all[first..].to_vec(), ..record() });
         let used = HEADER + u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
@@ -28,11 +27,11 @@ fn a_record_is_refused_or_means_what_it_says() {
         let Ok(Found::Record(record, padded)) = decode(FILE, &bytes) else { return };
         accepted += 1;
         // A table takes what follows, and refuses the rest: it never breaks.
-        let mut table = Table::default();
+        let mut tables = Tables::default();
         for change in all[..first].iter().chain(&record.changes) {
-            if table.check(change).is_ok() {
-                table.apply(change);
-                table.check_invariants();
+            if tables.check(change).is_ok() {
+                tables.apply(change);
+                tables.owners.check_invariants();
             }
         }
         // What lies behind the body is covered by the checksum, and by nothing else.

@@ -1,6 +1,7 @@
 //! Golden bytes of every change.
 
 use super::*;
+use crate::table::{self, Row, VolumeState};
 
 pub(in crate::owners) const FILE: FileId = FileId(0x1122);
 
@@ -51,8 +52,32 @@ pub(in crate::owners) fn changes() -> Vec<Change> {
     ]
 }
 
+/// Those of the volume table.
+pub(in crate::owners) fn of_volumes() -> Vec<Entry> {
+    let row = Row {
+        id: VolumeId(6),
+        name: "vm-1".into(),
+        size: 10 << 30,
+        data_sector_bytes: 128 << 10,
+        owner: "ops".into(),
+        created_wall_ms: 1_700_000_000_000,
+        generation: Generation(0),
+        state: VolumeState::Active,
+        levels: base::levels::Levels::default(),
+    };
+    vec![
+        Entry::Volumes(table::Change::Create(row)),
+        Entry::Volumes(table::Change::MarkDeleted(VolumeId(6))),
+        Entry::NextVolume(VolumeId(9)),
+    ]
+}
+
+pub(in crate::owners) fn entries() -> Vec<Entry> {
+    changes().into_iter().map(Entry::Owners).chain(of_volumes()).collect()
+}
+
 pub(super) fn record() -> Record {
-    Record { header: header(42), kind: Kind::Changes, changes: changes() }
+    Record { header: header(42), kind: Kind::Changes, changes: entries() }
 }
 
 #[test]
@@ -72,9 +97,9 @@ fn the_bytes_stay_as_documented() {
     let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let mut lines = vec![hex(&bytes[..HEADER])];
     let mut one = vec![];
-    for change in changes() {
+    for entry in entries() {
         one.clear();
-        put_change(&mut one, &change);
+        put_entry(&mut one, &entry);
         lines.push(hex(&one));
     }
     let used = HEADER + (lines[1..].concat().len() / 2);
@@ -101,8 +126,13 @@ fn zeros_another_file_and_any_flipped_bit_do_not_validate() {
 
 #[test]
 fn a_record_has_room_for_a_piece_of_the_longest_changes() {
-    let longest = Change::Engine { engine: Incarnation(1), server: "x".repeat(base::limits::SERVER_NAME_MAX) };
+    let Some(Entry::Volumes(table::Change::Create(row))) = of_volumes().into_iter().next() else { panic!("a volume") };
+    let [name, owner] = [base::limits::VOLUME_NAME_MAX, crate::rules::OWNER_MAX].map(|len| "x".repeat(len));
+    let base = base::levels::Rate { iops: 100, bytes_per_sec: 0 };
+    let levels = base::levels::Levels { base, ..row.levels };
+    let longest = Entry::Volumes(table::Change::Create(Row { name, owner, levels, ..row }));
     let all = vec![longest; 20_000];
+    assert!(!fits(&all) && fits(&vec![Change::Declare(Incarnation(1)).into(); 20_000]));
     let pieces: Vec<_> = pieces(&all).collect();
     assert_eq!((pieces.len() > 1, pieces.concat().len()), (true, 20_000));
     for changes in pieces {

@@ -30,7 +30,7 @@ impl Engines {
     /// What was said is durable.
     fn check(&self, order: &Order) -> &'static str {
         let log = self.log.borrow();
-        let table = &log.table;
+        let table = &log.tables.owners;
         let assigned = |segment| table.segment(segment).and_then(|row| row.assignment).map(|next| next.epoch);
         match order {
             Order::Create { segment, epoch, .. } | Order::Adopt { segment, epoch, .. } => {
@@ -187,7 +187,7 @@ impl Fixture {
 
     /// What was decided and answered is in the log.
     fn durable<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
-        look(&self.log.borrow().table)
+        look(&self.log.borrow().tables.owners)
     }
 }
 
@@ -317,7 +317,7 @@ fn who_is_not_in_charge_decides_nothing() {
         register(&fixture, 1).await;
         let (index, _) = fixture.in_charge().unwrap();
         for (other, keeper) in keepers.iter().enumerate() {
-            assert_eq!((keeper.term().is_some(), keeper.look(|_| ()).is_some()), (other == index, other == index));
+            assert_eq!((keeper.term().is_some(), keeper.look(|_, _| ()).is_some()), (other == index, other == index));
         }
         // The log fails: the seat is given up, and somebody has another one.
         fixture.log.borrow_mut().fails = 1;

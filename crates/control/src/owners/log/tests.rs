@@ -10,6 +10,7 @@ use files::remote::{self, RemoteOptions};
 use files::served::Served;
 use files::shared::{Shared, SharedOptions};
 use link::stream::{self, FarEnd, NearEnd, Services};
+use policies::ownership::Change;
 use runtime::{Address, Class, Handle};
 
 use super::*;
@@ -57,15 +58,17 @@ impl Bed {
     }
 }
 
-fn engine(number: u64) -> Change {
-    Change::Engine {
-        engine: Incarnation(number),
-        server: format!("server {number} with a name that fills the log soon"),
-    }
+fn engine(number: u64) -> Entry {
+    let server = format!("server {number} with a name that fills the log soon");
+    Change::Engine { engine: Incarnation(number), server }.into()
 }
 
-fn engines(table: &Table) -> Vec<u64> {
-    table.living().map(|(engine, _)| engine.0).collect()
+fn begins(term: Term) -> Entry {
+    Change::Term(term).into()
+}
+
+fn engines(tables: &Tables) -> Vec<u64> {
+    tables.owners.living().map(|(engine, _)| engine.0).collect()
 }
 
 #[test]
@@ -77,18 +80,18 @@ fn what_was_appended_is_there_for_the_next_term_and_files_follow_each_other() {
         assert_eq!(log.append(Term(1), vec![engine(1)]).await.unwrap_err().kind, ErrorKind::Fenced);
         log.begin(Term(1)).await.unwrap();
         assert_eq!(log.begin(Term(1)).await.unwrap_err().kind, ErrorKind::Fenced);
-        log.append(Term(1), vec![Change::Term(Term(1))]).await.unwrap();
+        log.append(Term(1), vec![begins(Term(1))]).await.unwrap();
         for number in 1..=40 {
             log.append(Term(1), vec![engine(number)]).await.unwrap();
         }
         let (store, next) = bed.join().await;
         assert_eq!(next.term().await.unwrap(), Term(1));
         let table = next.begin(Term(3)).await.unwrap();
-        assert_eq!((table.term(), engines(&table)), (Term(1), (1..=40).collect()));
+        assert_eq!((table.owners.term(), engines(&table)), (Term(1), (1..=40).collect()));
         // The one before writes no more, whatever it believes.
         assert_eq!(log.append(Term(1), vec![engine(41)]).await.unwrap_err().kind, ErrorKind::Fenced);
         assert_eq!(log.begin(Term(4)).await.unwrap_err().kind, ErrorKind::Fenced, "its life is over, too");
-        next.append(Term(3), vec![Change::Term(Term(3)), engine(50)]).await.unwrap();
+        next.append(Term(3), vec![begins(Term(3)), engine(50)]).await.unwrap();
         // One claim and one file: nothing is left of what came before.
         let mut files = 0;
         for life in store.lives().await.unwrap() {
@@ -105,7 +108,7 @@ fn rot_is_not_taken_for_the_end() {
         let bed = Bed::new(&handle, 2).await;
         let (store, log) = bed.join().await;
         log.begin(Term(1)).await.unwrap();
-        log.append(Term(1), vec![Change::Term(Term(1))]).await.unwrap();
+        log.append(Term(1), vec![begins(Term(1))]).await.unwrap();
         for number in 1..=2 {
             log.append(Term(1), vec![engine(number)]).await.unwrap();
         }
@@ -114,7 +117,7 @@ fn rot_is_not_taken_for_the_end() {
         bed.memory.corrupt(file, 0, 2 * BLOCK..3 * BLOCK);
         let (_, next) = bed.join().await;
         assert_eq!(engines(&next.begin(Term(2)).await.unwrap()), [1, 2]);
-        next.append(Term(2), vec![Change::Term(Term(2))]).await.unwrap();
+        next.append(Term(2), vec![begins(Term(2))]).await.unwrap();
         next.append(Term(2), vec![engine(3)]).await.unwrap();
         let file = next.files().await.unwrap()[0].id;
         assert!(store.find(file).await.unwrap().is_some());
@@ -161,7 +164,7 @@ async fn compete(handle: Handle, seed: u64, is_far: bool) -> (u64, u64) {
                 let lost = confirmed.borrow()[..seen].iter().find(|number| !engines.contains(number)).copied();
                 assert_eq!(lost, None, "seed {seed}: was confirmed before {term} began");
                 let first = engines.iter().max().map_or(1, |last| last + 1) + number * 1_000 + round;
-                let mut changes = vec![Change::Term(term)];
+                let mut changes = vec![begins(term)];
                 for next in first..first + prng.below(20) {
                     changes.push(engine(next));
                     if log.append(term, std::mem::take(&mut changes)).await.is_err() {
