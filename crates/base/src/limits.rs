@@ -15,6 +15,8 @@ pub const VOLUMES_MAX: usize = 10_000;
 pub const ENGINES_MAX: usize = 4096;
 /// Longest name of a server, in bytes.
 pub const SERVER_NAME_MAX: usize = 63;
+/// Longest address at which somebody listens, in bytes: the name of a host and a port, or the path of a socket.
+pub const ADDRESS_MAX: usize = 259;
 
 /// Leases of a lease store that have not ended, and keys that it has.
 pub const LEASES_MAX: usize = 4096;

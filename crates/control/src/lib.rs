@@ -9,6 +9,7 @@
 //! again.
 
 pub mod charge;
+pub mod cluster;
 pub mod http;
 pub mod lease;
 pub mod levels;

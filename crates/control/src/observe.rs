@@ -133,6 +133,8 @@ pub struct Snapshot {
     pub lost_reads: u64,
     /// The settings of the block server's admission, and how it stands.
     pub admission: Option<(AdmissionSettings, AdmissionStatus)>,
+    /// How several servers stand, where there are such.
+    pub cluster: Option<api::Cluster>,
     /// Everything else: queue depths, counts of events.
     pub metrics: Vec<Metric>,
 }

@@ -78,6 +78,37 @@ impl CreateVolume {
             levels: LevelsChange::default(),
         }
     }
+
+    /// The volume of that name, if there is one.
+    ///
+    /// # Errors
+    /// `Conflict`: it has another size.
+    pub(crate) fn existing<'a>(&self, volumes: &'a VolumeTable) -> Result<Option<&'a Row>> {
+        let Ok(existing) = volumes.find(&self.name) else { return Ok(None) };
+        match existing.size == self.size {
+            true => Ok(Some(existing)),
+            false => Err(Error::conflict(format!(
+                "there is a volume {:?} already, of {} bytes instead of {}; choose another name, its size, or delete \
+                 it first",
+                self.name, existing.size, self.size
+            ))),
+        }
+    }
+
+    /// Its row, before it has an id.
+    pub(crate) fn row(&self, created_wall_ms: u64) -> Row {
+        Row {
+            id: VolumeId(0),
+            name: self.name.clone(),
+            size: self.size,
+            data_sector_bytes: self.data_sector_bytes,
+            owner: self.owner.clone(),
+            created_wall_ms,
+            generation: Generation(0),
+            state: VolumeState::Active,
+            levels: self.levels.over(Levels::default()),
+        }
+    }
 }
 
 /// A volume as it is shown.
@@ -87,6 +118,15 @@ pub struct VolumeView {
     pub row: Row,
     /// Clients that are connected now.
     pub clients: usize,
+}
+
+impl VolumeView {
+    /// By name, those that are being deleted last.
+    pub(crate) fn sort(views: &mut [VolumeView]) {
+        views.sort_by(|a, b| {
+            (a.row.state as u8, &a.row.name, a.row.id).cmp(&(b.row.state as u8, &b.row.name, b.row.id))
+        });
+    }
 }
 
 /// What can be asked of a manager.
@@ -120,6 +160,22 @@ pub enum Request {
     Status,
     /// Looks whether everything is still as it was written, from now on: [`Reply::Snapshot`].
     Scrub,
+    /// A server is to own nothing, or may again: [`Reply::Done`].
+    Drain {
+        /// Its name.
+        server: String,
+        /// Whether it is to own nothing.
+        is_drained: bool,
+    },
+    /// A segment is to move: [`Reply::Done`].
+    MoveSegment {
+        /// The name of its volume.
+        volume: String,
+        /// Which one of it.
+        index: u32,
+        /// The name of a server; wherever there is room without one.
+        to: Option<String>,
+    },
     /// Whether the loop turns: [`Reply::Healthy`].
     Health,
 }
@@ -141,6 +197,8 @@ pub enum Reply {
     Snapshot(Box<Snapshot>),
     /// The state of everything, and all volumes as [`Reply::Volumes`].
     Status(Box<Snapshot>, Vec<VolumeView>),
+    /// It was decided, and will come about.
+    Done,
     /// The loop turns, and the store is open.
     Healthy,
 }
@@ -272,6 +330,9 @@ impl Manager {
             }
             Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
             Request::Health => Ok(Reply::Healthy),
+            Request::Drain { .. } | Request::MoveSegment { .. } => {
+                Err(Error::invalid("this store is one server, and its segments stay where they are"))
+            }
             Request::Scrub => {
                 self.begin_scrub().await?;
                 self.observe().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot)))
@@ -312,17 +373,7 @@ impl Manager {
         {
             return Ok((existing, true));
         }
-        let fresh = Row {
-            id: VolumeId(0),
-            name: wanted.name.clone(),
-            size: wanted.size,
-            data_sector_bytes: wanted.data_sector_bytes,
-            owner: wanted.owner.clone(),
-            created_wall_ms: self.0.handle.wall_ms(),
-            generation: Generation(0),
-            state: VolumeState::Active,
-            levels: wanted.levels.over(Levels::default()),
-        };
+        let fresh = wanted.row(self.0.handle.wall_ms());
         match self.commit(move |table| table.plan_create(fresh)).await {
             Ok(_) => self.show(&name).map(|view| (view, false)),
             // Somebody else made it meanwhile.
@@ -335,15 +386,8 @@ impl Manager {
     }
 
     fn existing(&self, wanted: &CreateVolume) -> Result<Option<VolumeView>> {
-        let Ok(existing) = self.show(&wanted.name) else { return Ok(None) };
-        match existing.row.size == wanted.size {
-            true => Ok(Some(existing)),
-            false => Err(Error::conflict(format!(
-                "there is a volume {:?} already, of {} bytes instead of {}; choose another name, its size, or delete \
-                 it first",
-                wanted.name, existing.row.size, wanted.size
-            ))),
-        }
+        let table = self.0.table.borrow();
+        wanted.existing(&table).map(|row| row.map(|row| self.view(row)))
     }
 
     /// One volume.
@@ -358,9 +402,7 @@ impl Manager {
     /// Every volume by name, those that are being deleted last.
     pub fn volumes(&self) -> Vec<VolumeView> {
         let mut views: Vec<VolumeView> = self.0.table.borrow().rows().map(|row| self.view(row)).collect();
-        views.sort_by(|a, b| {
-            (a.row.state as u8, &a.row.name, a.row.id).cmp(&(b.row.state as u8, &b.row.name, b.row.id))
-        });
+        VolumeView::sort(&mut views);
         views
     }
 

@@ -436,6 +436,74 @@ pub struct Directory {
     pub behind_bytes: u64,
 }
 
+/// How several servers stand, as the manager in charge sees it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Cluster {
+    /// The manager in charge.
+    pub manager: Option<ManagerInCharge>,
+    /// Servers, by name.
+    pub servers: Vec<Server>,
+    /// Segments of all volumes.
+    pub segments: usize,
+    /// Those of them that nobody serves, or that are to go elsewhere.
+    pub segments_on_the_way: usize,
+    /// The first 100 of those.
+    pub moving: Vec<SegmentMove>,
+}
+
+/// The manager that decides.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ManagerInCharge {
+    /// Its name.
+    pub name: String,
+    /// Its time in charge: higher than all before.
+    pub term: u32,
+}
+
+/// A server: a named set of engines.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Server {
+    /// Its name.
+    pub name: String,
+    /// Whether it is to own nothing.
+    pub is_drained: bool,
+    /// Segments that its engines have.
+    pub segments: usize,
+    /// Its engines: those that live, and those that were declared dead and are not settled yet.
+    pub engines: Vec<Engine>,
+}
+
+/// An engine: one life of a process with a log of its own.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Engine {
+    /// The number of its life.
+    pub id: u64,
+    /// Where it listens; empty where that is not known.
+    pub address: String,
+    /// `healthy`, `silent` (not heard of for a lease), `dead` (declared so), `recovering` or `recovered` (its segments
+    /// go to others).
+    pub state: String,
+    /// When it was last heard of; null where it never was.
+    pub silent_seconds: Option<f64>,
+    /// Segments whose last word is in its log.
+    pub segments: usize,
+}
+
+/// A segment that nobody serves, or that is to go elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SegmentMove {
+    /// The name of its volume.
+    pub volume: String,
+    /// Which one of it.
+    pub index: u32,
+    /// The server whose log has it.
+    pub from: Option<String>,
+    /// The server that is to have it.
+    pub to: Option<String>,
+    /// What has to happen next.
+    pub waits_for: String,
+}
+
 /// The body of every answer that is an error.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {

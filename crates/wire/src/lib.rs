@@ -27,6 +27,7 @@ pub mod frame;
 pub mod layout;
 pub mod lease;
 pub mod owner;
+pub mod registry;
 pub mod service;
 
 pub use directory::{VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
@@ -34,4 +35,5 @@ pub use files::FileService;
 pub use layout::{Layout, Piece};
 pub use lease::LeaseStore;
 pub use owner::{Assignment, Holding, LeftSegment, Located, SegmentDirectory, SegmentOwner, Source};
+pub use registry::{EngineRegistry, Registered};
 pub use service::{Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Reply, SessionId, Target};

@@ -1,0 +1,234 @@
+//! A manager of several servers, as agents, engines, other managers and people see it.
+//!
+//! **Intuition.** There are several managers and one is in charge. All of them hear from engines that they live
+//! ([`engines`]), so that whoever takes over knows whom there is to ask; only the one in charge answers for volumes
+//! ([`volumes`]) and segments, out of the tables that it keeps ([`Keeper`]). Who asks another one is told so, and asks the
+//! next.
+//!
+//! **Invariants.** What was answered of a volume is durable. An attachment returns when the owners of all segments have
+//! recorded it (rule 47 of docs/SAFETY.md); a volume is gone when all of them have dropped theirs (rule 49).
+//!
+//! **Flow.** *Engine*: `register -> Engines -> Keeper: on_registered`, and from then on orders go to it ([`Dispatch`]). *Agent*:
+//! `resolve -> attach -> locate`, and `locate` again when a segment has moved. *Person*: the calls of [`crate::service`],
+//! from the same API as that of one server.
+
+mod calls;
+mod engines;
+mod show;
+mod volumes;
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use base::{Error, Incarnation, Instant, Result, SegmentId, VolumeId};
+use files::Store;
+use policies::ownership::{Settings, Table};
+use runtime::Handle;
+use runtime::sync::first;
+use wire::{
+    EngineRegistry, LeaseStore, LocalBoxFuture, Located, Registered, SegmentDirectory, SegmentOwner, VolumeDescriptor,
+    VolumeOwner,
+};
+
+use self::engines::Engines;
+use crate::charge::{self, Candidate};
+use crate::owners::dispatch::Dispatch;
+use crate::owners::keeper::Keeper;
+use crate::owners::log::{self, FileLog};
+use crate::table::{Row, VolumeTable};
+
+/// How long somebody waits for what engines have to do first: record an attachment, drop a segment.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often the tables are looked at meanwhile, besides when something has happened.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a manager is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// An engine that was not heard of for so long is dead.
+    pub lease: Duration,
+    /// How the log of the tables is kept.
+    pub log: log::Options,
+    /// How segments are placed and moved.
+    pub ownership: Settings,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { lease: Duration::from_secs(2), log: log::Options::default(), ownership: Settings::default() }
+    }
+}
+
+/// The way to an engine.
+#[derive(Clone)]
+pub struct Way {
+    /// To ask it for segments.
+    pub segments: Rc<dyn SegmentOwner>,
+    /// To tell it of volumes.
+    pub volumes: Rc<dyn VolumeOwner>,
+    /// Whether its machine says that nobody listens there any more.
+    pub is_refused: Rc<dyn Fn() -> bool>,
+}
+
+/// Agents that are in touch.
+pub trait Agents {
+    /// How many clients use a volume.
+    fn users(&self, volume: VolumeId) -> LocalBoxFuture<'_, usize>;
+
+    /// Has them let go of a volume.
+    fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;
+}
+
+/// Who else there is.
+#[derive(Clone)]
+pub struct Others {
+    /// The way to an engine at an address.
+    pub connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
+    /// The other managers.
+    pub managers: Vec<Rc<dyn EngineRegistry>>,
+    /// Agents.
+    pub agents: Rc<dyn Agents>,
+}
+
+/// A manager of several servers. Dropped, it is one no more.
+pub struct ClusterManager {
+    handle: Handle,
+    name: String,
+    store: Store,
+    begun: Instant,
+    keeper: Rc<Keeper>,
+    dispatch: Rc<Dispatch>,
+    engines: Rc<Engines>,
+    others: Others,
+    this: Weak<ClusterManager>,
+}
+
+impl ClusterManager {
+    /// A manager of this name, which stands for being in charge from now on. It has a life of its own in `store`.
+    pub fn start(
+        handle: &Handle,
+        name: &str,
+        store: &Store,
+        leases: Rc<dyn LeaseStore>,
+        others: Others,
+        options: Options,
+    ) -> Rc<ClusterManager> {
+        Rc::new_cyclic(|this: &Weak<ClusterManager>| {
+            let describe = this.clone();
+            let describe = move |volume| describe.upgrade().and_then(|manager| manager.descriptor(volume).ok());
+            let managers = others.managers.clone();
+            let another = move |missing: Vec<Incarnation>| -> LocalBoxFuture<'static, Result<Vec<Incarnation>>> {
+                Box::pin(ask_another(managers.clone(), missing))
+            };
+            let dispatch = Dispatch::new(handle, store, Rc::new(describe), Rc::new(another));
+            let log = Rc::new(FileLog::new(store, options.log));
+            let candidate = charge::Options { name: name.to_owned(), partition: 0 };
+            let candidate = Candidate::stand(handle, leases, log.clone(), candidate);
+            let keeper = Rc::new(Keeper::start(handle, candidate, log, dispatch.clone(), options.ownership));
+            dispatch.set_keeper(&keeper);
+            let engines = Engines::new(handle, keeper.clone(), dispatch.clone(), others.connect.clone(), options.lease);
+            let (handle, name) = (handle.clone(), name.to_owned());
+            let (store, begun) = (store.clone(), handle.now());
+            ClusterManager { handle, name, store, begun, keeper, dispatch, engines, others, this: this.clone() }
+        })
+    }
+
+    /// Whether it is in charge.
+    pub fn is_in_charge(&self) -> bool {
+        self.keeper.term().is_some()
+    }
+
+    /// # Errors
+    /// `Moved`: it is not in charge.
+    fn look<T>(&self, look: impl FnOnce(&Table, &VolumeTable) -> T) -> Result<T> {
+        self.keeper.look(look).ok_or_else(|| self.not_in_charge())
+    }
+
+    fn not_in_charge(&self) -> Error {
+        Error::moved(format!("the manager {} is not in charge: ask the others", self.name))
+    }
+
+    /// A volume that can be attached, with its newest attachment.
+    ///
+    /// # Errors
+    /// `NotFound`, `Moved`.
+    fn descriptor(&self, volume: VolumeId) -> Result<VolumeDescriptor> {
+        self.look(|owners, volumes| volumes.get(volume).map(|row| described(owners, row)))?
+    }
+
+    /// Waits until the tables have what `look` looks for. Engines have to do something first, which may take long if one of
+    /// them is dead.
+    ///
+    /// # Errors
+    /// `Retry`: that takes too long. `Moved`: it is not in charge any more.
+    async fn wait<T>(&self, what: &str, look: impl Fn(&Table, &VolumeTable) -> Option<T>) -> Result<T> {
+        let begun = self.handle.now();
+        loop {
+            let done = self.dispatch.done().wait();
+            if let Some(found) = self.look(&look)? {
+                return Ok(found);
+            }
+            if self.handle.now() - begun >= PATIENCE {
+                let seconds = PATIENCE.as_secs();
+                return Err(Error::retry(format!(
+                    "{what} takes longer than {seconds} s: see `levee status` for who is missing"
+                )));
+            }
+            let _ = first(done, self.handle.sleep(LOOK)).await;
+        }
+    }
+}
+
+/// What agents and engines need to know of a volume.
+fn described(owners: &Table, row: &Row) -> VolumeDescriptor {
+    let generation = owners.volume(row.id).map_or(row.generation, |volume| volume.generation);
+    VolumeDescriptor { generation, ..row.descriptor() }
+}
+
+/// Asks other managers which of these engines they miss, too, until one answers.
+async fn ask_another(managers: Vec<Rc<dyn EngineRegistry>>, missing: Vec<Incarnation>) -> Result<Vec<Incarnation>> {
+    let mut last = Error::io("there is no other manager to ask: start another one");
+    for manager in managers {
+        match manager.missing(missing.clone()).await {
+            Ok(missing) => return Ok(missing),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl SegmentDirectory for ClusterManager {
+    fn locate(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Located>> {
+        Box::pin(std::future::ready(self.place_of(segment)))
+    }
+}
+
+impl ClusterManager {
+    fn place_of(&self, segment: SegmentId) -> Result<Located> {
+        let (owner, epoch) = self.look(|owners, _| {
+            let row = owners.segment(segment).filter(|row| !row.is_dropped);
+            let row = row.ok_or_else(|| Error::not_found(format!("there is no segment {segment}")))?;
+            let holder = row.holder.filter(|holder| owners.lives(*holder) && !row.is_released);
+            holder.map(|holder| (holder, row.epoch)).ok_or_else(|| Error::retry(format!("{segment} is on its way")))
+        })??;
+        let address = self.engines.address(owner);
+        let address =
+            address.ok_or_else(|| Error::retry(format!("{owner} has {segment}, and was not heard of yet")))?;
+        Ok(Located { owner, address, epoch })
+    }
+}
+
+impl EngineRegistry for ClusterManager {
+    fn register<'a>(
+        &'a self,
+        engine: Incarnation,
+        server: &'a str,
+        address: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Registered>> {
+        Box::pin(self.engines.register(engine, server, address))
+    }
+
+    fn missing(&self, engines: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+        Box::pin(std::future::ready(Ok(self.engines.missing(engines))))
+    }
+}

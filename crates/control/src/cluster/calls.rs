@@ -1,0 +1,99 @@
+//! What people ask of a manager of several servers: the calls of [`crate::service`].
+
+use std::rc::Rc;
+
+use base::limits::API_CALLS_MAX;
+use base::{Error, Result, SegmentId};
+use runtime::sync::Budget;
+use runtime::{Class, Task};
+
+use super::ClusterManager;
+use crate::service::{Call, Reply, Request};
+
+impl ClusterManager {
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// Those of each request; `Moved`: another manager is in charge.
+    pub async fn handle(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Create(wanted) => self.create(wanted).await.map(|(view, existed)| Reply::Created(view, existed)),
+            Request::List => self.volumes().await.map(Reply::Volumes),
+            Request::Show(name) => self.show(&name).await.map(Reply::Volume),
+            Request::Delete { name, force } => {
+                self.delete(&name, force).await.map(|(view, is_done)| Reply::Deleted(view, is_done))
+            }
+            Request::SetLevels { name, change } => self.set_levels(&name, change).await.map(Reply::Volume),
+            Request::Explain(name) => {
+                self.show(&name).await?;
+                Err(Error::invalid(
+                    "why I/O waits is known to the servers, which do not tell managers yet: see their metrics",
+                ))
+            }
+            Request::Scrub => {
+                self.look(|_, _| ())?;
+                self.engines.begin_scrub().await?;
+                Ok(Reply::Snapshot(Box::new(self.snapshot()?)))
+            }
+            Request::Observe => self.snapshot().map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
+            Request::Status => {
+                let volumes = self.volumes().await?;
+                Ok(Reply::Status(Box::new(self.snapshot()?), volumes))
+            }
+            Request::Drain { server, is_drained } => self.drain(&server, is_drained).await.map(|()| Reply::Done),
+            Request::MoveSegment { volume, index, to } => {
+                self.move_segment(&volume, index, to.as_deref()).await.map(|()| Reply::Done)
+            }
+            Request::Health => Ok(Reply::Healthy),
+        }
+    }
+
+    /// Answers the calls of a mailbox until its senders are gone: a bounded number at a time, the others wait there.
+    pub fn serve(self: &Rc<Self>, calls: async_channel::Receiver<Call>) -> Task<()> {
+        let this = self.clone();
+        self.handle.spawn(Class::Io, "control calls", async move {
+            let in_flight = Budget::new(API_CALLS_MAX as u64);
+            while let Ok(call) = calls.recv().await {
+                let permit = in_flight.take(1).await;
+                let manager = this.clone();
+                let answer = async move {
+                    let _ = call.reply.send(manager.handle(call.request).await);
+                    drop(permit);
+                };
+                this.handle.spawn(Class::Io, "control call", answer).detach();
+            }
+        })
+    }
+
+    async fn drain(&self, server: &str, is_drained: bool) -> Result<()> {
+        self.look(|owners, _| check_server(owners, server))??;
+        self.keeper.decide(|manager, now, random| manager.drain(now, random, server, is_drained)).await?
+    }
+
+    /// Has a segment moved to a server, or to wherever there is room.
+    async fn move_segment(&self, volume: &str, index: u32, to: Option<&str>) -> Result<()> {
+        let (segment, to) = self.look(|owners, volumes| {
+            let row = volumes.find(volume)?;
+            let segments = row.descriptor().segments;
+            if index >= segments {
+                return Err(Error::invalid(format!("{volume:?} has the segments 0 to {}", segments - 1)));
+            }
+            if let Some(server) = to {
+                check_server(owners, server)?;
+            }
+            let of_server = owners.living().filter(|(_, server)| Some(*server) == to);
+            let least = of_server.min_by_key(|(engine, _)| (owners.load(*engine), *engine)).map(|(engine, _)| engine);
+            Ok((SegmentId { volume: row.id, index }, least))
+        })??;
+        self.keeper.decide(|manager, now, random| manager.move_segment(now, random, segment, to)).await?
+    }
+}
+
+/// # Errors
+/// `NotFound`: no server of this name lives.
+fn check_server(owners: &policies::ownership::Table, server: &str) -> Result<()> {
+    match owners.living().any(|(_, name)| name == server) {
+        true => Ok(()),
+        false => Err(Error::not_found(format!("there is no server {server:?} in touch: see `levee server list`"))),
+    }
+}

@@ -1,0 +1,191 @@
+//! Engines as a manager knows them: where they are, and when it last heard of each.
+//!
+//! **Intuition.** An engine says to all managers that it lives, several times in each *lease*. The manager in charge
+//! declares dead whom nobody heard of for a lease, whose machine says that nobody listens there any more, and whose address
+//! another engine has now. A manager that takes over has heard of engines before, and gives all of them a lease from then
+//! on: so nobody dies of the death of a manager.
+//!
+//! **Invariants** (rule 50 of docs/SAFETY.md). An engine that cannot be reached and did not refuse is a suspicion, until
+//! its lease has ended. Whether many that are missing are really dead is the machine's to doubt
+//! (`policies::ownership`). What is known is bounded: engines that the table does not have are forgotten.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use base::limits::ENGINES_MAX;
+use base::{Error, Incarnation, Instant, Result, Term};
+use runtime::{Class, Handle};
+use wire::registry::check_registration;
+use wire::{Registered, VolumeDescriptor};
+
+use super::Way;
+use crate::owners::dispatch::Dispatch;
+use crate::owners::keeper::Keeper;
+
+/// How many times in a lease a manager looks who is missing.
+const LOOKS: u32 = 20;
+/// After so many leases an engine that the table does not have is forgotten.
+const FORGOTTEN: u32 = 30;
+
+/// See the module.
+pub(super) struct Engines {
+    handle: Handle,
+    keeper: Rc<Keeper>,
+    dispatch: Rc<Dispatch>,
+    connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
+    lease: Duration,
+    known: RefCell<BTreeMap<Incarnation, Known>>,
+    /// The term in which this manager is in charge, and since when.
+    charge: Cell<(Term, Instant)>,
+}
+
+struct Known {
+    server: String,
+    address: String,
+    way: Way,
+    heard: Instant,
+}
+
+impl Engines {
+    pub(super) fn new(
+        handle: &Handle,
+        keeper: Rc<Keeper>,
+        dispatch: Rc<Dispatch>,
+        connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
+        lease: Duration,
+    ) -> Rc<Engines> {
+        let engines = Rc::new(Engines {
+            handle: handle.clone(),
+            keeper,
+            dispatch,
+            connect,
+            lease,
+            known: RefCell::default(),
+            charge: Cell::new((Term(0), handle.now())),
+        });
+        let (watched, clock) = (Rc::downgrade(&engines), handle.clone());
+        handle.spawn(Class::Io, "watch engines", watch(watched, clock, lease / LOOKS)).detach();
+        engines
+    }
+
+    /// See [`wire::EngineRegistry::register`].
+    pub(super) async fn register(&self, engine: Incarnation, server: &str, address: &str) -> Result<Registered> {
+        check_registration(server, address)?;
+        let superseded = self.note(engine, server, address)?;
+        let is_in_charge = self.keeper.term().is_some();
+        if is_in_charge {
+            let decided = self.keeper.decide(|manager, now, random| {
+                manager.on_registered(now, random, engine, server)?;
+                superseded.iter().for_each(|former| manager.on_gone(now, random, *former));
+                Ok(())
+            });
+            // Whoever was in charge a moment ago knows as much as the others.
+            let decided = decided.await.map_err(|error| Error::io(error.message))?;
+            if let Err(error) = decided {
+                self.known.borrow_mut().remove(&engine);
+                return Err(error);
+            }
+        }
+        Ok(Registered { lease_ms: self.lease.as_millis() as u32, is_in_charge })
+    }
+
+    /// Notes that an engine lives. Those that had its address before it.
+    fn note(&self, engine: Incarnation, server: &str, address: &str) -> Result<Vec<Incarnation>> {
+        let mut known = self.known.borrow_mut();
+        if known.len() >= ENGINES_MAX && !known.contains_key(&engine) {
+            return Err(Error::invalid(format!("there are {ENGINES_MAX} engines already, the most that a store has")));
+        }
+        let heard = self.handle.now();
+        match known.get_mut(&engine).filter(|known| known.address == address) {
+            Some(known) => known.heard = heard,
+            None => {
+                let way = (self.connect)(engine, address);
+                self.dispatch.add(engine, way.segments.clone());
+                let (server, address) = (server.to_owned(), address.to_owned());
+                known.insert(engine, Known { server, address, way, heard });
+            }
+        }
+        let former = known.iter().filter(|(other, known)| **other < engine && known.address == address);
+        Ok(former.map(|(other, _)| *other).collect())
+    }
+
+    /// Those of `engines` that were not heard of for a lease.
+    pub(super) fn missing(&self, engines: Vec<Incarnation>) -> Vec<Incarnation> {
+        let known = self.known.borrow();
+        let now = self.handle.now();
+        let hears = |engine: &Incarnation| known.get(engine).is_some_and(|known| now - known.heard < self.lease);
+        engines.into_iter().filter(|engine| !hears(engine)).collect()
+    }
+
+    /// Where an engine listens.
+    pub(super) fn address(&self, engine: Incarnation) -> Option<String> {
+        self.known.borrow().get(&engine).map(|known| known.address.clone())
+    }
+
+    /// How long ago an engine was heard of.
+    pub(super) fn silent_for(&self, engine: Incarnation) -> Option<Duration> {
+        let now = self.handle.now();
+        self.known.borrow().get(&engine).map(|known| now - known.heard)
+    }
+
+    /// Tells every engine what a volume was promised.
+    pub(super) fn set_levels(&self, volume: &VolumeDescriptor) {
+        let ways: Vec<Way> = self.known.borrow().values().map(|known| known.way.clone()).collect();
+        ways.iter().for_each(|way| way.volumes.set_levels(volume));
+    }
+
+    /// Begins to read every copy of everything, everywhere.
+    ///
+    /// # Errors
+    /// The first one that an engine gives.
+    pub(super) async fn begin_scrub(&self) -> Result<()> {
+        let ways: Vec<Way> = self.known.borrow().values().map(|known| known.way.clone()).collect();
+        let mut begun = Ok(());
+        for way in ways {
+            begun = begun.and(way.volumes.begin_scrub().await);
+        }
+        begun
+    }
+
+    /// Declares dead who is, if this manager is in charge.
+    async fn look(&self) {
+        let Some(term) = self.keeper.term() else { return };
+        let now = self.handle.now();
+        if self.charge.get().0 != term {
+            self.charge.set((term, now));
+        }
+        let (_, since) = self.charge.get();
+        let living: Vec<Incarnation> =
+            self.keeper.look(|owners, _| owners.living().map(|(engine, _)| engine).collect()).unwrap_or_default();
+        let mut known = self.known.borrow_mut();
+        known.retain(|engine, known| living.contains(engine) || now - known.heard < self.lease * FORGOTTEN);
+        let is_gone = |engine: &Incarnation| match known.get(engine) {
+            Some(known) => now - known.heard.max(since) >= self.lease || (known.way.is_refused)(),
+            None => now - since >= self.lease,
+        };
+        let gone: Vec<Incarnation> = living.into_iter().filter(is_gone).collect();
+        for engine in &gone {
+            let server = known.get(engine).map_or("", |known| &known.server);
+            tracing::info!(%engine, server, "an engine seems dead");
+        }
+        drop(known);
+        if gone.is_empty() {
+            return;
+        }
+        let declaring = self
+            .keeper
+            .decide(|manager, now, random| gone.iter().for_each(|engine| manager.on_gone(now, random, *engine)));
+        // Whoever is in charge next sees it, too.
+        drop(declaring.await);
+    }
+}
+
+async fn watch(engines: Weak<Engines>, handle: Handle, pause: Duration) {
+    while let Some(engines) = engines.upgrade() {
+        engines.look().await;
+        drop(engines);
+        handle.sleep(pause).await;
+    }
+}

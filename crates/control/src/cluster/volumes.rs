@@ -1,0 +1,188 @@
+//! Volumes whose segments have owners: made, attached and deleted.
+//!
+//! Every change is one of the volume table and of the table of owners at once. What engines have to do because of it
+//! follows from the tables, and goes on whoever is in charge; here somebody waits for it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Error, Generation, Result, VolumeId};
+use runtime::sync::first;
+use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
+
+use super::{ClusterManager, described};
+use crate::levels::LevelsChange;
+use crate::owners::keeper::Desk;
+use crate::service::{CreateVolume, VolumeView};
+use crate::table::{Change, Row, VolumeState};
+
+/// How long a deletion is waited for before it is said to go on in the background.
+const DELETION_PATIENCE: Duration = Duration::from_secs(5);
+/// How long agents may take to say who uses a volume, or to let go of it.
+const AGENT_PATIENCE: Duration = Duration::from_secs(2);
+
+impl ClusterManager {
+    /// Decides something about volumes, and returns when that is durable.
+    async fn decide<T>(&self, decide: impl FnOnce(&mut Desk, base::Instant, u64) -> Result<T>) -> Result<T> {
+        self.look(|_, _| ())?;
+        self.keeper.decide_both(decide).await?
+    }
+
+    /// Makes a volume; says whether it existed before.
+    ///
+    /// # Errors
+    /// `Invalid`, `Conflict` for a name that exists (with another size, if an existing one is allowed), `Full`, `Io`;
+    /// `Moved`: this manager is not in charge.
+    pub(super) async fn create(&self, wanted: CreateVolume) -> Result<(VolumeView, bool)> {
+        let fresh = wanted.row(self.handle.wall_ms());
+        let decided = self.decide(move |desk, now, random| {
+            if wanted.allow_existing
+                && let Some(row) = wanted.existing(desk.volumes())?
+            {
+                return Ok((row.clone(), true));
+            }
+            let Change::Create(row) = desk.volumes().plan_create(fresh)? else {
+                return Err(Error::internal("a creation became another change"));
+            };
+            desk.owners.create(now, random, row.id, row.descriptor().segments)?;
+            desk.change(Change::Create(row.clone()));
+            Ok((row, false))
+        });
+        let (row, existed) = decided.await?;
+        Ok((VolumeView { row, clients: 0 }, existed))
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// `NotFound`, `Moved`.
+    pub(super) async fn show(&self, name: &str) -> Result<VolumeView> {
+        let row = self.decide(|desk, _, _| desk.volumes().find(name).map(|row| as_shown(desk, row))).await?;
+        let clients = self.users(row.id).await;
+        Ok(VolumeView { row, clients })
+    }
+
+    /// Every volume by name, those that are being deleted last.
+    ///
+    /// # Errors
+    /// `Moved`.
+    pub(super) async fn volumes(&self) -> Result<Vec<VolumeView>> {
+        let rows =
+            self.decide(|desk, _, _| Ok(desk.volumes().rows().map(|row| as_shown(desk, row)).collect::<Vec<_>>()));
+        let mut views = Vec::new();
+        for row in rows.await? {
+            let clients = self.users(row.id).await;
+            views.push(VolumeView { row, clients });
+        }
+        VolumeView::sort(&mut views);
+        Ok(views)
+    }
+
+    /// Promises a volume something else.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for levels against the rules, `Io`, `Moved`.
+    pub(super) async fn set_levels(&self, name: &str, change: LevelsChange) -> Result<VolumeView> {
+        let planned = self.decide(|desk, _, _| {
+            let planned = desk.volumes().plan_set_levels(name, |levels| change.over(levels))?;
+            desk.change(planned);
+            desk.volumes().find(name).map(|row| as_shown(desk, row))
+        });
+        let row = planned.await?;
+        self.engines.set_levels(&row.descriptor());
+        Ok(VolumeView { clients: self.users(row.id).await, row })
+    }
+
+    /// Deletes a volume; says whether its space was given back already (otherwise that goes on in the background).
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` for a volume with clients without `force`; `Io`, `Moved`.
+    pub(super) async fn delete(&self, name: &str, force: bool) -> Result<(VolumeView, bool)> {
+        let view = self.show(name).await?;
+        let volume = view.row.id;
+        if view.clients > 0 && !force {
+            let users = if view.clients == 1 { "client" } else { "clients" };
+            return Err(Error::conflict(format!(
+                "the volume {name:?} is in use by {} {users}; disconnect, or delete it with --force (force=true in the API)",
+                view.clients
+            )));
+        }
+        let decided = self.decide(|desk, now, random| {
+            let planned = desk.volumes().plan_delete(volume)?;
+            desk.owners.drop_volume(now, random, volume)?;
+            desk.change(planned);
+            Ok(())
+        });
+        decided.await?;
+        let letting_go = self.others.agents.release(volume);
+        let _ = first(letting_go, self.handle.sleep(AGENT_PATIENCE)).await;
+        let what = format!("the deletion of {name:?}");
+        let gone = self.wait(&what, |owners, _| owners.volume(volume).is_none().then_some(()));
+        let is_done = first(gone, self.handle.sleep(DELETION_PATIENCE)).await.is_ok_and(|gone| gone.is_ok());
+        Ok((view, is_done))
+    }
+
+    /// How many clients use a volume, as far as agents are in touch.
+    async fn users(&self, volume: VolumeId) -> usize {
+        let asking = self.others.agents.users(volume);
+        first(asking, self.handle.sleep(AGENT_PATIENCE)).await.unwrap_or_default()
+    }
+
+    /// A new attachment, which the owners of all segments have recorded.
+    async fn attach_volume(self: Rc<Self>, volume: VolumeId) -> Result<VolumeDescriptor> {
+        let decided = self.decide(|desk, now, random| {
+            let descriptor = desk.volumes().get(volume).map(|row| described(desk.owners.table(), row))?;
+            let generation = Generation(descriptor.generation.0 + 1);
+            desk.owners.attach(now, random, volume, generation)?;
+            Ok(VolumeDescriptor { generation, ..descriptor })
+        });
+        let descriptor = decided.await?;
+        let what = format!("attaching {:?}", descriptor.name);
+        let recorded = self.wait(&what, |owners, _| match owners.volume(volume).filter(|row| !row.is_dropping) {
+            None => Some(Err(Error::not_found(format!("there is no volume {volume}")))),
+            // A later attachment may have come meanwhile: this one keeps its own generation, and is fenced.
+            Some(row) => (row.attached >= descriptor.generation).then_some(Ok(())),
+        });
+        recorded.await??;
+        Ok(descriptor)
+    }
+}
+
+/// A row with the attachment that the owners know.
+fn as_shown(desk: &Desk, row: &Row) -> Row {
+    Row { generation: described(desk.owners.table(), row).generation, ..row.clone() }
+}
+
+impl VolumeDirectory for ClusterManager {
+    fn resolve<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>> {
+        let found = self.look(|owners, volumes| volumes.find(name).map(|row| described(owners, row)));
+        Box::pin(std::future::ready(found.and_then(|found| found)))
+    }
+
+    fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(std::future::ready(self.descriptor(volume)))
+    }
+
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
+        let names = self.look(|_, volumes| {
+            let active = volumes.rows().filter(|row| row.state == VolumeState::Active);
+            let mut names: Vec<String> = active.map(|row| row.name.clone()).collect();
+            names.sort();
+            names
+        });
+        Box::pin(std::future::ready(names))
+    }
+
+    fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        let this = self.this.upgrade();
+        Box::pin(async move {
+            let this = this.ok_or_else(|| Error::internal("the manager is going away"))?;
+            this.attach_volume(volume).await
+        })
+    }
+
+    fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
+        // Only generations are kept: who is attached at this moment is known to the agents and dies with them.
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
