@@ -3,11 +3,16 @@
 //! **Flow** of an assignment: the volume is made known, so that sessions can be opened the moment the segment is here;
 //! what a dead engine had is read once for all segments of it that are asked for together; then each is adopted, and
 //! serves from its record on. Of a release: the engine refuses what comes, lets land what is in flight, and logs it.
+//!
+//! **Invariant.** An order is taken only from the newest manager that this life has heard: one under a lower term may have
+//! been on its way since before that one was in charge (docs/SAFETY.md, rule 45). What was begun under it goes on: epochs
+//! decide what comes of that.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{Bytes, Epoch, Error, Generation, Incarnation, Result, SegmentId, VolumeId};
+use base::{Bytes, Epoch, Error, Generation, Incarnation, Result, SegmentId, Term, VolumeId};
 use engine::ownership::estate::{self, Estate};
 use engine::{Engine, SegmentCheckpoint, Tenure};
 use files::Store;
@@ -22,12 +27,29 @@ pub struct Owner {
     server: Rc<Server<Engine>>,
     store: Store,
     options: engine::Options,
+    /// The highest term that somebody has ordered under.
+    term: Cell<Term>,
 }
 
 impl Owner {
     /// The manager's side of `server`, whose engine lives in `store` and was opened with `options`.
     pub fn new(handle: &Handle, server: Rc<Server<Engine>>, store: &Store, options: engine::Options) -> Rc<Owner> {
-        Rc::new(Owner { handle: handle.clone(), server, store: store.clone(), options })
+        let term = Cell::new(Term::default());
+        Rc::new(Owner { handle: handle.clone(), server, store: store.clone(), options, term })
+    }
+
+    /// Takes an order under `term`, unless a newer manager has ordered something here.
+    fn check_term(&self, term: Term) -> Result<()> {
+        let newest = self.term.get();
+        if term < newest {
+            let engine = self.store.incarnation();
+            return Err(Error::fenced(format!(
+                "an order under term {term} came to engine {engine} after one under {newest}, which is newer: whoever gave \
+                 it is in charge no more"
+            )));
+        }
+        self.term.set(term);
+        Ok(())
     }
 
     fn engine(&self) -> &Engine {
@@ -91,11 +113,15 @@ impl Owner {
 }
 
 impl SegmentOwner for Owner {
-    fn assign(&self, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>> {
+    fn assign(&self, term: Term, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>> {
         Box::pin(async move {
+            let all = |error: Error| assignments.iter().map(|_| Err(error.clone())).collect();
+            if let Err(error) = self.check_term(term) {
+                return all(error);
+            }
             let mut estates = match self.estates(&assignments).await {
                 Ok(estates) => estates,
-                Err(error) => return assignments.iter().map(|_| Err(error.clone())).collect(),
+                Err(error) => return all(error),
             };
             let mut outcomes = Vec::with_capacity(assignments.len());
             for assignment in &assignments {
@@ -105,12 +131,16 @@ impl SegmentOwner for Owner {
         })
     }
 
-    fn refuse(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.engine().refuse(segment, epoch) })
+    fn refuse(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_term(term)?;
+            self.engine().refuse(segment, epoch)
+        })
     }
 
-    fn release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>> {
+    fn release(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>> {
         Box::pin(async move {
+            self.check_term(term)?;
             let left = self.engine().release(segment, epoch).await?;
             Ok(LeftSegment { incarnation: self.store.incarnation(), content: Bytes::from(left.encode()) })
         })
@@ -126,13 +156,17 @@ impl SegmentOwner for Owner {
         Box::pin(std::future::ready(Ok(released)))
     }
 
-    fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()> {
-        self.engine().forget_release(segment, epoch);
-        Box::pin(std::future::ready(()))
+    fn forget_release(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.check_term(term)?;
+            self.engine().forget_release(segment, epoch);
+            Ok(())
+        })
     }
 
-    fn recover(&self, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>> {
+    fn recover(&self, term: Term, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>> {
         Box::pin(async move {
+            self.check_term(term)?;
             let estate = Estate::open(&self.handle, &self.store, dead, &self.options).await?;
             estate.seal().await?;
             let holdings = estate.holdings().into_iter().map(|(segment, holding)| {
@@ -148,11 +182,13 @@ impl SegmentOwner for Owner {
 
     fn begin_attachment(
         &self,
+        term: Term,
         volume: VolumeDescriptor,
         segment: SegmentId,
         epoch: Epoch,
     ) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            self.check_term(term)?;
             self.check_held(segment, epoch)?;
             let known = self.server.on_volume(&volume).await;
             if known > volume.generation {
@@ -167,10 +203,14 @@ impl SegmentOwner for Owner {
         })
     }
 
-    fn drop_segment(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+    fn drop_segment(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            self.check_term(term)?;
             self.server.on_dropped(segment.volume).await;
             self.engine().drop_segment(segment, epoch).await
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! What a manager asks of an engine that owns segments: to have them, to give them up, to recover a dead one.
 
-use base::{Bytes, Epoch, Generation, Incarnation, Result, SegmentId};
+use base::{Bytes, Epoch, Generation, Incarnation, Result, SegmentId, Term};
 
 use crate::directory::VolumeDescriptor;
 use crate::service::LocalBoxFuture;
@@ -72,24 +72,27 @@ pub trait SegmentDirectory {
 }
 
 /// An engine that owns segments, as a manager sees it. Every call may be repeated.
+///
+/// An order names the term of the manager that gives it. Once an engine has seen a higher one it answers `Fenced`, and
+/// does nothing: whoever orders is in charge no more. What it was asked before that goes on. Questions have no term.
 pub trait SegmentOwner {
     /// Has these segments from now on: of each, whether it does. What is asked for twice, or late, changes nothing.
     ///
     /// Errors of one: `Conflict` (another epoch was begun or refused here), `Retry` (the estate is not sealed yet),
-    /// `Corrupt`, `Io`, `Full`. After `Io` nobody knows whether it is here.
-    fn assign(&self, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>>;
+    /// `Corrupt`, `Io`, `Full`, `Fenced`. After `Io` nobody knows whether it is here.
+    fn assign(&self, term: Term, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>>;
 
     /// Takes a segment under no epoch up to `epoch`, however late somebody asks.
     ///
     /// # Errors
     /// `Conflict`: it is here, or on its way here.
-    fn refuse(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>>;
+    fn refuse(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>>;
 
     /// Has a segment no more that it has under `epoch`. What is in flight lands before.
     ///
     /// # Errors
     /// `Moved`, `Conflict`: it is not here under that epoch. `Io`, `Full`: it stays.
-    fn release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>>;
+    fn release(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>>;
 
     /// Under which epoch it has a segment, if it has it.
     ///
@@ -105,21 +108,25 @@ pub trait SegmentOwner {
     fn released(&self) -> LocalBoxFuture<'_, Result<Vec<(SegmentId, Epoch)>>>;
 
     /// What was released under `epoch` is in somebody's log.
-    fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()>;
+    ///
+    /// # Errors
+    /// `Fenced`, `Io`.
+    fn forget_release(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>>;
 
     /// Fences a dead engine, and decides and seals the ends of its logs. What they say of segments.
     ///
     /// # Errors
     /// `Corrupt`, `Io`: whoever does it again finds the same.
-    fn recover(&self, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>>;
+    fn recover(&self, term: Term, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>>;
 
     /// The volume of a segment that it has under `epoch` was attached under the generation that is in its descriptor:
     /// older attachments are refused from now on, what they have in flight lands before this returns, and the log has it.
     ///
     /// # Errors
-    /// `Moved`: it does not have the segment under that epoch. `Fenced`: a newer one is recorded. `Io`.
+    /// `Moved`: it does not have the segment under that epoch. `Fenced`: a newer one is recorded, or as above. `Io`.
     fn begin_attachment(
         &self,
+        term: Term,
         volume: VolumeDescriptor,
         segment: SegmentId,
         epoch: Epoch,
@@ -129,5 +136,5 @@ pub trait SegmentOwner {
     ///
     /// # Errors
     /// `Moved`, `Conflict`: it does not have the segment under that epoch. `Io`.
-    fn drop_segment(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>>;
+    fn drop_segment(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>>;
 }

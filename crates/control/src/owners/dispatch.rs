@@ -7,7 +7,8 @@
 //! **Names.** An engine is *known* from when it registered until it is dismissed. *Adoptions* from one dead engine by one
 //! adopter are asked for together, so that each reads the log of the dead once.
 //!
-//! **Invariants.** A report is made of an answer, or of a refusal that the engine has promised to keep (rule 40): that an
+//! **Invariants.** An order goes out under the term that it was given under, and an engine that knows a newer manager does
+//! not follow it: nothing is reported of it then. A report is made of an answer, or of a refusal that the engine has promised to keep (rule 40): that an
 //! engine could not do something says nothing. What is adopted from an engine that lives is what that engine says it has
 //! released, asked for at that moment; from a dead one, what its sealed logs say. As many orders are under way as the table
 //! has segments, volumes and dead engines, at most.
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Result, SegmentId, Set, VolumeId};
+use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Result, SegmentId, Set, Term, VolumeId};
 use files::{FileKind, Store};
 use policies::ownership::{Message, Order, Report};
 use runtime::sync::Event;
@@ -47,7 +48,7 @@ pub struct Dispatch {
     /// Engines that are being asked what they have released.
     asked: RefCell<Set<Incarnation>>,
     /// Adoptions from dead engines that wait for those before them: by adopter and source.
-    adoptions: RefCell<BTreeMap<(Incarnation, Incarnation), Vec<Order>>>,
+    adoptions: RefCell<BTreeMap<(Incarnation, Incarnation), Vec<Message>>>,
     /// Something was attached, or is gone.
     done: Event,
     this: Weak<Dispatch>,
@@ -132,7 +133,8 @@ impl Dispatch {
     }
 
     /// Does what an order wants; the report that comes of it, if one does.
-    async fn carry_out(&self, order: &Order) -> Result<Option<Report>> {
+    async fn carry_out(&self, Message { term, order }: &Message) -> Result<Option<Report>> {
+        let term = *term;
         let known = |engine: Incarnation| {
             self.owner(engine).ok_or_else(|| Error::io(format!("nobody is in touch with engine {engine}")))
         };
@@ -141,41 +143,41 @@ impl Dispatch {
                 let owner = known(engine)?;
                 let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
                 let assignment = Assignment { volume, segment, epoch, source: Source::Nobody };
-                let done = owner.assign(vec![assignment]).await.pop().unwrap_or(Ok(()));
-                self.on_assigned(engine, segment, epoch, generation, done).await
+                let done = owner.assign(term, vec![assignment]).await.pop().unwrap_or(Ok(()));
+                self.on_assigned(term, engine, segment, epoch, generation, done).await
             }
             Order::Adopt { engine, segment, epoch, source, source_epoch, generation } => {
                 let (owner, source) = (known(engine)?, known(source)?);
                 let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
-                let left = match source.release(segment, source_epoch).await {
+                let left = match source.release(term, segment, source_epoch).await {
                     Ok(left) => left,
                     // Its next owner may be itself, which has adopted it when nobody heard of that.
                     Err(_) if owner.held(segment).await? == Some(epoch) => {
-                        owner.begin_attachment(volume, segment, epoch).await?;
+                        owner.begin_attachment(term, volume, segment, epoch).await?;
                         return Ok(Some(Report::Adopted { engine, segment, epoch, generation }));
                     }
                     Err(error) => return Err(error),
                 };
                 let assignment = Assignment { volume, segment, epoch, source: Source::Left(left) };
-                let done = owner.assign(vec![assignment]).await.pop().unwrap_or(Ok(()));
-                self.on_assigned(engine, segment, epoch, generation, done).await
+                let done = owner.assign(term, vec![assignment]).await.pop().unwrap_or(Ok(()));
+                self.on_assigned(term, engine, segment, epoch, generation, done).await
             }
             Order::Release { engine, segment, epoch, .. } => {
-                known(engine)?.release(segment, epoch).await?;
+                known(engine)?.release(term, segment, epoch).await?;
                 Some(Report::Released { engine, segment, epoch })
             }
             Order::Forget { engine, segment, epoch } => {
-                known(engine)?.forget_release(segment, epoch).await;
+                known(engine)?.forget_release(term, segment, epoch).await?;
                 None
             }
             Order::Reattach { engine, segment, epoch, generation } => {
                 let owner = known(engine)?;
                 let Some(volume) = self.descriptor(segment.volume, generation) else { return Ok(None) };
-                owner.begin_attachment(volume, segment, epoch).await?;
+                owner.begin_attachment(term, volume, segment, epoch).await?;
                 Some(Report::Recorded { engine, segment, epoch, generation })
             }
             Order::Drop { engine, segment, epoch } => {
-                known(engine)?.drop_segment(segment, epoch).await?;
+                known(engine)?.drop_segment(term, segment, epoch).await?;
                 Some(Report::Dropped { engine, segment, epoch })
             }
             Order::Fence { dead } => {
@@ -183,7 +185,7 @@ impl Dispatch {
                 Some(Report::Fenced { dead })
             }
             Order::Recover { dead, recoverer } => {
-                let held = known(recoverer)?.recover(dead).await?;
+                let held = known(recoverer)?.recover(term, dead).await?;
                 let has = held.iter().map(|held| (held.segment, held.epoch)).collect();
                 Some(Report::Recovered { dead, recoverer, has })
             }
@@ -207,6 +209,7 @@ impl Dispatch {
     /// What came of an assignment. An engine that could not take it promises never to, or nothing is known.
     async fn on_assigned(
         &self,
+        term: Term,
         engine: Incarnation,
         segment: SegmentId,
         epoch: Epoch,
@@ -221,7 +224,7 @@ impl Dispatch {
             }
             Err(error) => {
                 tracing::warn!(%segment, %engine, %epoch, "an assignment is refused: {error}");
-                let refused = self.owner(engine)?.refuse(segment, epoch).await;
+                let refused = self.owner(engine)?.refuse(term, segment, epoch).await;
                 refused.is_ok().then_some(Report::Refused { engine, segment, epoch })
             }
         }
@@ -238,22 +241,23 @@ impl Dispatch {
     }
 
     /// Carries an order out, and says what came of it.
-    async fn begin(&self, order: Order) {
+    async fn begin(&self, message: Message) {
+        let order = &message.order;
         tracing::debug!(?order, "an order");
-        match self.carry_out(&order).await {
+        match self.carry_out(&message).await {
             Ok(Some(report)) => self.report(&report),
             Ok(None) => {}
             Err(error) => tracing::debug!(?order, "an order was not carried out, and will be said again: {error}"),
         }
         tracing::debug!(?order, "the end of an order");
-        self.under_way.borrow_mut().remove(&order);
+        self.under_way.borrow_mut().remove(order);
     }
 
     /// Has `engine` adopt from the dead `source`, together with what else is asked for until it gets to it.
-    fn gather(self: Rc<Self>, engine: Incarnation, source: Incarnation, order: Order) {
+    fn gather(self: Rc<Self>, engine: Incarnation, source: Incarnation, message: Message) {
         let key = (engine, source);
         let is_first = !self.adoptions.borrow().contains_key(&key);
-        self.adoptions.borrow_mut().entry(key).or_default().push(order);
+        self.adoptions.borrow_mut().entry(key).or_default().push(message);
         if !is_first {
             return;
         }
@@ -261,33 +265,39 @@ impl Dispatch {
         let adopting = async move {
             loop {
                 self.handle.yield_now().await;
-                let orders = self.adoptions.borrow_mut().get_mut(&key).map(std::mem::take).unwrap_or_default();
-                if orders.is_empty() {
+                let messages = self.adoptions.borrow_mut().get_mut(&key).map(std::mem::take).unwrap_or_default();
+                if messages.is_empty() {
                     self.adoptions.borrow_mut().remove(&key);
                     return;
                 }
-                self.adopt_together(engine, source, &orders).await;
-                let mut under_way = self.under_way.borrow_mut();
-                orders.iter().for_each(|order| {
-                    under_way.remove(order);
-                });
+                // Each under its own term: this manager may have been in charge before.
+                for messages in messages.chunk_by(|a, b| a.term == b.term) {
+                    self.adopt_together(engine, source, messages).await;
+                    let mut under_way = self.under_way.borrow_mut();
+                    messages.iter().for_each(|message| {
+                        under_way.remove(&message.order);
+                    });
+                }
             }
         };
         handle.spawn(Class::Io, "adoptions", adopting).detach();
     }
 
-    async fn adopt_together(&self, engine: Incarnation, dead: Incarnation, orders: &[Order]) {
-        let Some(owner) = self.owner(engine) else { return };
+    /// Has `engine` adopt what these orders say, which have the same term.
+    async fn adopt_together(&self, engine: Incarnation, dead: Incarnation, messages: &[Message]) {
+        let (Some(owner), Some(term)) = (self.owner(engine), messages.first().map(|message| message.term)) else {
+            return;
+        };
         let (mut assignments, mut asked) = (Vec::new(), Vec::new());
-        for order in orders {
-            let Order::Adopt { segment, epoch, generation, .. } = *order else { continue };
+        for message in messages {
+            let Order::Adopt { segment, epoch, generation, .. } = message.order else { continue };
             let Some(volume) = self.descriptor(segment.volume, generation) else { continue };
             assignments.push(Assignment { volume, segment, epoch, source: Source::Estate(dead) });
             asked.push((segment, epoch, generation));
         }
-        let outcomes = owner.assign(assignments).await;
+        let outcomes = owner.assign(term, assignments).await;
         for ((segment, epoch, generation), done) in asked.into_iter().zip(outcomes) {
-            if let Some(report) = self.on_assigned(engine, segment, epoch, generation, done).await {
+            if let Some(report) = self.on_assigned(term, engine, segment, epoch, generation, done).await {
                 self.report(&report);
             }
         }
@@ -302,17 +312,17 @@ impl Dispatch {
 
 impl Outlet for Dispatch {
     fn send(&self, message: Message) {
-        let (Some(this), order) = (self.this.upgrade(), message.order) else { return };
-        if !self.under_way.borrow_mut().insert(order.clone()) {
+        let Some(this) = self.this.upgrade() else { return };
+        if !self.under_way.borrow_mut().insert(message.order.clone()) {
             return;
         }
-        let dead = match order {
+        let dead = match message.order {
             Order::Adopt { engine, source, .. } if self.is_dead(source) == Some(true) => Some((engine, source)),
             _ => None,
         };
         match dead {
-            Some((engine, source)) => this.gather(engine, source, order),
-            None => self.handle.spawn(Class::Io, "an order", async move { this.begin(order).await }).detach(),
+            Some((engine, source)) => this.gather(engine, source, message),
+            None => self.handle.spawn(Class::Io, "an order", async move { this.begin(message).await }).detach(),
         }
     }
 

@@ -52,7 +52,7 @@ fn clients_do_not_notice_who_has_their_segments() {
 
 #[test]
 fn nor_which_manager_decides_that() {
-    let required = &["managers_stopped", "orders_lost", "reports_lost", "orders_twice"];
+    let required = &["managers_stopped", "orders_lost", "reports_lost", "orders_twice", "late_orders_refused"];
     test("managers", Who::Managers, 100, required);
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Epoch, Error, Generation, Incarnation, Instant, Result, SegmentId, Term, VolumeId};
+use base::{Epoch, Error, ErrorKind, Generation, Incarnation, Instant, Result, SegmentId, Term, VolumeId};
 use control::charge::{self, Candidate};
 use control::lease::{self, Leases};
 use control::owners::OwnersLog;
@@ -89,8 +89,26 @@ struct Unreliable {
     owner: Rc<dyn SegmentOwner>,
 }
 
+/// What an engine answers to an order.
+trait Outcome: 'static {
+    /// It was refused because a newer manager has ordered something.
+    fn is_refused(&self) -> bool;
+}
+
+impl<T: 'static> Outcome for Result<T> {
+    fn is_refused(&self) -> bool {
+        self.as_ref().is_err_and(|error| error.kind == ErrorKind::Fenced && error.message.contains("in charge no more"))
+    }
+}
+
+impl Outcome for Vec<Result<()>> {
+    fn is_refused(&self) -> bool {
+        self.iter().any(Outcome::is_refused)
+    }
+}
+
 impl Unreliable {
-    fn carry<T: 'static>(
+    fn carry<T: Outcome>(
         &self,
         order: impl Fn(Rc<dyn SegmentOwner>) -> LocalBoxFuture<'static, T> + 'static,
         lost: impl FnOnce() -> T + 'static,
@@ -115,8 +133,12 @@ impl Unreliable {
                     let (again, owner) = (bed.clone(), owner.clone());
                     let first = order(owner.clone());
                     let late = async move {
-                        again.pause(400_000).await;
-                        drop(order(owner).await);
+                        // Long enough for another manager to be in charge by then, or soon.
+                        let most = again.prng(|prng| *prng.pick(&[400_000, 4_000_000]));
+                        again.pause(most).await;
+                        if order(owner).await.is_refused() {
+                            again.count("late_orders_refused");
+                        }
                     };
                     bed.handle.spawn(Class::Io, "an order that comes late", late).detach();
                     return first.await;
@@ -135,23 +157,23 @@ fn lost<T>() -> Result<T> {
 }
 
 impl SegmentOwner for Unreliable {
-    fn assign(&self, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>> {
+    fn assign(&self, term: Term, assignments: Vec<Assignment>) -> LocalBoxFuture<'_, Vec<Result<()>>> {
         let count = assignments.len();
         self.carry(
             move |owner| {
                 let assignments = assignments.clone();
-                Box::pin(async move { owner.assign(assignments).await })
+                Box::pin(async move { owner.assign(term, assignments).await })
             },
             move || (0..count).map(|_| lost()).collect(),
         )
     }
 
-    fn refuse(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
-        self.carry(move |owner| Box::pin(async move { owner.refuse(segment, epoch).await }), lost)
+    fn refuse(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        self.carry(move |owner| Box::pin(async move { owner.refuse(term, segment, epoch).await }), lost)
     }
 
-    fn release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>> {
-        self.carry(move |owner| Box::pin(async move { owner.release(segment, epoch).await }), lost)
+    fn release(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<LeftSegment>> {
+        self.carry(move |owner| Box::pin(async move { owner.release(term, segment, epoch).await }), lost)
     }
 
     fn held(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Option<Epoch>>> {
@@ -162,16 +184,17 @@ impl SegmentOwner for Unreliable {
         self.carry(|owner| Box::pin(async move { owner.released().await }), lost)
     }
 
-    fn forget_release(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, ()> {
-        self.carry(move |owner| Box::pin(async move { owner.forget_release(segment, epoch).await }), || ())
+    fn forget_release(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        self.carry(move |owner| Box::pin(async move { owner.forget_release(term, segment, epoch).await }), lost)
     }
 
-    fn recover(&self, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>> {
-        self.carry(move |owner| Box::pin(async move { owner.recover(dead).await }), lost)
+    fn recover(&self, term: Term, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>> {
+        self.carry(move |owner| Box::pin(async move { owner.recover(term, dead).await }), lost)
     }
 
     fn begin_attachment(
         &self,
+        term: Term,
         volume: VolumeDescriptor,
         segment: SegmentId,
         epoch: Epoch,
@@ -179,14 +202,14 @@ impl SegmentOwner for Unreliable {
         self.carry(
             move |owner| {
                 let volume = volume.clone();
-                Box::pin(async move { owner.begin_attachment(volume, segment, epoch).await })
+                Box::pin(async move { owner.begin_attachment(term, volume, segment, epoch).await })
             },
             lost,
         )
     }
 
-    fn drop_segment(&self, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
-        self.carry(move |owner| Box::pin(async move { owner.drop_segment(segment, epoch).await }), lost)
+    fn drop_segment(&self, term: Term, segment: SegmentId, epoch: Epoch) -> LocalBoxFuture<'_, Result<()>> {
+        self.carry(move |owner| Box::pin(async move { owner.drop_segment(term, segment, epoch).await }), lost)
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use base::{Epoch, ErrorKind, Incarnation, SegmentId};
+use base::{Epoch, ErrorKind, Incarnation, SegmentId, Term};
 use wire::{Assignment, Holding, LeftSegment, SegmentOwner, Source};
 
 use crate::bed::{Bed, Member, SEGMENTS, VOLUME};
 
 const MEMBERS: usize = 3;
+/// It is in charge once, and for ever.
+const TERM: Term = Term(1);
 
 /// See the module.
 pub struct Manager {
@@ -38,7 +40,7 @@ impl Manager {
         }
         for index in 0..SEGMENTS {
             let (segment, member, epoch) = (SegmentId { volume: VOLUME, index }, manager.pick(), Epoch(1 << 32));
-            let outcome = member.owner.assign(vec![manager.assignment(segment, epoch, Source::Nobody)]).await;
+            let outcome = member.owner.assign(TERM, vec![manager.assignment(segment, epoch, Source::Nobody)]).await;
             outcome.into_iter().for_each(|outcome| outcome.unwrap());
             manager.on_owned(segment, &member, epoch);
         }
@@ -85,7 +87,7 @@ impl Manager {
         let segment = SegmentId { volume: VOLUME, index: self.bed.prng(|prng| prng.below(SEGMENTS.into())) as u32 };
         let Entry { epoch, holder, .. } = self.table[&segment];
         let Some(from) = self.member(holder) else { return };
-        match from.owner.release(segment, epoch).await {
+        match from.owner.release(TERM, segment, epoch).await {
             Ok(left) => {
                 self.bed.count("moves");
                 self.withdraw(segment);
@@ -106,7 +108,7 @@ impl Manager {
         };
         for (segment, Entry { holder, epoch, .. }) in &self.table {
             let Some(owner) = self.member(*holder) else { continue };
-            if let Err(error) = owner.owner.begin_attachment(volume.clone(), *segment, *epoch).await {
+            if let Err(error) = owner.owner.begin_attachment(TERM, volume.clone(), *segment, *epoch).await {
                 self.bed.fail(format!("attachment at {holder}: {error} ({:?})", error.kind));
             }
         }
@@ -131,7 +133,7 @@ impl Manager {
         while !self.bed.has_failed() {
             let unrecovered = self.dead.iter().find(|(_, holdings)| holdings.is_none()).map(|(id, _)| *id);
             if let Some(dead) = unrecovered {
-                match self.pick().owner.recover(dead).await {
+                match self.pick().owner.recover(TERM, dead).await {
                     Ok(holdings) => drop(self.dead.insert(dead, Some(holdings))),
                     Err(error) => self.bed.fail(format!("recovery of {dead}: {error} ({:?})", error.kind)),
                 }
@@ -166,12 +168,12 @@ impl Manager {
             sources.push((segment, epoch, holder, before));
             assignments.push(self.assignment(segment, epoch, source));
         }
-        let outcomes = to.owner.assign(assignments).await;
+        let outcomes = to.owner.assign(TERM, assignments).await;
         for ((segment, epoch, holder, before), outcome) in sources.into_iter().zip(outcomes) {
             match outcome {
                 Ok(()) => {
                     match self.member(holder) {
-                        Some(source) => source.owner.forget_release(segment, before).await,
+                        Some(source) => source.owner.forget_release(TERM, segment, before).await.unwrap(),
                         None => self.bed.count("inherited"),
                     }
                     self.on_owned(segment, &to, epoch);
