@@ -8,6 +8,8 @@ pub const VOLUME_SIZE_MIN: u64 = MIB;
 pub const VOLUME_SIZE_MAX: u64 = 64 * TIB;
 /// Longest name of a volume, in bytes.
 pub const VOLUME_NAME_MAX: usize = 63;
+/// Longest name of whom a volume belongs to, in bytes.
+pub const VOLUME_OWNER_MAX: usize = 63;
 /// Most volumes of one store.
 pub const VOLUMES_MAX: usize = 10_000;
 
@@ -15,6 +17,8 @@ pub const VOLUMES_MAX: usize = 10_000;
 pub const ENGINES_MAX: usize = 4096;
 /// Longest name of a server, in bytes.
 pub const SERVER_NAME_MAX: usize = 63;
+/// Longest address at which somebody listens, in bytes: the name of a host and a port, or the path of a socket.
+pub const ADDRESS_MAX: usize = 259;
 
 /// Leases of a lease store that have not ended, and keys that it has.
 pub const LEASES_MAX: usize = 4096;
