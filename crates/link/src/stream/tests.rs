@@ -6,6 +6,7 @@ mod faults;
 mod fuzz;
 mod hostile;
 mod real;
+mod refused;
 mod segments;
 mod store;
 mod world;

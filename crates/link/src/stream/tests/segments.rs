@@ -275,6 +275,7 @@ fn an_engine_that_has_dialled_may_be_asked_back() {
     fixture.world.block_on(&fixture.far, async move {
         peer.engine(ENGINE).refuse(TERM, segment(1), EPOCH).await.unwrap();
         assert!(peer.list().await.is_err(), "it does nothing else");
+        assert!(!peer.is_refused(), "nobody has dialled");
     });
     assert_eq!(*engine.log.borrow(), ["refuse t5 v1/1 e9"]);
 }
