@@ -28,7 +28,7 @@ pub enum ErrorKind {
 }
 
 /// An error: its kind, and one sentence for a person.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     /// What a caller can do.
     pub kind: ErrorKind,

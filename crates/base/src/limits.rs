@@ -8,6 +8,8 @@ pub const VOLUME_SIZE_MIN: u64 = MIB;
 pub const VOLUME_SIZE_MAX: u64 = 64 * TIB;
 /// Longest name of a volume, in bytes.
 pub const VOLUME_NAME_MAX: usize = 63;
+/// Longest name of whom a volume belongs to, in bytes.
+pub const VOLUME_OWNER_MAX: usize = 63;
 /// Most volumes of one store.
 pub const VOLUMES_MAX: usize = 10_000;
 

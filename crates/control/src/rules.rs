@@ -8,7 +8,7 @@ use base::{BLOCK, Error, Result, SECTOR};
 use wire::Layout;
 
 /// Longest label of an owner, in bytes.
-pub const OWNER_MAX: usize = 63;
+pub const OWNER_MAX: usize = base::limits::VOLUME_OWNER_MAX;
 
 /// Checks a volume's name. It becomes an NBD export name and a part of URIs and metrics, so it needs no escaping in
 /// any of them.

@@ -33,8 +33,12 @@ mod serve;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::Incarnation;
 use base::limits::{REQUEST_SIZE_MAX, STREAM_BYTES, STREAM_REQUESTS, STREAMS_MAX};
-use wire::{BlockService, FileService, LeaseStore, VolumeDirectory, VolumeOwner, VolumeUser, connection, frame};
+use wire::{
+    BlockService, EngineRegistry, FileService, LeaseStore, SegmentDirectory, SegmentOwner, VolumeDirectory,
+    VolumeOwner, VolumeUser, connection, frame,
+};
 
 pub use self::far::{FarEnd, Statistics};
 pub use self::near::NearEnd;
@@ -54,6 +58,12 @@ pub struct Services {
     pub files: Option<Rc<dyn FileService>>,
     /// It has leases, and what is bound to them.
     pub lease: Option<Rc<dyn LeaseStore>>,
+    /// It knows where segments are.
+    pub places: Option<Rc<dyn SegmentDirectory>>,
+    /// Engines say to it that they live.
+    pub registry: Option<Rc<dyn EngineRegistry>>,
+    /// It is this engine, which owns segments, for a manager.
+    pub segments: Option<(Incarnation, Rc<dyn SegmentOwner>)>,
 }
 
 /// Settings of an end.
@@ -91,6 +101,9 @@ impl Options {
             user: services.user.is_some(),
             files: services.files.is_some(),
             lease: services.lease.is_some(),
+            places: services.places.is_some(),
+            registry: services.registry.is_some(),
+            segments: services.segments.is_some(),
         };
         connection::Options {
             services,

@@ -345,10 +345,10 @@ impl Connection {
         }
         let len = u64::from(header.payload_len);
         let is_wanted = match Kind::ALL.iter().find(|&&kind| kind as u8 == header.code & !Kind::REPLY) {
-            Some(Kind::Write | Kind::Append | Kind::RepairCopy) if header.code & Kind::REPLY == 0 => {
+            Some(Kind::Write | Kind::Append | Kind::RepairCopy | Kind::Assign) if header.code & Kind::REPLY == 0 => {
                 self.taken.has_room(len, &self.hello)
             }
-            Some(Kind::Read | Kind::ReadFile) => {
+            Some(Kind::Read | Kind::ReadFile | Kind::ReleaseSegment) => {
                 self.asked.by_sequence.get(&header.sequence).is_some_and(|(_, asked)| len <= *asked)
             }
             _ => false,

@@ -2,8 +2,10 @@
 //!
 //! **Intuition.** Two processes say to each other what a call or a mailbox says within one: requests of
 //! [`BlockService`](crate::BlockService), [`VolumeDirectory`](crate::VolumeDirectory),
-//! [`VolumeOwner`](crate::VolumeOwner), [`VolumeUser`](crate::VolumeUser), [`FileService`](crate::FileService) and
-//! [`LeaseStore`](crate::LeaseStore), and their replies. Each is one **frame**.
+//! [`VolumeOwner`](crate::VolumeOwner), [`VolumeUser`](crate::VolumeUser), [`FileService`](crate::FileService),
+//! [`LeaseStore`](crate::LeaseStore), [`SegmentDirectory`](crate::SegmentDirectory),
+//! [`EngineRegistry`](crate::EngineRegistry) and [`SegmentOwner`](crate::SegmentOwner), and their replies. Each is one
+//! **frame**; a list that may be longer than one holds is asked for in parts.
 //! This module turns messages into frames and back. It knows nothing of what was said before: that is
 //! [`connection`](crate::connection).
 //!
@@ -30,6 +32,7 @@ mod lease;
 mod message;
 mod reply;
 mod request;
+mod segments;
 mod volume;
 
 pub use self::header::{HEADER_LEN, Header, Level, Marks};
@@ -38,6 +41,7 @@ pub use self::kind::Kind;
 pub use self::message::{Frame, Message};
 pub use self::reply::Value;
 pub use self::request::Request;
+pub use self::segments::{ASSIGNED_MAX, HOLDINGS_MAX, LEFT_MAX, check_left};
 
 /// The version of the protocol that this build speaks.
 pub const VERSION: u8 = 1;

@@ -4,7 +4,8 @@
 //! them through a [`BlockService`]; whoever implements it may be the block server itself, a mailbox to its loop, or a
 //! stream to another process. What the agent must know of a volume (its size, its layout, its generation) it asks a
 //! [`VolumeDirectory`], the manager's face. A server whose files are in a store that it shares with others asks that store's
-//! [`FileService`]. Between processes all of it is bytes: [`frame`] says which, and
+//! [`FileService`]. Who has which segment is decided by a manager, which asks engines for it ([`SegmentOwner`]), and tells
+//! others ([`SegmentDirectory`]); engines say to it that they live ([`EngineRegistry`]). Between processes all of it is bytes: [`frame`] says which, and
 //! [`connection`] when they may be said.
 //!
 //! Names: a *session* is one agent's hold on one volume at one block server; a *generation* numbers the attachments

@@ -4,9 +4,11 @@ mod block;
 mod control;
 mod files;
 mod lease;
+mod segments;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -38,6 +40,8 @@ struct Inner {
     /// What an owner of volumes was not told yet.
     untold: RefCell<BTreeMap<Option<VolumeId>, Request>>,
     is_telling: Cell<bool>,
+    /// The last attempt to connect was refused: nobody listens there.
+    is_refused: Cell<bool>,
     /// What is known of those who use a volume, of volumes that somebody asked of.
     users: RefCell<BTreeMap<VolumeId, Users>>,
 }
@@ -90,8 +94,16 @@ impl NearEnd {
             last_session: Cell::new(0),
             untold: RefCell::default(),
             is_telling: Cell::new(false),
+            is_refused: Cell::new(false),
             users: RefCell::default(),
         }))
+    }
+
+    /// Whether the last attempt to connect was refused by a machine that answers: nobody listens at the address, so the
+    /// process that did is gone. Whoever does not answer, or answers and is no such peer, has refused nothing, and a
+    /// connection that was lost says nothing. To be asked after a request has failed.
+    pub fn is_refused(&self) -> bool {
+        self.0.is_refused.get()
     }
 
     /// Ends the connection, if there is one: what is in flight is lost. Whoever asks next has another one made.
@@ -170,7 +182,9 @@ impl Inner {
 
     async fn connect(&self, address: &Address, services: &Services, options: &Options) -> Result<Rc<Live>> {
         let patience = self.handle.sleep(options.silence);
-        let stream = match first(self.handle.connect(address), patience).await {
+        let connected = first(self.handle.connect(address), patience).await;
+        self.is_refused.set(matches!(&connected, Ok(Err(error)) if refuses(address, error.kind())));
+        let stream = match connected {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 return Err(Error::io(format!("cannot be reached: {error}; see whether a server listens there")));
@@ -191,6 +205,15 @@ impl Inner {
             Ok(Reply { result, .. }) => result,
             Err(LinkLost { message }) => Err(Error::io(message)),
         }
+    }
+}
+
+/// Whether an attempt that failed this way says that nobody listens. The file of a Unix socket goes with its listener, or
+/// stays behind.
+fn refuses(address: &Address, kind: ErrorKind) -> bool {
+    match address {
+        Address::Tcp(_) => kind == ErrorKind::ConnectionRefused,
+        Address::Unix(_) => matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound),
     }
 }
 

@@ -11,6 +11,8 @@ use wire::{Answer, Reply, SessionId};
 
 use super::Services;
 
+mod segments;
+
 /// What this end does over one connection.
 pub(super) struct Duties {
     services: Services,
@@ -68,6 +70,18 @@ impl Duties {
             Request::Grant { .. } | Request::KeepAlive { .. } | Request::Swap { .. } | Request::Watch { .. } => {
                 self.lease(request).await.map(|value| reply(epoch, value))
             }
+            Request::Locate { .. }
+            | Request::Register { .. }
+            | Request::Missing { .. }
+            | Request::Assign { .. }
+            | Request::Refuse { .. }
+            | Request::ReleaseSegment { .. }
+            | Request::Held { .. }
+            | Request::Released { .. }
+            | Request::ForgetRelease { .. }
+            | Request::Recover { .. }
+            | Request::BeginAttachment { .. }
+            | Request::DropSegment { .. } => self.segments(request).await.map(|value| reply(epoch, value)),
         };
         done.unwrap_or_else(|| refused(epoch, Error::internal("nobody here does that")))
     }

@@ -1,9 +1,12 @@
 //! Streams between nodes of a simulated world: what crosses, what is lost, and who is given up.
 
 mod crossing;
+mod engine;
 mod faults;
 mod fuzz;
 mod hostile;
 mod real;
+mod refused;
+mod segments;
 mod store;
 mod world;

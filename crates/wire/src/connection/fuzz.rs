@@ -2,7 +2,7 @@
 
 use base::{ErrorKind, Prng, ReadPart, VolumeId};
 
-use super::tests::{append, bytes_of, done, feed, greeted, read, read_file, write};
+use super::tests::{append, assign, bytes_of, done, feed, greeted, left, read, read_file, release, write};
 use super::*;
 use crate::VolumeDescriptor;
 
@@ -13,11 +13,13 @@ type Input = (u64, Vec<(u16, u8)>, Vec<u8>);
 fn talk(prng: &mut Prng, near: &mut Connection, far: &mut Connection) -> (Vec<u8>, Vec<u8>) {
     let (mut asked, mut answered) = (Vec::new(), Vec::new());
     for _ in 0..prng.between(1, 6) {
-        let request = match prng.below(5) {
+        let request = match prng.below(7) {
             0 => read(prng.between(1, 8) * 512),
             1 => write(prng.between(1, 8) as usize * 512),
             2 => append(prng.between(1, 8) as usize * 4096),
             3 => read_file(prng.between(1, 3) * 4096),
+            4 => assign(prng.below(40_000) as usize),
+            5 => release(prng.below(15_000) as u32),
             _ => Request::Resolve { name: "disk".into() },
         };
         if !near.may_ask(request.bytes()) {
@@ -35,6 +37,8 @@ fn talk(prng: &mut Prng, near: &mut Connection, far: &mut Connection) -> (Vec<u8
                 Request::Read { len, .. } | Request::ReadFile { len, .. } => {
                     Value::Parts(vec![ReadPart::Data(vec![3; len as usize].into())])
                 }
+                Request::ReleaseSegment { most, .. } => left(prng.below(u64::from(most) + 1) as usize),
+                Request::Assign { .. } => Value::Outcomes(vec![Ok(())]),
                 Request::Resolve { name } => Value::Volume(Box::new(VolumeDescriptor::new(VolumeId(1), name, 1 << 30))),
                 _ => Value::Done,
             };

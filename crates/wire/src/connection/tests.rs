@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 
 use base::io::fragment_checksums;
 use base::{
-    Epoch, ErrorKind, FileId, Generation, Incarnation, KIB, MIB, Passage, ReadPart, SegmentId, VolumeId, WriteStamp,
+    Epoch, ErrorKind, FileId, Generation, Incarnation, KIB, MIB, Passage, ReadPart, SegmentId, Term, VolumeId,
+    WriteStamp,
 };
 
 use super::*;
+use crate::VolumeDescriptor;
 use crate::files::Life;
+use crate::owner::{Assignment, LeftSegment, Source};
 use crate::service::{SessionId, Target};
 
 pub(super) const TARGET: Target =
@@ -16,7 +19,7 @@ pub(super) const TARGET: Target =
 const SILENCE: Duration = Duration::from_secs(9);
 
 pub(super) fn options(name: &str) -> Options {
-    let services = Services { block: true, directory: true, files: true, ..Services::default() };
+    let services = Services { block: true, directory: true, files: true, segments: true, ..Services::default() };
     Options { services, requests_max: 4, bytes_max: 32 * MIB, silence: SILENCE, name: name.into() }
 }
 
@@ -36,6 +39,7 @@ pub(super) fn write(len: usize) -> Request {
     Request::Write { target: TARGET, offset: 0, data, checksums, stamp: WriteStamp::default() }
 }
 
+const ENGINE: Incarnation = Incarnation(8);
 const LIFE: Life = Life { incarnation: Incarnation(5), generation: Generation(6) };
 
 pub(super) fn append(len: usize) -> Request {
@@ -44,6 +48,26 @@ pub(super) fn append(len: usize) -> Request {
 
 pub(super) fn read_file(len: u64) -> Request {
     Request::ReadFile { life: LIFE, file: FileId(7), copy: None, offset: 0, len }
+}
+
+/// An assignment of a segment of which so much was left.
+pub(super) fn assign(len: usize) -> Request {
+    let segment = TARGET.segment;
+    let source = Source::Left(LeftSegment { incarnation: ENGINE, content: vec![9; len].into() });
+    let volume = VolumeDescriptor::new(segment.volume, "disk", MIB);
+    Request::Assign {
+        engine: ENGINE,
+        term: Term(1),
+        assignments: vec![Assignment { volume, segment, epoch: Epoch(4), source }],
+    }
+}
+
+pub(super) fn release(most: u32) -> Request {
+    Request::ReleaseSegment { engine: ENGINE, term: Term(1), segment: TARGET.segment, epoch: Epoch(4), most }
+}
+
+pub(super) fn left(len: usize) -> Value {
+    Value::Left { incarnation: ENGINE, len: len as u32, content: vec![9; len].into() }
 }
 
 pub(super) fn done(value: Value) -> Reply<Value> {
@@ -115,6 +139,36 @@ fn what_one_asks_the_other_answers_however_it_is_cut() {
             panic!("{events:?}")
         };
         assert_eq!(reply.result.as_ref().unwrap(), &Value::Parts(parts));
+    }
+}
+
+/// What was left of a segment may be long: it comes as far as it was asked for, and goes as far as there is credit.
+#[test]
+fn what_was_left_of_a_segment_is_covered_by_the_credit() {
+    let [mut near, mut far] = greeted();
+    let (_, asked) = near.ask(Instant::ZERO, assign(16 << 20), Marks::default());
+    assert!(!near.may_ask(16 << 20) && near.may_ask(15 << 20));
+    let events = feed(&mut far, &bytes_of(&asked), 1 << 20).unwrap();
+    assert!(matches!(&events[..], [Event::Request { request, .. }] if *request == assign(16 << 20)));
+    // Beyond it.
+    let [_, mut far] = greeted();
+    feed(&mut far, &bytes_of(&asked), usize::MAX).unwrap();
+    let again = Message::Request { sequence: 2, marks: Marks::default(), request: assign(16 << 20) }.encode(VERSION);
+    assert!(refusal(&mut far, &again).message.contains("beyond the credit"));
+
+    for (most, has) in [(4096, 4096), (100_000, 100_000), (4096, 0)] {
+        let [mut near, mut far] = greeted();
+        let (_, asked) = near.ask(Instant::ZERO, release(most), Marks::default());
+        feed(&mut far, &bytes_of(&asked), 100).unwrap();
+        let answer = far.answer(Instant::ZERO, 1, done(left(has)));
+        let events = feed(&mut near, &bytes_of(&answer), 1000).unwrap();
+        let [Event::Reply { reply, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(reply.result, Ok(left(has)));
+        // More than was asked for.
+        let (_, asked) = near.ask(Instant::ZERO, release(most), Marks::default());
+        feed(&mut far, &bytes_of(&asked), 100).unwrap();
+        let answer = far.answer(Instant::ZERO, 2, done(left(most as usize + 1)));
+        assert!(refusal(&mut near, &answer).message.contains("nobody has asked for"));
     }
 }
 

@@ -3,7 +3,7 @@
 use base::{Error, ErrorKind};
 use bytes::BufMut;
 
-use super::fields::{Fields, put_text};
+use super::fields::{Fields, TEXT_MAX, put_text_within};
 
 fn code(kind: ErrorKind) -> u8 {
     match kind {
@@ -36,8 +36,13 @@ pub(super) fn changed(what: &str) -> Error {
 }
 
 pub(super) fn put_error(out: &mut Vec<u8>, error: &Error) {
+    put_error_within(out, error, TEXT_MAX);
+}
+
+/// Appends an error, and of its sentence no more bytes than `most`.
+pub(super) fn put_error_within(out: &mut Vec<u8>, error: &Error, most: usize) {
     out.put_u8(code(error.kind));
-    put_text(out, &error.message);
+    put_text_within(out, &error.message, most);
 }
 
 /// An error whose first byte is `code`.

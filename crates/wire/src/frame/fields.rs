@@ -9,7 +9,12 @@ pub(super) const TEXT_MAX: usize = 4096;
 
 /// Appends a text: its length in two bytes, and as much of it as [`TEXT_MAX`] allows.
 pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
-    let ends = (0..=text.len().min(TEXT_MAX)).rev().find(|&end| text.is_char_boundary(end));
+    put_text_within(out, text, TEXT_MAX);
+}
+
+/// Appends a text, and of it no more bytes than `most`, which is at most [`TEXT_MAX`].
+pub(super) fn put_text_within(out: &mut Vec<u8>, text: &str, most: usize) {
+    let ends = (0..=text.len().min(most)).rev().find(|&end| text.is_char_boundary(end));
     let text = &text[..ends.unwrap_or_default()];
     out.put_u16_le(text.len() as u16);
     out.put_slice(text.as_bytes());

@@ -27,15 +27,21 @@ pub struct Services {
     pub files: bool,
     /// [`crate::LeaseStore`].
     pub lease: bool,
+    /// [`crate::SegmentDirectory`].
+    pub places: bool,
+    /// [`crate::EngineRegistry`].
+    pub registry: bool,
+    /// [`crate::SegmentOwner`].
+    pub segments: bool,
 }
 
 impl Services {
-    fn bits(self) -> u8 {
-        let Services { block, directory, owner, user, files, lease } = self;
-        [block, directory, owner, user, files, lease]
+    fn bits(self) -> u16 {
+        let Services { block, directory, owner, user, files, lease, places, registry, segments } = self;
+        [block, directory, owner, user, files, lease, places, registry, segments]
             .iter()
             .enumerate()
-            .fold(0, |bits, (index, &is_there)| bits | u8::from(is_there) << index)
+            .fold(0, |bits, (index, &is_there)| bits | u16::from(is_there) << index)
     }
 
     /// Whether requests of this kind are for one of them.
@@ -46,15 +52,19 @@ impl Services {
             32..48 => self.owner,
             48..64 => self.user,
             64..80 => self.files,
-            80.. => self.lease,
+            80..84 => self.lease,
+            84..88 => self.places,
+            88..96 => self.registry,
+            96.. => self.segments,
         }
     }
 
     /// Bits that a later version knows are passed over: they are services that nobody here asks for.
-    fn from_bits(bits: u8) -> Services {
+    fn from_bits(bits: u16) -> Services {
         let has = |index: u8| bits >> index & 1 == 1;
         let (block, directory, owner, user) = (has(0), has(1), has(2), has(3));
-        Services { block, directory, owner, user, files: has(4), lease: has(5) }
+        let (files, lease, places, registry, segments) = (has(4), has(5), has(6), has(7), has(8));
+        Services { block, directory, owner, user, files, lease, places, registry, segments }
     }
 }
 
@@ -93,8 +103,7 @@ impl Hello {
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.put_u8(*self.versions.start());
         out.put_u8(*self.versions.end());
-        out.put_u8(self.services.bits());
-        out.put_u8(0);
+        out.put_u16_le(self.services.bits());
         out.put_u32_le(self.requests_max);
         out.put_u64_le(self.features);
         out.put_u64_le(self.required);
@@ -106,8 +115,7 @@ impl Hello {
     /// Reads one. What a later version says behind it is passed over.
     pub(super) fn get(fields: &mut Fields<'_>) -> Option<Hello> {
         let versions = fields.u8()?..=fields.u8()?;
-        let services = Services::from_bits(fields.u8()?);
-        fields.u8()?;
+        let services = Services::from_bits(fields.u16()?);
         let requests_max = fields.u32()?;
         let (features, required) = (fields.u64()?, fields.u64()?);
         let (bytes_max, silence_ms) = (fields.u64()?, fields.u32()?);

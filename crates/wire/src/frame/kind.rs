@@ -2,9 +2,10 @@
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $said:literal;)*) => {
-        /// What is asked. Codes below 16 are for the owner of segments, then for the directory of volumes, from 32 on
+        /// What is asked. Codes below 16 are for the server of segments, then for the directory of volumes, from 32 on
         /// for the owner of volumes, from 48 on for their user, from 64 on for a shared store of files, from 80 on for a
-        /// lease store.
+        /// lease store, from 84 on for the directory of segments, from 88 on for who registers engines, from 96 on for an
+        /// engine that owns segments.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Kind {
             $($(#[$doc])* $name = $code,)*
@@ -107,6 +108,30 @@ kinds! {
     Swap = 82, "compare and swap";
     /// [`crate::LeaseStore::watch`].
     Watch = 83, "watch";
+    /// [`crate::SegmentDirectory::locate`].
+    Locate = 84, "locate a segment";
+    /// [`crate::EngineRegistry::register`].
+    Register = 88, "register";
+    /// [`crate::EngineRegistry::missing`].
+    Missing = 89, "which engines are missing";
+    /// [`crate::SegmentOwner::assign`].
+    Assign = 96, "assign segments";
+    /// [`crate::SegmentOwner::refuse`].
+    Refuse = 97, "refuse a segment";
+    /// [`crate::SegmentOwner::release`].
+    ReleaseSegment = 98, "release a segment";
+    /// [`crate::SegmentOwner::held`].
+    Held = 99, "is a segment held";
+    /// [`crate::SegmentOwner::released`].
+    Released = 100, "what was released";
+    /// [`crate::SegmentOwner::forget_release`].
+    ForgetRelease = 101, "forget a release";
+    /// [`crate::SegmentOwner::recover`].
+    Recover = 102, "recover";
+    /// [`crate::SegmentOwner::begin_attachment`].
+    BeginAttachment = 103, "begin an attachment";
+    /// [`crate::SegmentOwner::drop_segment`].
+    DropSegment = 104, "drop a segment";
 }
 
 /// The type of a frame.

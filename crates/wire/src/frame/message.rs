@@ -190,7 +190,9 @@ impl Message {
             }
             Message::Request { request: Request::Append { data, .. }, .. } => data.len() as u64 == header.len,
             Message::Request { request: Request::RepairCopy { data, .. }, .. } => data.len() as u64 == header.len,
-            Message::Reply { reply: Reply { result: Ok(Value::Parts(_)), .. }, .. } => true,
+            // What they are made of is all of it.
+            Message::Request { request: Request::Assign { .. }, .. }
+            | Message::Reply { reply: Reply { result: Ok(Value::Parts(_) | Value::Left { .. }), .. }, .. } => true,
             _ => (payload_len, payload_checksum) == (0, 0),
         };
         let lengths = Header {

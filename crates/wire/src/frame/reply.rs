@@ -1,10 +1,11 @@
 //! Replies: a status, and what a kind of request is answered with.
 
 mod file;
+mod segments;
 
 use base::checksum::crc32c_append;
 use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
-use base::{AllocationExtent, Bytes, Error, Incarnation, ReadPart, StoreId};
+use base::{AllocationExtent, Bytes, Epoch, Error, Incarnation, ReadPart, SegmentId, StoreId};
 use bytes::BufMut;
 
 use super::error::{error, put_error};
@@ -12,10 +13,13 @@ use super::fields::{Fields, put_text};
 use super::header::Header;
 use super::kind::Kind;
 use super::lease::{lease, put_lease, put_snapshot, put_swapped, snapshot, swapped};
+use super::segments::has;
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
 use crate::files::{FileDescriptor, LifeDescriptor, LifeSpace};
 use crate::lease::{Lease, Snapshot, Swapped};
+use crate::owner::{Holding, Located};
+use crate::registry::Registered;
 use crate::service::{Attachment, Reply};
 
 /// The first byte of a reply that is no error.
@@ -67,6 +71,29 @@ pub enum Value {
     Swapped(Swapped),
     /// To a watch.
     Snapshot(Snapshot),
+    /// Who has a segment.
+    Located(Located),
+    /// To an engine that says that it lives.
+    Registered(Registered),
+    /// The engines that are missing.
+    Engines(Vec<Incarnation>),
+    /// To assignments: what came of each.
+    Outcomes(Vec<Result<(), Error>>),
+    /// To a release.
+    Left {
+        /// Whose log has the segment last.
+        incarnation: Incarnation,
+        /// How many bytes say what there is of it.
+        len: u32,
+        /// These bytes; nothing if there are more than were asked for.
+        content: Bytes,
+    },
+    /// Under which epoch an engine has a segment, if it has it.
+    Held(Option<Epoch>),
+    /// What an engine has released.
+    Released(Vec<(SegmentId, Epoch)>),
+    /// What the log of a dead engine says.
+    Holdings(Vec<Holding>),
     /// The link behind the one who was asked is lost: nobody knows the outcome. Why, for a person.
     Lost(String),
 }
@@ -90,6 +117,14 @@ impl Value {
             Value::Lease(_) => matches!(kind, Kind::Grant | Kind::KeepAlive),
             Value::Swapped(_) => kind == Kind::Swap,
             Value::Snapshot(_) => kind == Kind::Watch,
+            Value::Located(_) => kind == Kind::Locate,
+            Value::Registered(_) => kind == Kind::Register,
+            Value::Engines(_) => kind == Kind::Missing,
+            Value::Outcomes(_) => kind == Kind::Assign,
+            Value::Left { .. } => kind == Kind::ReleaseSegment,
+            Value::Held(_) => kind == Kind::Held,
+            Value::Released(_) => kind == Kind::Released,
+            Value::Holdings(_) => kind == Kind::Recover,
             Value::Lost(_) => {
                 let of_segments =
                     matches!(kind, Kind::Read | Kind::Write | Kind::Discard | Kind::Flush | Kind::Allocation);
@@ -119,6 +154,14 @@ impl Value {
                     | Kind::KeepAlive
                     | Kind::Swap
                     | Kind::Watch
+                    | Kind::Locate
+                    | Kind::Register
+                    | Kind::Missing
+                    | Kind::Assign
+                    | Kind::ReleaseSegment
+                    | Kind::Held
+                    | Kind::Released
+                    | Kind::Recover
             ),
         }
     }
@@ -162,6 +205,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, kind: Kind, reply: &Reply<Value>) -> (
         Value::Swapped(swapped) => put_swapped(out, swapped),
         Value::Snapshot(snapshot) => put_snapshot(out, snapshot),
         Value::Lost(message) => put_text(out, message),
+        _ if has(kind) => return segments::put_value(out, value),
         _ => file::put_value(out, value),
     }
     (vec![], 0)
@@ -209,6 +253,7 @@ pub(super) fn result(
         Kind::Grant | Kind::KeepAlive => Value::Lease(lease(body)?),
         Kind::Swap => Value::Swapped(swapped(body)?),
         Kind::Watch => Value::Snapshot(snapshot(body)?),
+        _ if has(kind) => segments::value(kind, body, payload)?,
         _ => file::value(kind, body)?,
     }))
 }

@@ -1,13 +1,14 @@
 //! Requests: which fields of the header each kind uses, and what its body is.
 
 mod file;
+mod segments;
 
 use base::checksum::{crc32c, crc32c_append};
 use base::io::{fragment_checksum, fragments};
 use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
 use base::units::is_aligned;
 use base::{
-    Bytes, Epoch, Error, FileId, Gathered, Generation, Incarnation, Result, SECTOR, SegmentId, StoreId, VolumeId,
+    Bytes, Epoch, Error, FileId, Gathered, Generation, Incarnation, Result, SECTOR, SegmentId, StoreId, Term, VolumeId,
     WriteStamp,
 };
 use bytes::BufMut;
@@ -18,13 +19,16 @@ use super::header::Header;
 use super::kind::Kind;
 use super::lease::{change, put_change};
 use super::reply::{EXTENT_LEN, EXTENTS_MAX};
+use super::segments::has;
 use super::volume::{put_volume, volume};
 use crate::directory::VolumeDescriptor;
 use crate::files::{Life, NewFile};
 use crate::lease::{LeaseId, Revision, Write, check_key, check_write};
+use crate::owner::Assignment;
 use crate::service::{SessionId, Target};
 
-/// What one process asks of another: the methods of the traits, with their arguments.
+/// What one process asks of another: the methods of the traits, with their arguments. `engine` is the one that is meant:
+/// its address may be another one's by now. A segment `after` which a list begins is that with volume 0 for a whole one.
 // The documentation of a variant is that of the method.
 #[allow(missing_docs)]
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,6 +69,18 @@ pub enum Request {
     KeepAlive { lease: LeaseId },
     Swap { key: String, expected: Revision, write: Write },
     Watch { prefix: String, seen: Revision },
+    Locate { segment: SegmentId },
+    Register { engine: Incarnation, server: String, address: String },
+    Missing { engines: Vec<Incarnation> },
+    Assign { engine: Incarnation, term: Term, assignments: Vec<Assignment> },
+    Refuse { engine: Incarnation, term: Term, segment: SegmentId, epoch: Epoch },
+    ReleaseSegment { engine: Incarnation, term: Term, segment: SegmentId, epoch: Epoch, most: u32 },
+    Held { engine: Incarnation, segment: SegmentId },
+    Released { engine: Incarnation, after: SegmentId },
+    ForgetRelease { engine: Incarnation, term: Term, segment: SegmentId, epoch: Epoch },
+    Recover { engine: Incarnation, term: Term, dead: Incarnation, after: SegmentId },
+    BeginAttachment { engine: Incarnation, term: Term, volume: Box<VolumeDescriptor>, segment: SegmentId, epoch: Epoch },
+    DropSegment { engine: Incarnation, term: Term, segment: SegmentId, epoch: Epoch },
 }
 
 impl Request {
@@ -107,6 +123,18 @@ impl Request {
             Request::KeepAlive { .. } => Kind::KeepAlive,
             Request::Swap { .. } => Kind::Swap,
             Request::Watch { .. } => Kind::Watch,
+            Request::Locate { .. } => Kind::Locate,
+            Request::Register { .. } => Kind::Register,
+            Request::Missing { .. } => Kind::Missing,
+            Request::Assign { .. } => Kind::Assign,
+            Request::Refuse { .. } => Kind::Refuse,
+            Request::ReleaseSegment { .. } => Kind::ReleaseSegment,
+            Request::Held { .. } => Kind::Held,
+            Request::Released { .. } => Kind::Released,
+            Request::ForgetRelease { .. } => Kind::ForgetRelease,
+            Request::Recover { .. } => Kind::Recover,
+            Request::BeginAttachment { .. } => Kind::BeginAttachment,
+            Request::DropSegment { .. } => Kind::DropSegment,
         }
     }
 
@@ -132,7 +160,7 @@ impl Request {
             Request::FilesOf { .. } | Request::Lives { .. } => LISTED_BYTES_MAX,
             Request::Allocation { extents_max, .. } => EXTENT_LEN * u64::from(*extents_max).min(EXTENTS_MAX as u64),
             Request::List | Request::Watch { .. } => FRAME_BODY_MAX as u64,
-            _ => 0,
+            _ => segments::bytes(self),
         }
     }
 
@@ -167,6 +195,7 @@ impl Request {
             }
             Request::Swap { key, write, .. } => return check_key(key).and_then(|()| check_write(write)),
             Request::Watch { prefix, .. } => return check_key(prefix),
+            _ if has(self.kind()) => return segments::check(self),
             _ => return file::check(self),
         };
         let in_range = offset.checked_add(len).is_some_and(|end| end <= SEGMENT_SIZE);
@@ -219,6 +248,7 @@ impl Request {
             | Request::KeepAlive { .. }
             | Request::Swap { .. }
             | Request::Watch { .. } => Header::default(),
+            _ if has(self.kind()) => segments::fields(self),
             _ => file::fields(self),
         }
     }
@@ -237,6 +267,7 @@ impl Request {
                 out.put_u64_le(seen.0);
                 put_text(out, prefix);
             }
+            _ if has(self.kind()) => segments::put_body(out, self),
             _ => file::put_body(out, self),
         }
     }
@@ -273,6 +304,7 @@ impl Request {
                 Request::Swap { key, expected, write }
             }
             Kind::Watch => Request::Watch { seen: Revision(body.u64()?), prefix: body.text()? },
+            _ if has(kind) => return segments::request(kind, header, body, data),
             _ => return file::request(kind, header, body, data),
         })
     }
@@ -287,7 +319,7 @@ impl Request {
                 (parts, checksum)
             }
             Request::RepairCopy { data, .. } => (vec![data.clone()], crc32c(data)),
-            _ => (vec![], 0),
+            _ => segments::payload(self),
         }
     }
 

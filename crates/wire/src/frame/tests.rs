@@ -2,9 +2,10 @@
 
 use base::io::fragment_checksums;
 use base::levels::{Credits, Levels, Rate};
+use base::limits::ENGINES_MAX;
 use base::{
     AllocationExtent, Bytes, Epoch, Error, ErrorKind, FileId, Gathered, Generation, Incarnation, Passage, ReadPart,
-    SegmentId, SnapshotNumber, Stage, StoreId, VolumeId, WriteSequence, WriteStamp,
+    SegmentId, SnapshotNumber, Stage, StoreId, Term, VolumeId, WriteSequence, WriteStamp,
 };
 
 use super::header::checksum;
@@ -12,6 +13,8 @@ use super::*;
 use crate::directory::VolumeDescriptor;
 use crate::files::{FileDescriptor, Life, LifeDescriptor, LifeSpace, NewFile};
 use crate::lease::{Entry, Lease, LeaseId, Revision, Snapshot, Swapped, Write};
+use crate::owner::{Assignment, Holding, LeftSegment, Located, Source};
+use crate::registry::Registered;
 use crate::service::{Attachment, Reply, SessionId, Target};
 
 pub(super) const TARGET: Target = Target {
@@ -25,6 +28,10 @@ const STAMP: WriteStamp =
 const LIFE: Life = Life { incarnation: Incarnation(0x1a1b), generation: Generation(3) };
 const STORE: StoreId = StoreId(0x1e1f << 64 | 0x2021);
 const FILE: FileId = FileId(0x1c1d);
+const ENGINE: Incarnation = Incarnation(0x2223);
+const DEAD: Incarnation = Incarnation(0x2425);
+const TERM: Term = Term(0x2627);
+const SEGMENT: SegmentId = SegmentId { volume: VolumeId(7), index: 5 };
 const SPACE: LifeSpace = LifeSpace { granted: 1 << 30, used: 1 << 20 };
 
 fn file() -> FileDescriptor {
@@ -68,6 +75,20 @@ fn volume() -> VolumeDescriptor {
     VolumeDescriptor { generation: Generation(8), read_only: true, owner: "somebody".into(), levels, ..volume }
 }
 
+/// An assignment of each source.
+fn assign() -> Request {
+    let left = |content: &'static [u8]| LeftSegment { incarnation: DEAD, content: Bytes::from_static(content) };
+    let sources = [Source::Nobody, Source::Left(left(b"tables")), Source::Estate(DEAD), Source::Left(left(b"files"))];
+    let assignment = |(index, source)| Assignment {
+        volume: volume(),
+        segment: SegmentId { index, ..SEGMENT },
+        epoch: Epoch(0x0c0d),
+        source,
+    };
+    let assignments = (5..).zip(sources).map(assignment).collect();
+    Request::Assign { engine: ENGINE, term: TERM, assignments }
+}
+
 fn entry() -> Entry {
     let (revision, lease) = (Revision(0x1e1f), LeaseId(0x1c1d));
     Entry { key: "charge/0".into(), value: b"term 3".to_vec(), revision, lease }
@@ -76,6 +97,7 @@ fn entry() -> Entry {
 /// A request of each kind.
 pub(super) fn requests() -> Vec<Request> {
     let (volume_id, generation) = (VolumeId(7), Generation(8));
+    let (engine, term, segment, epoch) = (ENGINE, TERM, SEGMENT, Epoch(0x0c0d));
     vec![
         Request::Attach { volume: volume_id, generation },
         Request::Detach { session: SessionId(0x1122) },
@@ -120,6 +142,18 @@ pub(super) fn requests() -> Vec<Request> {
             write: Write::Put { value: b"term 3".to_vec(), lease: LeaseId(0x1c1d) },
         },
         Request::Watch { prefix: "charge/".into(), seen: Revision(0x1e1f) },
+        Request::Locate { segment },
+        Request::Register { engine, server: "left".into(), address: "left.example:7000".into() },
+        Request::Missing { engines: vec![engine, DEAD] },
+        assign(),
+        Request::Refuse { engine, term, segment, epoch },
+        Request::ReleaseSegment { engine, term, segment, epoch, most: 4096 },
+        Request::Held { engine, segment },
+        Request::Released { engine, after: segment },
+        Request::ForgetRelease { engine, term, segment, epoch },
+        Request::Recover { engine, term, dead: DEAD, after: segment },
+        Request::BeginAttachment { engine, term, volume: Box::new(volume()), segment, epoch },
+        Request::DropSegment { engine, term, segment, epoch },
     ]
 }
 
@@ -152,6 +186,24 @@ pub(super) fn value(kind: Kind) -> Value {
         Kind::Grant | Kind::KeepAlive => Value::Lease(Lease { id: LeaseId(0x1c1d), ttl_ms: 600 }),
         Kind::Swap => Value::Swapped(Swapped::No(Some(entry()))),
         Kind::Watch => Value::Snapshot(Snapshot { revision: Revision(0x2021), entries: vec![entry(), entry()] }),
+        Kind::Locate => {
+            Value::Located(Located { owner: ENGINE, address: "left.example:7000".into(), epoch: Epoch(0x0c0d) })
+        }
+        Kind::Register => Value::Registered(Registered { lease_ms: 2000, is_in_charge: true }),
+        Kind::Missing => Value::Engines(vec![DEAD]),
+        Kind::Assign => Value::Outcomes(vec![
+            Ok(()),
+            Err(Error::conflict("it was refused here")),
+            Ok(()),
+            Err(Error::io("a disk has failed")),
+        ]),
+        Kind::ReleaseSegment => Value::Left { incarnation: ENGINE, len: 6, content: Bytes::from_static(b"tables") },
+        Kind::Held => Value::Held(Some(Epoch(0x0c0d))),
+        Kind::Released => Value::Released(vec![(SEGMENT, Epoch(0x0c0d)), (SEGMENT, Epoch(0x0c0e))]),
+        Kind::Recover => Value::Holdings(vec![
+            Holding { segment: SEGMENT, epoch: Epoch(0x0c0d), generation: Generation(8), is_released: false },
+            Holding { segment: SEGMENT, epoch: Epoch(0x0c0e), generation: Generation(9), is_released: true },
+        ]),
         _ => Value::Done,
     }
 }
@@ -192,6 +244,10 @@ pub(super) fn messages() -> Vec<Message> {
         let swapped = reply(Ok(Value::Swapped(swapped)), Passage::default());
         all.push(Message::Reply { sequence: 101, kind: Kind::Swap, reply: swapped });
     }
+    let too_much = Value::Left { incarnation: ENGINE, len: 1 << 20, content: Bytes::new() };
+    for (kind, value) in [(Kind::ReleaseSegment, too_much), (Kind::Held, Value::Held(None))] {
+        all.push(Message::Reply { sequence: 103, kind, reply: reply(Ok(value), Passage::default()) });
+    }
     let delete = Request::Swap { key: "charge/0".into(), expected: Revision(0x1e1f), write: Write::Delete };
     all.push(Message::Request { sequence: 102, marks: Marks::default(), request: delete });
     all.push(Message::Reply { sequence: 100, kind: Kind::Write, reply: lost });
@@ -225,7 +281,7 @@ pub(super) fn reseal(bytes: &mut [u8]) {
         let rest = base::checksum::crc32c(rest);
         let payload = base::checksum::crc32c(&bytes[end..]);
         bytes[112..116].copy_from_slice(&rest.to_le_bytes());
-        if bytes[9] & Kind::REPLY != 0 {
+        if bytes[9] & Kind::REPLY != 0 || bytes[9] == Kind::Assign as u8 {
             bytes[116..120].copy_from_slice(&payload.to_le_bytes());
         }
     }
@@ -367,6 +423,61 @@ fn a_part_or_an_extent_of_an_impossible_length_is_refused() {
     }
 }
 
+/// What was left of segments is all of a payload, a list is no longer than one that is asked for, and of a failed
+/// assignment as much is said as was agreed on.
+#[test]
+fn what_is_said_of_segments_adds_up() {
+    let said = |request| bytes_of(&Message::Request { sequence: 1, marks: Marks::default(), request }.encode(VERSION));
+    let answered = |kind, value| {
+        bytes_of(&Message::Reply { sequence: 1, kind, reply: reply(Ok(value), Passage::default()) }.encode(VERSION))
+    };
+    // The length of what was left of the second segment, behind engine, term, the whole first assignment and 21 bytes.
+    let first = {
+        let Request::Assign { assignments, .. } = assign() else { panic!() };
+        said(Request::Assign { engine: ENGINE, term: TERM, assignments: assignments[..1].to_vec() }).len()
+    };
+    let left = answered(Kind::ReleaseSegment, value(Kind::ReleaseSegment));
+    let cases = [
+        ("less was left than the payload has", said(assign()), first + 21, 5),
+        ("more was left than the payload has", said(assign()), first + 21, 7),
+        ("a source that nobody knows", said(assign()), HEADER_LEN + 24, 3),
+        ("an answer with a part of what was left", left, HEADER_LEN + 9, 7),
+    ];
+    for (what, mut bytes, at, forged) in cases {
+        read(&bytes).unwrap();
+        bytes[at] = forged;
+        reseal(&mut bytes);
+        let error = read(&bytes).expect_err(what);
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("does not say"), "{what}: {error}");
+    }
+
+    let long = Value::Outcomes(vec![Err(Error::io("ä".repeat(400)))]);
+    let Ok((_, Message::Reply { reply: Reply { result: Ok(Value::Outcomes(outcomes)), .. }, .. })) =
+        read(&answered(Kind::Assign, long))
+    else {
+        panic!()
+    };
+    assert_eq!(outcomes, [Err(Error::io("ä".repeat(256)))]);
+    // A whole list and one more, of each kind; the length of a body is at 104.
+    let epoch = Epoch(1);
+    let holding = Holding { segment: SEGMENT, epoch, generation: Generation(1), is_released: true };
+    let whole = [
+        (Kind::Released, Value::Released(vec![(SEGMENT, epoch); HOLDINGS_MAX]), 20),
+        (Kind::Recover, Value::Holdings(vec![holding; HOLDINGS_MAX]), 29),
+        (Kind::Missing, Value::Engines(vec![ENGINE; ENGINES_MAX]), 8),
+        (Kind::Assign, Value::Outcomes(vec![Ok(()); ASSIGNED_MAX]), 1),
+    ];
+    for (kind, value, len) in whole {
+        let mut bytes = answered(kind, value);
+        read(&bytes).unwrap();
+        bytes.resize(bytes.len() + len, 0);
+        let body = u32::try_from(bytes.len() - HEADER_LEN).unwrap();
+        bytes[104..108].copy_from_slice(&body.to_le_bytes());
+        reseal(&mut bytes);
+        assert!(read(&bytes).unwrap_err().message.contains("does not say"), "{kind:?}");
+    }
+}
+
 /// An older peer skips extensions that it does not know, wherever they stand.
 #[test]
 fn unknown_extensions_are_skipped() {
@@ -407,6 +518,12 @@ fn two_sides_agree_or_say_why_not() {
 #[test]
 fn a_request_that_no_frame_can_say_is_known_before() {
     let target = TARGET;
+    let assignment = |volume, len| {
+        let source = Source::Left(LeftSegment { incarnation: DEAD, content: vec![1; len].into() });
+        Assignment { volume, segment: SEGMENT, epoch: Epoch(1), source }
+    };
+    let assigned = |assignments| Request::Assign { engine: ENGINE, term: TERM, assignments };
+    assigned(vec![assignment(volume(), 1); ASSIGNED_MAX]).check().unwrap();
     let refused = [
         Request::Read { target, offset: 0, len: 0 },
         Request::Read { target, offset: 0, len: (32 << 20) + 512 },
@@ -435,6 +552,24 @@ fn a_request_that_no_frame_can_say_is_known_before() {
         Request::RepairCopy { life: LIFE, file: FILE, copy: 1, offset: 0, data: vec![0; 512].into() },
         Request::Seal { life: LIFE, file: FILE, length: 1 },
         Request::Watch { prefix: "x".repeat(64), seen: Revision(0) },
+        Request::Register { engine: ENGINE, server: String::new(), address: "host:1".into() },
+        Request::Register { engine: ENGINE, server: "x".repeat(64), address: "host:1".into() },
+        Request::Register { engine: ENGINE, server: "left".into(), address: "x".repeat(260) },
+        Request::Missing { engines: vec![ENGINE; ENGINES_MAX + 1] },
+        assigned(vec![]),
+        assigned(vec![assignment(volume(), 0); ASSIGNED_MAX + 1]),
+        assigned(vec![assignment(volume(), LEFT_MAX as usize + 1)]),
+        assigned(vec![assignment(volume(), LEFT_MAX as usize); 2]),
+        assigned(vec![assignment(VolumeDescriptor { name: "x".repeat(64), ..volume() }, 0)]),
+        assigned(vec![assignment(VolumeDescriptor { id: VolumeId(8), ..volume() }, 0)]),
+        Request::BeginAttachment {
+            engine: ENGINE,
+            term: TERM,
+            volume: Box::new(VolumeDescriptor { owner: "x".repeat(64), ..volume() }),
+            segment: SEGMENT,
+            epoch: Epoch(1),
+        },
+        Request::ReleaseSegment { engine: ENGINE, term: TERM, segment: SEGMENT, epoch: Epoch(1), most: 1 << 25 },
         Request::Swap { key: String::new(), expected: Revision(0), write: Write::Delete },
         Request::Swap {
             key: "x".into(),

@@ -8,6 +8,9 @@ use super::fields::{Fields, put_text};
 use crate::directory::VolumeDescriptor;
 use crate::layout::Layout;
 
+/// Bytes of a volume beside its name and its owner.
+pub(super) const VOLUME_LEN: usize = 77;
+
 pub(super) fn put_volume(out: &mut Vec<u8>, volume: &VolumeDescriptor) {
     out.put_u64_le(volume.id.0);
     out.put_u64_le(volume.size);

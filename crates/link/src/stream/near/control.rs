@@ -22,7 +22,7 @@ impl Inner {
         }
     }
 
-    async fn done(self: Rc<Self>, request: Request) -> Result<()> {
+    pub(super) async fn done(self: Rc<Self>, request: Request) -> Result<()> {
         match self.ask_any(request).await? {
             Value::Done => Ok(()),
             value => other(&value),

@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use base::io::fragment_checksums;
-use base::{AlignedBuf, ErrorKind, Generation, Instant, Passage, Prng, ReadPart, WriteStamp};
+use base::{
+    AlignedBuf, ErrorKind, Generation, Incarnation, Instant, Passage, Prng, ReadPart, SegmentId, Term, WriteStamp,
+};
 use runtime::{Address, Class};
 use wire::connection::{self, Connection};
 use wire::frame::{self, Frame, Kind, Marks, Message, Request, VERSION, Value};
-use wire::{Attachment, Reply, SessionId, Target, VolumeDirectory};
+use wire::{
+    Assignment, Attachment, LeftSegment, Reply, SegmentOwner, SessionId, Source, Target, VolumeDescriptor,
+    VolumeDirectory,
+};
 
+use super::engine::{self, ENGINE};
 use super::store::EPOCH;
 use super::world::{DISK, Fixture, attach, options, read, segment, write};
 use crate::stream::{NearEnd, Services};
@@ -28,7 +34,7 @@ fn edited(mut bytes: Vec<u8>, edits: &[(u16, u8)], count: usize, noise: &[u8]) -
 }
 
 fn hello() -> Vec<u8> {
-    let services = frame::Services { block: true, directory: true, ..Default::default() };
+    let services = frame::Services { block: true, directory: true, segments: true, ..Default::default() };
     let options = connection::Options { services, ..options("a stranger").of_connection(&Services::default()) };
     bytes_of(&Connection::new(options, Instant::ZERO).1)
 }
@@ -36,7 +42,19 @@ fn hello() -> Vec<u8> {
 fn request(prng: &mut Prng) -> Request {
     let target = Target { session: SessionId(prng.between(1, 3)), segment: segment(), epoch: EPOCH };
     let (offset, len) = (prng.between(8, 64) * 512, prng.between(1, 80) * 512);
-    match prng.below(7) {
+    let (engine, term, segment, epoch) = (ENGINE, Term(prng.below(3) as u32), target.segment, EPOCH);
+    match prng.below(13) {
+        7 => Request::ReleaseSegment { engine, term, segment, epoch, most: prng.below(200) as u32 },
+        8 => Request::Recover { engine, term, dead: Incarnation(prng.below(9)), after: segment },
+        9 => Request::Released { engine: Incarnation(prng.between(6, 7)), after: SegmentId::default() },
+        10 => Request::Locate { segment },
+        11 => Request::Register { engine, server: "left".into(), address: "left.example:7000".into() },
+        12 => {
+            let content = engine::content(segment, prng.below(40_000) as usize);
+            let source = Source::Left(LeftSegment { incarnation: ENGINE, content });
+            let volume = VolumeDescriptor::new(segment.volume, "disk", 1 << 30);
+            Request::Assign { engine, term, assignments: vec![Assignment { volume, segment, epoch, source }] }
+        }
         0 => Request::Attach { volume: DISK, generation: Generation(5) },
         1 => Request::Detach { session: target.session },
         2 => Request::Read { target, offset, len },
@@ -53,7 +71,7 @@ fn request(prng: &mut Prng) -> Request {
 
 #[test]
 fn a_far_end_harms_nobody_whatever_it_is_sent() {
-    let mut served = 0;
+    let (mut served, mut ordered) = (0, 0);
     bolero::check!().with_iterations(150).with_type().for_each(|(seed, edits, noise): &Input| {
         let mut prng = Prng::new(*seed);
         let mut bytes = hello();
@@ -77,8 +95,9 @@ fn a_far_end_harms_nobody_whatever_it_is_sent() {
         });
         fixture.settle();
         served += fixture.store.log.borrow().len() - 1;
+        ordered += fixture.engine.log.borrow().len();
     });
-    assert!(served > 0, "no request was ever served: the target tests nothing");
+    assert!(served > 0 && ordered > 0, "{served} requests and {ordered} orders: the target tests nothing");
 }
 
 /// What a server may say to one who attaches, reads and lists: a frame to each that it hears.
@@ -87,6 +106,9 @@ fn replies(prng: &mut Prng) -> Vec<Vec<u8>> {
         (Kind::Attach, Value::Attached(Attachment { session: SessionId(1), epoch: EPOCH })),
         (Kind::Read, Value::Parts(vec![ReadPart::Data(vec![0x55; 3584].into()), ReadPart::Zeros(512)])),
         (Kind::List, Value::Names(vec!["disk".into()])),
+        (Kind::ReleaseSegment, Value::Left { incarnation: ENGINE, len: 300, content: engine::content(segment(), 300) }),
+        (Kind::Recover, Value::Holdings((0..3).map(engine::holding).collect())),
+        (Kind::Assign, Value::Outcomes(vec![Ok(()); prng.below(4) as usize])),
     ];
     let mut reply = |index: usize| {
         // Mostly what was asked.
@@ -96,7 +118,7 @@ fn replies(prng: &mut Prng) -> Vec<Vec<u8>> {
         let reply = Reply { epoch: EPOCH, result: Ok(value), passage: Passage::default() };
         bytes_of(&Message::Reply { sequence: index as u64 + 1, kind, reply }.encode(VERSION))
     };
-    vec![hello(), reply(0), reply(1), reply(2)]
+    vec![hello(), reply(0), reply(1), reply(2), reply(3), reply(4), reply(5)]
 }
 
 #[test]
@@ -143,6 +165,23 @@ fn a_near_end_survives_whatever_it_is_told() {
                 Ok(names) => assert_eq!(names, ["disk"]),
                 Err(error) => assert!(matches!(error.kind, ErrorKind::Io | ErrorKind::Invalid), "{error:?}"),
             }
+            let owner = near.engine(ENGINE);
+            let mut hear = |outcome: base::Result<bool>| match outcome {
+                Ok(is_right) => {
+                    assert!(is_right, "wrong bytes");
+                    right += 1;
+                }
+                Err(_) => wrong += 1,
+            };
+            let left = owner.release(Term(1), segment(), EPOCH).await;
+            hear(left.map(|left| left.content == engine::content(segment(), 300)));
+            let held = owner.recover(Term(1), Incarnation(1)).await;
+            hear(held.map(|held| held.into_iter().eq((0..3).map(engine::holding))));
+            let volume = VolumeDescriptor::new(segment().volume, "disk", 1 << 30);
+            let assignment = Assignment { volume, segment: segment(), epoch: EPOCH, source: Source::Nobody };
+            let outcomes = owner.assign(Term(1), vec![assignment; 2]).await;
+            assert_eq!(outcomes.len(), 2, "each assignment has its answer, whatever is said");
+            outcomes.into_iter().for_each(|outcome| hear(outcome.map(|()| true)));
             (right, wrong)
         });
         right += believed;

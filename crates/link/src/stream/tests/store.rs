@@ -63,8 +63,7 @@ impl Store {
             directory: Some(self.clone()),
             owner: Some(self.clone()),
             user: Some(self.clone()),
-            files: None,
-            lease: None,
+            ..Services::default()
         }
     }
 

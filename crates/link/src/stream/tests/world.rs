@@ -10,6 +10,7 @@ use runtime::sim::{NodeId, NodeOptions, World};
 use runtime::{Address, Class, Handle, Stream};
 use wire::{Answer, Attachment, BlockService, LinkLost, Target};
 
+use super::engine::Engine;
 use super::store::Store;
 use crate::stream::{FarEnd, NearEnd, Options, Services};
 
@@ -23,6 +24,7 @@ pub struct Fixture {
     pub near: Handle,
     pub far: Handle,
     pub store: Rc<Store>,
+    pub engine: Rc<Engine>,
     pub end: Rc<FarEnd>,
     pub address: Address,
 }
@@ -36,10 +38,10 @@ impl Fixture {
         let world = World::new(seed);
         let nodes = [0, 1].map(|_| world.add_node(NodeOptions::default()));
         let [near, far] = nodes.map(|node| world.start_loop(node));
-        let store = Store::new(&far);
-        let end = FarEnd::new(&far, store.services(), options("the store"));
+        let (store, engine) = (Store::new(&far), Engine::new(&far));
+        let end = FarEnd::new(&far, engine.and(store.services()), options("the store"));
         let address = listen(&world, &far, &end, Address::Tcp((world.address(nodes[1]), 0).into()));
-        Fixture { world, nodes, near, far, store, end, address }
+        Fixture { world, nodes, near, far, store, engine, end, address }
     }
 
     /// A near end of the far one.
@@ -62,7 +64,7 @@ impl Fixture {
         self.world.run_for(4 * SILENCE);
         assert_eq!(self.open(), 0, "no connection is left");
         assert!(self.store.sessions.borrow().is_empty(), "no session is left");
-        assert_eq!(self.store.in_flight.get(), 0, "no request is left");
+        assert_eq!(self.store.in_flight.get() + self.engine.in_flight.get(), 0, "no request is left");
     }
 }
 
