@@ -34,7 +34,7 @@ use self::engines::Engines;
 use crate::charge::{self, Candidate};
 use crate::owners::dispatch::Dispatch;
 use crate::owners::keeper::Keeper;
-use crate::owners::log::{self, FileLog};
+use crate::owners::log::{self, FileLog, Join};
 use crate::table::{Row, VolumeTable};
 
 /// How long somebody waits for what engines have to do first: record an attachment, drop a segment.
@@ -104,11 +104,13 @@ pub struct ClusterManager {
 }
 
 impl ClusterManager {
-    /// A manager of this name, which stands for being in charge from now on. It has a life of its own in `store`.
+    /// A manager of this name, which stands for being in charge from now on. It has a life of its own in `store`; when that
+    /// is over, it begins another one by `join`.
     pub fn start(
         handle: &Handle,
         name: &str,
         store: &Store,
+        join: Join,
         leases: Rc<dyn LeaseStore>,
         others: Others,
         options: Options,
@@ -120,8 +122,10 @@ impl ClusterManager {
             let another = move |missing: Vec<Incarnation>| -> LocalBoxFuture<'static, Result<Vec<Incarnation>>> {
                 Box::pin(ask_another(managers.clone(), missing))
             };
-            let dispatch = Dispatch::new(handle, store, Rc::new(describe), Rc::new(another));
-            let log = Rc::new(FileLog::new(store, options.log));
+            let log = Rc::new(FileLog::joining(store, join, options.log));
+            let present = log.clone();
+            let present = move || present.store();
+            let dispatch = Dispatch::new(handle, Rc::new(present), Rc::new(describe), Rc::new(another));
             let candidate = charge::Options { name: name.to_owned(), partition: 0 };
             let candidate = Candidate::stand(handle, leases, log.clone(), candidate);
             let keeper = Rc::new(Keeper::start(handle, candidate, log, dispatch.clone(), options.ownership));

@@ -133,7 +133,7 @@ pub struct Files {
     pub directories: Vec<PathBuf>,
     /// Serve here: an address such as 127.0.0.1:7500 (port 0 takes a free one), or unix: and the path of a socket. Default:
     /// files.sock in the first directory.
-    #[arg(long, value_name = "ADDR|unix:PATH", value_parser = crate::files::address)]
+    #[arg(long, value_name = "ADDR|unix:PATH", value_parser = node::cluster::address)]
     pub listen: Option<runtime::Address>,
 }
 

@@ -2,8 +2,8 @@
 
 use base::{Error, Result};
 use node::shared_files::{SharedFiles, SharedFilesOptions};
+use runtime::Handle;
 use runtime::uring::{self, process};
-use runtime::{Address, Handle};
 
 use crate::cli::Files;
 use crate::console;
@@ -37,16 +37,4 @@ pub fn run(options: Files) -> Result<()> {
         Ok(())
     };
     uring::run(uring::Options::default(), main).map_err(|error| Error::from_io("cannot run an event loop", &error))?
-}
-
-/// `HOST:PORT`, or `unix:` and a path.
-pub fn address(text: &str) -> Result<Address, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return match path.is_empty() {
-            true => Err("a socket has a path: write unix:/run/files.sock".into()),
-            false => Ok(Address::Unix(path.into())),
-        };
-    }
-    let socket = text.parse().map_err(|_| format!("'{text}' is no address: write 127.0.0.1:7500 or unix:PATH"))?;
-    Ok(Address::Tcp(socket))
 }

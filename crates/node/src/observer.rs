@@ -70,6 +70,7 @@ impl NodeObserver {
             incarnation: shards.store().incarnation().0,
             uptime_seconds: self.handle.now().nanos_since(self.begun) as f64 / 1e9,
             volumes: 0,
+            cluster: None,
             traffic: volumes
                 .iter()
                 .map(|(id, name, volume)| {

@@ -24,6 +24,8 @@ mod admission;
 
 pub use admission::{AdmissionSettings, Throttle};
 
+use crate::cluster::settings::ClusterSettings;
+
 /// The settings of one node that plays all roles.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -47,6 +49,8 @@ pub struct Settings {
     /// The event loop. Whoever starts one looks at it: a node is given a loop that runs.
     #[serde(rename = "loop")]
     pub event_loop: LoopSettings,
+    /// The roles of several servers; `levee up` has no use for it.
+    pub cluster: ClusterSettings,
     /// Start although acknowledged records have rotted, and go on without them. Not for a file: a flag, once.
     #[serde(skip)]
     pub accept_data_loss: bool,
@@ -177,6 +181,7 @@ impl Default for Settings {
             engine: EngineSettings::default(),
             admission: AdmissionSettings::default(),
             event_loop: LoopSettings::default(),
+            cluster: ClusterSettings::default(),
             accept_data_loss: false,
             accept_missing_directories: false,
             holder: String::new(),
@@ -311,6 +316,20 @@ impl Settings {
     /// # Errors
     /// `Invalid`, with the key and what would be accepted.
     pub fn resolve(&self) -> Result<Resolved> {
+        if self.directories.is_empty() {
+            return Err(Error::invalid("no directory was given: name one with --dir"));
+        }
+        let resolved = self.resolve_without_directories()?;
+        // Before a store is made that could not be started.
+        resolved.engine_of(self.event_loop.count.unwrap_or(1))?;
+        Ok(resolved)
+    }
+
+    /// The same for a process whose files, if it has any, are in a store that it shares.
+    ///
+    /// # Errors
+    /// `Invalid`: which setting, and what it may be.
+    pub fn resolve_without_directories(&self) -> Result<Resolved> {
         let memory_bytes = size("memory", &self.memory)?;
         if memory_bytes < MEMORY_MIN {
             return Err(Error::invalid(format!(
@@ -321,9 +340,6 @@ impl Settings {
         }
         if let Some(count) = self.event_loop.count.filter(|count| !sharding::is_count(*count)) {
             return Err(Error::invalid(format!("loop.count = {count} (--loops) is not possible: choose 1, 2, 4 or 8")));
-        }
-        if self.directories.is_empty() {
-            return Err(Error::invalid("no directory was given: name one with --dir"));
         }
         let capacity_bytes = self.capacity.as_ref().map(|capacity| size("capacity", capacity)).transpose()?;
         let copies = self.copies.unwrap_or(if self.directories.len() > 1 { 2 } else { 1 });
@@ -347,7 +363,8 @@ impl Settings {
         };
         engine.check().map_err(|error| error.context("engine"))?;
         let admission = self.admission.resolve()?;
-        let socket = self.nbd.socket.clone().unwrap_or_else(|| self.directories[0].join("nbd.sock"));
+        let beside = || self.directories.first().map(|first| first.join("nbd.sock")).unwrap_or_default();
+        let socket = self.nbd.socket.clone().unwrap_or_else(beside);
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             return Err(Error::invalid(format!(
                 "the path of the NBD socket {} has more than the {SOCKET_PATH_MAX} bytes that the kernel takes: give a \
@@ -355,7 +372,7 @@ impl Settings {
                 socket.display()
             )));
         }
-        let resolved = Resolved {
+        Ok(Resolved {
             memory_bytes,
             payload_bytes_max: memory_bytes / 8,
             capacity_bytes,
@@ -365,10 +382,7 @@ impl Settings {
             engine,
             admission,
             socket,
-        };
-        // Before a store is made that could not be started.
-        resolved.engine_of(self.event_loop.count.unwrap_or(1))?;
-        Ok(resolved)
+        })
     }
 }
 

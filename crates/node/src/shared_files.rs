@@ -1,5 +1,6 @@
 //! Directories of this machine as a store of files that processes share: what a store over many machines is to several
-//! servers, for tests of them on one. It has no more machines than this one, so nothing is safe from its loss.
+//! servers, for tests of them on one. It has no more machines than this one, so nothing is safe from its loss. Leases of
+//! managers are there, too, in memory: a start ends all of them, which costs a change of managers and no data.
 //!
 //! Start: the directories are opened, the store is shared (lives of before are there again), the address is taken. Stop:
 //! what was asked is done, then nobody is served any more. Lives do not end by that: they go on when it starts again.
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use base::{Error, Result};
+use control::lease::{self, Leases};
 use files::FileKind;
 use files::local::{self, LocalOptions};
 use files::served::Served;
@@ -15,7 +17,7 @@ use files::shared::{Shared, SharedOptions};
 use link::stream::{FarEnd, Options, Services};
 use runtime::{Address, Handle};
 
-use crate::node::listen_when_free;
+use crate::cluster::{self, shown};
 
 /// The socket in the first directory, where no other address is wanted.
 const SOCKET: &str = "files.sock";
@@ -67,15 +69,10 @@ impl SharedFiles {
         let shared = SharedOptions { copies: options.copies, ..SharedOptions::default() };
         let shared = Shared::open(handle, below, shared).await?;
         let wanted = options.listen.clone().unwrap_or_else(|| Address::Unix(first.join(SOCKET)));
-        let listener = listen_when_free(handle, &wanted).await.map_err(|error| {
-            let mut refusal = Error::from_io(format!("cannot listen on {}", shown(&wanted)), &error);
-            if error.kind() == std::io::ErrorKind::AddrInUse {
-                refusal.message.push_str("; somebody answers there: choose another address with --listen");
-            }
-            refusal
-        })?;
+        let listener = cluster::listen(handle, &wanted).await?;
         let address = listener.address().clone();
-        let services = Services { files: Some(Served::new(shared)), ..Services::default() };
+        let lease: Rc<dyn wire::LeaseStore> = Leases::new(handle, lease::Options::default());
+        let services = Services { files: Some(Served::new(shared)), lease: Some(lease), ..Services::default() };
         let far = FarEnd::new(handle, services, Options::new(format!("the shared store of {}", first.display())));
         far.serve(listener);
         let damaged = report.damaged.iter().map(|damaged| format!("damaged: {damaged}"));
@@ -100,12 +97,5 @@ impl SharedFiles {
             // A stale socket would be replaced; without one it is known at once that nobody is there.
             let _ = self.handle.remove(path).await;
         }
-    }
-}
-
-fn shown(address: &Address) -> String {
-    match address {
-        Address::Tcp(address) => address.to_string(),
-        Address::Unix(path) => format!("unix:{}", path.display()),
     }
 }

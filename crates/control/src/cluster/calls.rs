@@ -71,21 +71,31 @@ impl ClusterManager {
     }
 
     /// Has a segment moved to a server, or to wherever there is room.
-    async fn move_segment(&self, volume: &str, index: u32, to: Option<&str>) -> Result<()> {
+    async fn move_segment(&self, volume: &str, index: u32, to_server: Option<&str>) -> Result<()> {
         let (segment, to) = self.look(|owners, volumes| {
             let row = volumes.find(volume)?;
             let segments = row.descriptor().segments;
             if index >= segments {
                 return Err(Error::invalid(format!("{volume:?} has the segments 0 to {}", segments - 1)));
             }
-            if let Some(server) = to {
+            if let Some(server) = to_server {
                 check_server(owners, server)?;
             }
-            let of_server = owners.living().filter(|(_, server)| Some(*server) == to);
+            let of_server = owners.living().filter(|(_, server)| Some(*server) == to_server);
             let least = of_server.min_by_key(|(engine, _)| (owners.load(*engine), *engine)).map(|(engine, _)| engine);
             Ok((SegmentId { volume: row.id, index }, least))
         })??;
-        self.keeper.decide(|manager, now, random| manager.move_segment(now, random, segment, to)).await?
+        let server = to_server.map(str::to_owned);
+        let decided = self.keeper.decide(move |manager, now, random| {
+            let is_there = to.is_some() && manager.table().segment(segment).and_then(|row| row.owner_to_be()) == to;
+            match server.filter(|server| !is_there && !manager.has_room(server)) {
+                Some(server) => Err(Error::conflict(format!(
+                    "{server:?} is drained, or has its share of the segments: what is more would be moved away again"
+                ))),
+                None => manager.move_segment(now, random, segment, to),
+            }
+        });
+        decided.await?
     }
 }
 

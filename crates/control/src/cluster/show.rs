@@ -27,7 +27,7 @@ impl ClusterManager {
         let manager = api::ManagerInCharge { name: self.name.clone(), term: term.0 };
         let uptime_seconds = (now - self.begun).as_secs_f64();
         Ok(Snapshot {
-            store: format!("{:032x}", self.store.id().0),
+            store: self.store.id().to_string(),
             incarnation: self.store.incarnation().0,
             uptime_seconds,
             volumes,

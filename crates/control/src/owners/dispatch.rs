@@ -33,13 +33,16 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// What somebody else knows of a volume: its newest attachment is the manager's to say.
 pub type Describe = Rc<dyn Fn(VolumeId) -> Option<VolumeDescriptor>>;
 
+/// The store as the present life of this process sees it: one that is over is followed by another one.
+pub type StoreOf = Rc<dyn Fn() -> Store>;
+
 /// Who else can be asked which engines are missing.
 pub type AskAnother = Rc<dyn Fn(Vec<Incarnation>) -> LocalBoxFuture<'static, Result<Vec<Incarnation>>>>;
 
 /// See the module.
 pub struct Dispatch {
     handle: Handle,
-    store: Store,
+    store: StoreOf,
     describe: Describe,
     another: AskAnother,
     engines: RefCell<BTreeMap<Incarnation, Rc<dyn SegmentOwner>>>,
@@ -55,11 +58,11 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// The way to engines that share `store`, in which this process has a life of its own.
-    pub fn new(handle: &Handle, store: &Store, describe: Describe, another: AskAnother) -> Rc<Dispatch> {
+    /// The way to engines that share the store of `store`, in which this process has a life of its own.
+    pub fn new(handle: &Handle, store: StoreOf, describe: Describe, another: AskAnother) -> Rc<Dispatch> {
         Rc::new_cyclic(|this| Dispatch {
             handle: handle.clone(),
-            store: store.clone(),
+            store,
             describe,
             another,
             engines: RefCell::default(),
@@ -181,7 +184,7 @@ impl Dispatch {
                 Some(Report::Dropped { engine, segment, epoch })
             }
             Order::Fence { dead } => {
-                self.store.fence(dead).await?;
+                (self.store)().fence(dead).await?;
                 Some(Report::Fenced { dead })
             }
             Order::Recover { dead, recoverer } => {
@@ -232,9 +235,10 @@ impl Dispatch {
 
     /// The logs and journals of a dead engine. Its data files and tables belong to their segments.
     async fn delete_logs(&self, dead: Incarnation) -> Result<()> {
-        for info in self.store.files_of(dead).await? {
+        let store = (self.store)();
+        for info in store.files_of(dead).await? {
             if matches!(info.kind, FileKind::Journal | FileKind::Transaction) {
-                self.store.delete(info.id).await?;
+                store.delete(info.id).await?;
             }
         }
         Ok(())

@@ -247,7 +247,9 @@ impl Managed {
             Box::pin(async move { Ok(missing) })
         };
         let store = self.bed.shared.join().await.unwrap();
-        let dispatch = Dispatch::new(&self.bed.handle, &store, Rc::new(describe), Rc::new(another));
+        let present = store.clone();
+        let present = move || present.clone();
+        let dispatch = Dispatch::new(&self.bed.handle, Rc::new(present), Rc::new(describe), Rc::new(another));
         for member in self.bed.share.borrow().members.values() {
             dispatch.add(member.incarnation(), self.link(member));
         }

@@ -223,6 +223,15 @@ impl Manager {
         Ok(())
     }
 
+    /// Whether one more segment would stay on a server: one with more than its share has some taken away, and so has one
+    /// that is drained.
+    pub fn has_room(&self, server: &str) -> bool {
+        let places = self.places(0);
+        let usable = || places.servers().iter().filter(|place| place.is_usable());
+        let least = usable().map(|place| place.load).min().unwrap_or_default();
+        usable().any(|place| place.name == server && (place.load < places.bound() || place.load <= least))
+    }
+
     /// A segment is to move, to an engine or wherever there is room. It waits for its turn; a manager that takes over does
     /// not know of those that wait.
     ///

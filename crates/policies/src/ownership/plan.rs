@@ -185,7 +185,7 @@ impl Manager {
         is_served && row.assignment.is_none() && !row.is_released && !is_dropping
     }
 
-    fn places(&self, more: usize) -> Places {
+    pub(super) fn places(&self, more: usize) -> Places {
         Places::new(&self.table, &self.doubt, more, self.settings.over_mean_percent)
     }
 

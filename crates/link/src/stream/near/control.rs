@@ -107,6 +107,19 @@ impl VolumeOwner for NearEnd {
     }
 }
 
+impl NearEnd {
+    /// How many clients of the other process use a volume, asked now ([`VolumeUser::users`] does not wait).
+    ///
+    /// # Errors
+    /// `Io`: it cannot be asked.
+    pub async fn count_users(&self, volume: VolumeId) -> Result<usize> {
+        match self.0.clone().ask_any(Request::Users { volume }).await? {
+            Value::Count(count) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
+            value => other(&value),
+        }
+    }
+}
+
 impl VolumeUser for NearEnd {
     /// Returns when the user has released the volume, or cannot be reached: then its sessions end without it.
     fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {

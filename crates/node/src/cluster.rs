@@ -1,0 +1,76 @@
+//! The roles of several servers over one shared store, each a process: servers, agents, managers.
+//!
+//! **Intuition.** What one process is under `levee up` is taken apart here. A *server* ([`server`]) is an engine with its
+//! block server; its segments are given to it. An *agent* ([`agent`]) has NBD clients, and finds segments wherever they are.
+//! A *manager* ([`manager`]) decides who has what, if it is the one in charge. All of them reach each other over streams
+//! (`link::stream`), and the files of servers and managers are in one store that they share (`files::remote`).
+//!
+//! **Names.** The *place* of a process is an address at which it listens, as text. A *life* is what a server or a manager is
+//! in the shared store: it ends when it is fenced, and then the process begins another one.
+//!
+//! **Invariants.** A process needs no other one of its role. Whoever cannot reach somebody waits or asks the next; what it
+//! was asked itself ends with an error after a bounded time.
+
+pub mod agent;
+pub mod manager;
+pub mod managers;
+pub mod server;
+pub mod settings;
+
+use std::rc::Rc;
+
+use base::{Error, Result};
+use files::Store;
+use files::remote::{self, RemoteOptions};
+use link::stream::{NearEnd, Options, Services};
+use runtime::{Address, Handle, Listener};
+
+use crate::node::listen_when_free;
+
+/// An address as text: `HOST:PORT`, or `unix:` and a path.
+pub fn shown(address: &Address) -> String {
+    match address {
+        Address::Tcp(address) => address.to_string(),
+        Address::Unix(path) => format!("unix:{}", path.display()),
+    }
+}
+
+/// The address that a text names.
+///
+/// # Errors
+/// What is wrong with it, and an example.
+pub fn address(text: &str) -> std::result::Result<Address, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match path.is_empty() {
+            true => Err("a socket has a path: write unix:/run/files.sock".into()),
+            false => Ok(Address::Unix(path.into())),
+        };
+    }
+    let socket = text.parse().map_err(|_| format!("'{text}' is no address: write 127.0.0.1:7500 or unix:PATH"))?;
+    Ok(Address::Tcp(socket))
+}
+
+/// Takes an address for other processes.
+///
+/// # Errors
+/// `Io`, `Conflict`: what is wrong, and what to do.
+pub(crate) async fn listen(handle: &Handle, wanted: &Address) -> Result<Listener> {
+    listen_when_free(handle, wanted).await.map_err(|error| {
+        let mut refusal = Error::from_io(format!("cannot listen on {}", shown(wanted)), &error);
+        if error.kind() == std::io::ErrorKind::AddrInUse {
+            refusal.message.push_str("; somebody answers there: choose another address with --listen");
+        }
+        refusal
+    })
+}
+
+/// Begins a life in the shared store at `address`.
+///
+/// # Errors
+/// `Io`, `Full`.
+async fn join(handle: &Handle, address: &Address, name: &str) -> Result<Store> {
+    let near = NearEnd::dial(handle, address.clone(), Services::default(), Options::new(name));
+    let joined =
+        remote::join(handle, Rc::new(near), RemoteOptions::new(format!("the shared store at {}", shown(address))));
+    joined.await.map_err(|error| error.context("the shared store"))
+}

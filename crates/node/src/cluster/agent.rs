@@ -1,0 +1,124 @@
+//! An agent: NBD clients, and the way from their volumes to segments wherever they are.
+//!
+//! It has no files and decides nothing. Managers are asked to attach a volume, and to find a segment whose owner is not where
+//! it was; all else goes to servers over one stream with each.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use agent::{Agent, Router, RouterOptions, RouterStatistics};
+use base::{Map, Result};
+use link::stream::{NearEnd, Options, Services};
+use runtime::{Address, Handle};
+use wire::{BlockService, Located};
+
+use super::managers::Managers;
+use super::{address, listen};
+use crate::settings::Settings;
+
+/// Streams to servers that are kept though nobody may need them any more.
+const STREAMS_KEPT: usize = 256;
+
+/// See the module.
+pub struct AgentRole {
+    agent: Agent,
+    router: Rc<Router>,
+    nbd: Vec<Address>,
+    handle: Handle,
+}
+
+impl AgentRole {
+    /// Starts an agent on the loop of `handle`.
+    ///
+    /// # Errors
+    /// One sentence that says what was wrong and what to do: a setting, an address.
+    pub async fn start(handle: &Handle, settings: &Settings) -> Result<AgentRole> {
+        let cluster = settings.cluster.resolve()?;
+        let resolved = settings.resolve_without_directories()?;
+        let name = format!("agent {}", cluster.name);
+        // Managers ask an agent over the connection that it has made: who uses what is known when there is an agent.
+        let user: Rc<LateUser> = Rc::default();
+        let to_manager = |manager: &Address| {
+            let services = Services { user: Some(user.clone()), ..Services::default() };
+            NearEnd::dial(handle, manager.clone(), services, Options::new(name.clone()))
+        };
+        let managers = Managers::new(handle, cluster.managers.iter().map(to_manager).collect());
+        let streams = Streams { handle: handle.clone(), name: name.clone(), ends: RefCell::default() };
+        let connect = move |to: &Located| -> Rc<dyn BlockService> { Rc::new(streams.to(&to.address)) };
+        let options = RouterOptions { patience: cluster.patience, ..RouterOptions::default() };
+        let router = Router::new(handle, managers.clone(), Rc::new(connect), options);
+        let options = agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
+        let agent = Agent::new(handle, managers, router.clone(), options, 1);
+        *user.0.borrow_mut() = Some(agent.clone());
+        let mut wanted = vec![Address::Tcp(settings.nbd.listen)];
+        wanted.extend(settings.nbd.socket.clone().map(Address::Unix));
+        let mut nbd = Vec::new();
+        for address in wanted {
+            let listener = listen(handle, &address).await?;
+            nbd.push(listener.address().clone());
+            agent.serve(listener);
+        }
+        Ok(AgentRole { agent, router, nbd, handle: handle.clone() })
+    }
+
+    /// Where NBD clients connect.
+    pub fn nbd(&self) -> &[Address] {
+        &self.nbd
+    }
+
+    /// What its router did.
+    pub fn statistics(&self) -> RouterStatistics {
+        self.router.statistics()
+    }
+
+    /// Accepts nothing more, lets what is in flight finish, and detaches all volumes.
+    pub async fn stop(self) {
+        self.agent.stop().await;
+        for address in &self.nbd {
+            if let Address::Unix(path) = address {
+                let _ = self.handle.remove(path).await;
+            }
+        }
+    }
+}
+
+/// The agent, for managers; nobody uses anything before it is there.
+#[derive(Default)]
+struct LateUser(RefCell<Option<Agent>>);
+
+impl wire::VolumeUser for LateUser {
+    fn release(&self, volume: base::VolumeId) -> wire::LocalBoxFuture<'_, ()> {
+        let agent = self.0.borrow().clone();
+        Box::pin(async move {
+            if let Some(agent) = agent {
+                agent.release(volume).await;
+            }
+        })
+    }
+
+    fn users(&self, volume: base::VolumeId) -> usize {
+        self.0.borrow().as_ref().map_or(0, |agent| agent.users(volume))
+    }
+}
+
+/// One stream to each server.
+struct Streams {
+    handle: Handle,
+    name: String,
+    ends: RefCell<Map<String, NearEnd>>,
+}
+
+impl Streams {
+    fn to(&self, place: &str) -> NearEnd {
+        let mut ends = self.ends.borrow_mut();
+        if ends.len() >= STREAMS_KEPT && !ends.contains_key(place) {
+            ends.clear();
+        }
+        let dial = || {
+            // A place that makes no sense is one where nobody listens.
+            let address = address(place).unwrap_or_else(|_| Address::Unix(place.into()));
+            NearEnd::dial(&self.handle, address, Services::default(), Options::new(self.name.clone()))
+        };
+        ends.entry(place.to_owned()).or_insert_with(dial).clone()
+    }
+}

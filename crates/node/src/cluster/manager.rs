@@ -1,0 +1,179 @@
+//! A manager: one of several, of which one is in charge.
+//!
+//! Start: a life in the shared store -> it stands for being in charge -> the address, for engines, agents and other managers
+//! -> the API. Stop: nobody is answered any more; its lease ends, and another one takes over.
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::limits::API_CALLS_MAX;
+use base::{Incarnation, Result, VolumeId};
+use control::cluster::{Agents, ClusterManager, Others, Way};
+use control::{charge, cluster, http};
+use link::stream::{FarEnd, NearEnd, Options, Services};
+use runtime::{Address, Class, Handle};
+use wire::{EngineRegistry, LocalBoxFuture, VolumeUser};
+
+use super::{address, join, listen, shown};
+use crate::settings::Settings;
+
+/// Where the token of the API is, if nothing else is said.
+const TOKEN_FILE: &str = "levee-manager.token";
+/// A manager or an engine that is silent for so long is dialled again.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub struct ManagerRole {
+    handle: Handle,
+    manager: Rc<ClusterManager>,
+    far: Rc<FarEnd>,
+    address: Address,
+    api: Option<http::Server>,
+    token_file: PathBuf,
+}
+
+impl ManagerRole {
+    /// Starts a manager on the loop of `handle`.
+    ///
+    /// # Errors
+    /// One sentence that says what was wrong and what to do: a setting, an address, the store.
+    pub async fn start(handle: &Handle, settings: &Settings) -> Result<ManagerRole> {
+        let cluster = settings.cluster.resolve()?;
+        let api = match settings.api.is_off {
+            true => None,
+            false => Some(http::Listener::bind(settings.api.listen)?),
+        };
+        let listener = listen(handle, &cluster.listen).await?;
+        let place = listener.address().clone();
+        let name = format!("manager {}", cluster.name);
+        let store_at = settings.cluster.store()?;
+        let store = join(handle, &store_at, &name).await?;
+        let impatient = Options { silence: charge::SILENCE, ..Options::new(name.clone()) };
+        let leases = NearEnd::dial(handle, settings.cluster.leases()?, Services::default(), impatient);
+        let options = || Options { silence: SILENCE, ..Options::new(name.clone()) };
+        let far = Rc::new(LateEnd { handle: handle.clone(), far: OnceCell::new() });
+        let others = cluster.managers.iter().filter(|manager| **manager != place);
+        let others = others.map(|manager| -> Rc<dyn EngineRegistry> {
+            Rc::new(NearEnd::dial(handle, manager.clone(), Services::default(), options()))
+        });
+        let (dialing, to_engine) = (handle.clone(), options());
+        let connect = move |engine: Incarnation, place: &str| {
+            let address = address(place).unwrap_or_else(|_| Address::Unix(place.into()));
+            let near = NearEnd::dial(&dialing, address, Services::default(), to_engine.clone());
+            let (segments, refused) = (near.engine(engine), near.clone());
+            Way { segments, volumes: Rc::new(near), is_refused: Rc::new(move || refused.is_refused()) }
+        };
+        let others = Others { connect: Rc::new(connect), managers: others.collect(), agents: far.clone() };
+        let (dialing, joining) = (handle.clone(), name.clone());
+        let again = move || -> LocalBoxFuture<'static, Result<files::Store>> {
+            let (handle, store_at, name) = (dialing.clone(), store_at.clone(), joining.clone());
+            Box::pin(async move { join(&handle, &store_at, &name).await })
+        };
+        let cluster_options = cluster::Options { lease: cluster.lease, ..cluster::Options::default() };
+        let manager = ClusterManager::start(
+            handle,
+            &cluster.name,
+            &store,
+            Rc::new(again),
+            Rc::new(leases),
+            others,
+            cluster_options,
+        );
+        let services = Services {
+            directory: Some(manager.clone()),
+            places: Some(manager.clone()),
+            registry: Some(manager.clone()),
+            ..Services::default()
+        };
+        let end = FarEnd::new(handle, services, Options::new(name));
+        end.serve(listener);
+        let _ = far.far.set(end.clone());
+        let token_file = settings.cluster.token_file.clone().unwrap_or_else(|| TOKEN_FILE.into());
+        let api = match api {
+            None => None,
+            Some(listener) => {
+                let (calls, mailbox) = runtime::sync::mailbox(API_CALLS_MAX);
+                manager.serve(mailbox).detach();
+                let options = http::Options {
+                    token_file: token_file.clone(),
+                    token_seed: std::array::from_fn(|_| handle.random_u64()),
+                    host_names: settings.api.host_names.clone(),
+                    nbd: vec![],
+                };
+                Some(listener.serve(options, calls)?)
+            }
+        };
+        Ok(ManagerRole { handle: handle.clone(), manager, far: end, address: place, api, token_file })
+    }
+
+    /// Where it listens for others.
+    pub fn address(&self) -> String {
+        shown(&self.address)
+    }
+
+    /// The address of its API; none where it is off.
+    pub fn api(&self) -> Option<std::net::SocketAddr> {
+        self.api.as_ref().map(http::Server::address)
+    }
+
+    /// Where the token of its API stands.
+    pub fn token_file(&self) -> &std::path::Path {
+        &self.token_file
+    }
+
+    /// The manager, for whoever shares the loop.
+    pub fn manager(&self) -> &Rc<ClusterManager> {
+        &self.manager
+    }
+
+    /// Answers nobody any more.
+    pub async fn stop(self) {
+        if let Some(api) = self.api {
+            api.stop().await;
+        }
+        self.far.stop().await;
+        if let Address::Unix(path) = &self.address {
+            let _ = self.handle.remove(path).await;
+        }
+    }
+}
+
+/// Agents that are connected to this manager.
+struct LateEnd {
+    handle: Handle,
+    /// It accepts connections when there is a manager to serve.
+    far: OnceCell<Rc<FarEnd>>,
+}
+
+impl LateEnd {
+    fn peers(&self) -> Vec<NearEnd> {
+        self.far.get().map(|far| far.peers()).unwrap_or_default()
+    }
+}
+
+impl Agents for LateEnd {
+    fn users(&self, volume: VolumeId) -> LocalBoxFuture<'_, usize> {
+        Box::pin(async move {
+            let mut users = 0;
+            for peer in self.peers() {
+                users += peer.count_users(volume).await.unwrap_or_default();
+            }
+            users
+        })
+    }
+
+    fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            let release = |peer: NearEnd| {
+                let releasing = async move { VolumeUser::release(&peer, volume).await };
+                self.handle.spawn(Class::Io, "release a volume", releasing)
+            };
+            let releasing: Vec<_> = self.peers().into_iter().map(release).collect();
+            for task in releasing {
+                task.await;
+            }
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! A server: one engine with its block server, whose segments managers give and take.
+//!
+//! Start: a life in the shared store -> the engine, empty -> the address -> it says to all managers that it lives, and from
+//! then on again and again. Who was declared dead meanwhile is told so, and its life is over: [`ServerRole::dismissed`].
+//! Stop: nobody is served any more, what is dirty is dumped; managers find nobody at the address, and give its segments to
+//! others. Who wants no pause drains the server first.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ErrorKind, Incarnation, Result};
+use engine::{Engine, Ownership};
+use files::Store;
+use link::stream::{FarEnd, NearEnd, Options, Services};
+use runtime::sync::Event;
+use runtime::{Address, Class, Handle, Task};
+use server::{Owner, Server};
+use wire::EngineRegistry;
+
+use super::{join, listen, shown};
+use crate::settings::Settings;
+
+/// It says so many times in a lease that it lives.
+const SAYS: u32 = 4;
+/// And so often to a manager that did not answer.
+const SAYS_AGAIN: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct ServerRole {
+    handle: Handle,
+    store: Store,
+    engine: Engine,
+    server: Rc<Server<Engine>>,
+    far: Rc<FarEnd>,
+    address: Address,
+    dismissed: Event,
+    is_dismissed: Rc<std::cell::Cell<bool>>,
+    _registering: Vec<Task<()>>,
+}
+
+impl ServerRole {
+    /// Starts a server on the loop of `handle`.
+    ///
+    /// # Errors
+    /// One sentence that says what was wrong and what to do: a setting, an address, the store.
+    pub async fn start(handle: &Handle, settings: &Settings) -> Result<ServerRole> {
+        let cluster = settings.cluster.resolve()?;
+        let resolved = settings.resolve_without_directories()?;
+        let listener = listen(handle, &cluster.listen).await?;
+        let address = listener.address().clone();
+        let store = join(handle, &settings.cluster.store()?, &format!("server {}", cluster.name)).await?;
+        let options = engine::Options { ownership: Ownership::Given, ..resolved.engine_of(1)? };
+        let engine = Engine::open(handle, &store, options.clone()).await?;
+        let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
+        let server = Server::told(handle, engine.clone(), server_options);
+        let owner = Owner::new(handle, server.clone(), &store, options);
+        let services = Services {
+            block: Some(server.clone()),
+            owner: Some(server.clone()),
+            segments: Some((store.incarnation(), owner)),
+            ..Services::default()
+        };
+        let far = FarEnd::new(handle, services, Options::new(format!("server {}", cluster.name)));
+        far.serve(listener);
+        let (dismissed, is_dismissed) = (Event::new(), Rc::new(std::cell::Cell::new(false)));
+        let mut registering = Vec::new();
+        for manager in &cluster.managers {
+            let options = Options::new(format!("server {}", cluster.name));
+            let saying = Saying {
+                handle: handle.clone(),
+                manager: NearEnd::dial(handle, manager.clone(), Services::default(), options),
+                engine: store.incarnation(),
+                server: cluster.name.clone(),
+                address: shown(&address),
+                dismissed: dismissed.clone(),
+                is_dismissed: is_dismissed.clone(),
+            };
+            registering.push(handle.spawn(Class::Io, "say that an engine lives", saying.run()));
+        }
+        Ok(ServerRole {
+            handle: handle.clone(),
+            store,
+            engine,
+            server,
+            far,
+            address,
+            dismissed,
+            is_dismissed,
+            _registering: registering,
+        })
+    }
+
+    /// The number of its life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.store.incarnation()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        shown(&self.address)
+    }
+
+    /// Returns when it was declared dead: this life is over, and its segments are others'.
+    pub fn dismissed(&self) -> impl Future<Output = ()> + use<> {
+        let (event, is_dismissed) = (self.dismissed.clone(), self.is_dismissed.clone());
+        async move {
+            loop {
+                let dismissed = event.wait();
+                if is_dismissed.get() {
+                    return;
+                }
+                dismissed.await;
+            }
+        }
+    }
+
+    /// Serves nobody any more, after it was dismissed: what it had is others'.
+    pub async fn abandon(self) {
+        self.far.stop().await;
+        self.server.stop().await;
+        self.remove_socket().await;
+    }
+
+    /// Serves nobody any more, and has what is dirty on disk.
+    ///
+    /// # Errors
+    /// `Io`: not all of it could be written; it is recovered by others.
+    pub async fn stop(self) -> Result<()> {
+        self.far.stop().await;
+        self.server.stop().await;
+        self.remove_socket().await;
+        self.engine.close().await
+    }
+
+    async fn remove_socket(&self) {
+        if let Address::Unix(path) = &self.address {
+            let _ = self.handle.remove(path).await;
+        }
+    }
+}
+
+/// What it says to one manager.
+struct Saying {
+    handle: Handle,
+    manager: NearEnd,
+    engine: Incarnation,
+    server: String,
+    address: String,
+    dismissed: Event,
+    is_dismissed: Rc<std::cell::Cell<bool>>,
+}
+
+impl Saying {
+    async fn run(self) {
+        loop {
+            let said = self.manager.register(self.engine, &self.server, &self.address).await;
+            let pause = match said {
+                Ok(registered) => Duration::from_millis(registered.lease_ms.into()) / SAYS,
+                Err(error) if error.kind == ErrorKind::Fenced => {
+                    tracing::warn!(engine = %self.engine, "this server was declared dead: {error}");
+                    self.is_dismissed.set(true);
+                    return self.dismissed.notify();
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a manager was not told that this engine lives");
+                    SAYS_AGAIN
+                }
+            };
+            self.handle.sleep(pause).await;
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What the roles of several servers are told: the section `[cluster]` of the settings.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::limits::SERVER_NAME_MAX;
+use base::{Error, Result};
+use runtime::Address;
+use serde::{Deserialize, Serialize};
+
+use super::address;
+
+/// Shortest and longest lease of a server, in milliseconds.
+const LEASE_MS: std::ops::RangeInclusive<u64> = 200..=60_000;
+/// Longest time that requests wait for a segment to come back, in seconds.
+const PATIENCE_MAX: u64 = 3600;
+/// Most managers.
+const MANAGERS_MAX: usize = 9;
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// The name of this process among those of its role.
+    pub name: String,
+    /// Where it listens for others: `HOST:PORT` or `unix:PATH`. Port 0 asks for a free one.
+    pub listen: String,
+    /// The shared store of files.
+    pub store: String,
+    /// The store of leases of managers. Default: where the shared store is.
+    pub leases: Option<String>,
+    /// All managers, in any order.
+    pub managers: Vec<String>,
+    /// A server that no manager has heard of for so many milliseconds is dead.
+    pub lease_ms: u64,
+    /// How many seconds requests of clients wait for a segment whose server is gone.
+    pub patience_seconds: u64,
+    /// Where a manager keeps the token of its API. Give all managers the same one, and any of them can be asked.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        ClusterSettings {
+            name: String::new(),
+            listen: "127.0.0.1:0".into(),
+            store: String::new(),
+            leases: None,
+            managers: vec![],
+            lease_ms: 2_000,
+            patience_seconds: 60,
+            token_file: None,
+        }
+    }
+}
+
+/// The same, checked.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// See [`ClusterSettings::name`].
+    pub name: String,
+    /// See [`ClusterSettings::listen`].
+    pub listen: Address,
+    /// See [`ClusterSettings::managers`].
+    pub managers: Vec<Address>,
+    /// See [`ClusterSettings::lease_ms`].
+    pub lease: Duration,
+    /// See [`ClusterSettings::patience_seconds`].
+    pub patience: Duration,
+}
+
+impl ClusterSettings {
+    /// Checks what every role needs.
+    ///
+    /// # Errors
+    /// `Invalid`: which setting, and what it may be.
+    pub fn resolve(&self) -> Result<Resolved> {
+        let wrong = |what: String| Err(Error::invalid(what));
+        let is_in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if self.name.is_empty() || self.name.len() > SERVER_NAME_MAX || !self.name.chars().all(is_in_name) {
+            return wrong(format!(
+                "cluster.name = {:?} (--name) is not possible: use 1 to {SERVER_NAME_MAX} of a-z, A-Z, 0-9, '-', '_' and '.', \
+                 another one for each process of a role",
+                self.name
+            ));
+        }
+        if self.managers.is_empty() || self.managers.len() > MANAGERS_MAX {
+            return wrong(format!(
+                "cluster.managers (--managers) names {} managers: name all of them, 1 to {MANAGERS_MAX}",
+                self.managers.len()
+            ));
+        }
+        if let Some(twice) = self.managers.iter().enumerate().find(|(at, name)| self.managers[..*at].contains(name)) {
+            return wrong(format!("cluster.managers (--managers) names {} twice", twice.1));
+        }
+        if !LEASE_MS.contains(&self.lease_ms) {
+            return wrong(format!(
+                "cluster.lease_ms = {} is not possible: choose {} to {}",
+                self.lease_ms,
+                LEASE_MS.start(),
+                LEASE_MS.end()
+            ));
+        }
+        if !(1..=PATIENCE_MAX).contains(&self.patience_seconds) {
+            return wrong(format!(
+                "cluster.patience_seconds = {} is not possible: choose 1 to {PATIENCE_MAX}",
+                self.patience_seconds
+            ));
+        }
+        let managers = self.managers.iter().map(|text| place("cluster.managers (--managers)", text));
+        Ok(Resolved {
+            name: self.name.clone(),
+            listen: place("cluster.listen (--listen)", &self.listen)?,
+            managers: managers.collect::<Result<_>>()?,
+            lease: Duration::from_millis(self.lease_ms),
+            patience: Duration::from_secs(self.patience_seconds),
+        })
+    }
+
+    /// Where the shared store is.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn store(&self) -> Result<Address> {
+        if self.store.is_empty() {
+            return Err(Error::invalid(
+                "no shared store was given: name its address with --store (for a try on one machine: levee lab files)",
+            ));
+        }
+        place("cluster.store (--store)", &self.store)
+    }
+
+    /// Where the store of leases is.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn leases(&self) -> Result<Address> {
+        match &self.leases {
+            Some(leases) => place("cluster.leases (--leases)", leases),
+            None => self.store(),
+        }
+    }
+}
+
+fn place(what: &str, text: &str) -> Result<Address> {
+    address(text).map_err(|wrong| Error::invalid(format!("{what}: {wrong}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_setting_and_what_it_may_be() {
+        let good = ClusterSettings {
+            name: "s1".into(),
+            managers: vec!["127.0.0.1:1".into(), "unix:/run/m2.sock".into()],
+            store: "127.0.0.1:9".into(),
+            ..ClusterSettings::default()
+        };
+        let resolved = good.resolve().unwrap();
+        assert_eq!((resolved.managers.len(), resolved.lease), (2, Duration::from_secs(2)));
+        assert_eq!(good.leases().unwrap(), good.store().unwrap());
+        let refused = |settings: ClusterSettings| settings.resolve().unwrap_err().message;
+        assert!(refused(ClusterSettings { name: "a b".into(), ..good.clone() }).contains("--name"));
+        assert!(refused(ClusterSettings { managers: vec![], ..good.clone() }).contains("--managers"));
+        let twice = vec!["127.0.0.1:1".to_owned(); 2];
+        assert!(refused(ClusterSettings { managers: twice, ..good.clone() }).contains("twice"));
+        let nowhere = vec!["nowhere".to_owned()];
+        assert!(refused(ClusterSettings { managers: nowhere, ..good.clone() }).contains("no address"));
+        assert!(refused(ClusterSettings { lease_ms: 10, ..good.clone() }).contains("200 to 60000"));
+        assert!(refused(ClusterSettings { patience_seconds: 0, ..good.clone() }).contains("patience_seconds"));
+        assert!(ClusterSettings { store: String::new(), ..good }.store().unwrap_err().message.contains("--store"));
+    }
+}

@@ -1,0 +1,189 @@
+//! A shared store, managers, servers and agents, each on a machine of its own in the simulated world, as the commands start
+//! them: NBD clients write and read while machines of each role are killed, cut off, and come back.
+//!
+//! Clients of an agent that lives see no error, whatever happens to servers and managers; every sector that is read is what
+//! was written last.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+mod bed;
+#[path = "../over_a_stream/model.rs"]
+mod model;
+#[path = "../over_a_stream/nbd.rs"]
+mod nbd;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::GIB;
+use control::service::{Reply, Request};
+use runtime::Class;
+use runtime::sim::NetworkOptions;
+
+use self::bed::{Bed, Role};
+use self::model::Model;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Clients of one agent, until they are stopped.
+struct Clients {
+    models: Vec<Rc<Model>>,
+    tasks: Vec<runtime::Task<()>>,
+}
+
+impl Clients {
+    fn start(bed: &Bed, count: u64) -> Clients {
+        let mut prng = bed.world.fork_prng();
+        let models: Vec<Rc<Model>> = (0..count).map(|client| Rc::new(Model::new(client, prng.next_u64()))).collect();
+        let handle = bed.handle(Role::Agent, 0);
+        let start = |model: &Rc<Model>| {
+            let life = model.clone().live(handle.clone(), bed.nbd(0));
+            handle.spawn(Class::Io, "client", life)
+        };
+        let tasks = models.iter().map(start).collect();
+        Clients { models, tasks }
+    }
+
+    fn answered(&self) -> u64 {
+        self.models.iter().map(|model| model.answered.get()).sum()
+    }
+
+    fn broken(&self) -> u64 {
+        self.models.iter().map(|model| model.broken.get()).sum()
+    }
+
+    /// Stops them, and reads everything.
+    fn end(self, bed: &Bed) {
+        self.models.iter().for_each(|model| model.stop());
+        let (handle, address) = (bed.handle(Role::Agent, 0), bed.nbd(0));
+        let inside = handle.clone();
+        bed.world.block_on(&handle, async move {
+            for task in self.tasks {
+                task.await;
+            }
+            for model in self.models {
+                model.check_all(&inside, &address).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_volume_is_made_used_and_deleted() {
+    let mut bed = Bed::new(1, 3, 3, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let clients = Clients::start(&bed, 3);
+    bed.world.run_for(500 * MS);
+    let status = bed.ask(Request::Status);
+    let Reply::Status(snapshot, volumes) = status.unwrap() else { panic!("a status") };
+    assert_eq!((volumes.len(), volumes[0].clients), (1, 3));
+    let cluster = snapshot.cluster.unwrap();
+    let placed: Vec<usize> = cluster.servers.iter().map(|server| server.segments).collect();
+    assert_eq!((cluster.segments, placed.iter().sum::<usize>(), cluster.segments_on_the_way), (4, 4, 0));
+    assert!(placed.iter().all(|segments| (1..=2).contains(segments)), "{placed:?}");
+    let refused = bed.ask(Request::Delete { name: "disk".into(), force: false }).unwrap_err();
+    assert!(refused.message.contains("3 clients"), "{refused}");
+    assert!(clients.answered() > 100 && clients.broken() == 0, "{} {}", clients.answered(), clients.broken());
+    clients.end(&bed);
+    bed.world.run_for(500 * MS);
+    let Reply::Deleted(_, is_done) = bed.ask(Request::Delete { name: "disk".into(), force: false }).unwrap() else {
+        panic!("it was deleted")
+    };
+    assert!(is_done);
+    let Reply::Volumes(left) = bed.ask(Request::List).unwrap() else { panic!("a list") };
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_drained_server_owns_nothing_and_clients_notice_nothing() {
+    let mut bed = Bed::new(2, 1, 3, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let clients = Clients::start(&bed, 3);
+    bed.world.run_for(500 * MS);
+    let drain = |is_drained| Request::Drain { server: "server-1".into(), is_drained };
+    bed.ask(drain(true)).unwrap();
+    let segments = |bed: &Bed| {
+        let cluster = bed.cluster();
+        let of = cluster.servers.iter().find(|server| server.name == "server-1").map(|server| server.segments);
+        (of.unwrap(), cluster.segments_on_the_way)
+    };
+    bed.wait("it has nothing", |bed| segments(bed) == (0, 0));
+    bed.ask(drain(false)).unwrap();
+    let to_it = |index| Request::MoveSegment { volume: "disk".into(), index, to: Some("server-1".into()) };
+    bed.ask(to_it(0)).unwrap();
+    bed.wait("it has one", |bed| segments(bed).0 >= 1);
+    bed.settle();
+    // Of four segments on three servers one may have two.
+    for index in 1..4 {
+        let _ = bed.ask(to_it(index));
+    }
+    bed.wait("it has its share", |bed| segments(bed) == (2, 0));
+    let refused = (0..4).filter_map(|index| bed.ask(to_it(index)).err()).next().unwrap();
+    assert!(refused.message.contains("its share"), "{refused}");
+    assert!(clients.answered() > 100 && clients.broken() == 0, "{} {}", clients.answered(), clients.broken());
+    clients.end(&bed);
+    assert!(bed.ask(Request::Drain { server: "nobody".into(), is_drained: true }).is_err());
+}
+
+#[test]
+fn a_later_attachment_ends_the_earlier_one() {
+    let mut bed = Bed::new(3, 1, 2, 2);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let [first, second] = [0, 1].map(|index| {
+        let (handle, address) = (bed.handle(Role::Agent, index), bed.nbd(index));
+        let inside = handle.clone();
+        bed.world.block_on(&handle, async move {
+            let client = nbd::Nbd::attach(&inside, &address).await.unwrap();
+            client.write(0, &[index as u8 + 1; 4096]).await.unwrap();
+            client
+        })
+    });
+    let handle = bed.handle(Role::Agent, 0);
+    bed.world.block_on(&handle, async move {
+        assert!(first.write(0, &[9; 4096]).await.is_none(), "a former holder writes nothing");
+    });
+    let handle = bed.handle(Role::Agent, 1);
+    bed.world.block_on(&handle, async move {
+        assert_eq!(second.read(0, 4096).await.unwrap(), [2; 4096]);
+    });
+}
+
+/// One of each role dies at a time, again and again, or is cut off for a while.
+#[test]
+fn clients_notice_nothing_whoever_dies_but_their_agent() {
+    let (mut answered, mut deaths) = (0, 0);
+    for seed in bed::seeds(8) {
+        let mut bed = Bed::new(seed, 3, 4, 1);
+        bed.world.set_network(NetworkOptions { loss_one_in: 1000, ..NetworkOptions::default() });
+        bed.start_all();
+        bed.create("disk", GIB);
+        let clients = Clients::start(&bed, 4);
+        let mut prng = bed.world.fork_prng();
+        for _ in 0..10 {
+            bed.world.run_for(prng.between(50, 1_500) as u32 * MS);
+            let (role, index) = match prng.below(8) {
+                0..=3 => (Role::Server, prng.below(4) as usize),
+                4..=6 => (Role::Manager, prng.below(3) as usize),
+                _ => (Role::Store, 0),
+            };
+            let lasts = *prng.pick(&[0, 20, 400, 4_000]) as u32 * MS;
+            deaths += 1;
+            if prng.one_in(3) && role != Role::Store {
+                bed.cut_off(role, index);
+                bed.world.run_for(lasts);
+                bed.reconnect(role, index);
+            } else {
+                bed.kill(role, index);
+                bed.world.run_for(lasts);
+                bed.start(role, index);
+            }
+        }
+        bed.settle();
+        answered += clients.answered();
+        assert_eq!(clients.broken(), 0, "seed {seed}");
+        clients.end(&bed);
+    }
+    assert!(answered > 3_000 && deaths > 50, "{answered} answers, {deaths} deaths");
+}
