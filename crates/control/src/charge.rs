@@ -61,6 +61,11 @@ pub fn span(ttl: Duration) -> Duration {
     Duration::from_nanos(nanos / (100 + DRIFT_PERCENT) * (100 - DRIFT_PERCENT))
 }
 
+/// The key that whoever is in charge of a partition has: its value is [`Options::name`].
+pub fn key(partition: u32) -> String {
+    format!("charge/{partition}")
+}
+
 /// A manager that would be in charge. Dropped, it lets its lease end.
 pub struct Candidate {
     inner: Rc<Inner>,
@@ -177,7 +182,7 @@ impl Inner {
 
     /// Until it was in charge, or somebody else is.
     async fn stand(self: &Rc<Self>) -> Result<()> {
-        let key = format!("charge/{}", self.options.partition);
+        let key = key(self.options.partition);
         self.wait_until_free(&key).await?;
         let hold = self.hold().await?;
         let keeper = self.clone();

@@ -17,6 +17,7 @@ mod engines;
 mod show;
 mod volumes;
 
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -42,6 +43,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the tables are looked at meanwhile, besides when something has happened.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// There is one partition so far.
+const PARTITION: u32 = 0;
+/// Between the name of a manager and the address of its API, in what others see of who is in charge.
+const API: &str = " API ";
+
 /// What a manager is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -51,11 +57,18 @@ pub struct Options {
     pub log: log::Options,
     /// How segments are placed and moved.
     pub ownership: Settings,
+    /// Where its API is, for other managers.
+    pub api: Option<SocketAddr>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { lease: Duration::from_secs(2), log: log::Options::default(), ownership: Settings::default() }
+        Options {
+            lease: Duration::from_secs(2),
+            log: log::Options::default(),
+            ownership: Settings::default(),
+            api: None,
+        }
     }
 }
 
@@ -95,6 +108,7 @@ pub struct ClusterManager {
     handle: Handle,
     name: String,
     store: Store,
+    leases: Rc<dyn LeaseStore>,
     begun: Instant,
     keeper: Rc<Keeper>,
     dispatch: Rc<Dispatch>,
@@ -126,14 +140,15 @@ impl ClusterManager {
             let present = log.clone();
             let present = move || present.store();
             let dispatch = Dispatch::new(handle, Rc::new(present), Rc::new(describe), Rc::new(another));
-            let candidate = charge::Options { name: name.to_owned(), partition: 0 };
-            let candidate = Candidate::stand(handle, leases, log.clone(), candidate);
+            let shown = options.api.map_or(name.to_owned(), |api| format!("{name}{API}{api}"));
+            let candidate = charge::Options { name: shown, partition: PARTITION };
+            let candidate = Candidate::stand(handle, leases.clone(), log.clone(), candidate);
             let keeper = Rc::new(Keeper::start(handle, candidate, log, dispatch.clone(), options.ownership));
             dispatch.set_keeper(&keeper);
             let engines = Engines::new(handle, keeper.clone(), dispatch.clone(), others.connect.clone(), options.lease);
             let (handle, name) = (handle.clone(), name.to_owned());
             let (store, begun) = (store.clone(), handle.now());
-            ClusterManager { handle, name, store, begun, keeper, dispatch, engines, others, this: this.clone() }
+            ClusterManager { handle, name, store, leases, begun, keeper, dispatch, engines, others, this: this.clone() }
         })
     }
 

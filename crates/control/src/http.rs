@@ -17,6 +17,7 @@ mod bodies;
 mod explain;
 mod guard;
 mod refusal;
+mod relay;
 mod routes;
 mod serve;
 mod status;
@@ -48,6 +49,8 @@ pub struct Options {
     pub host_names: Vec<String>,
     /// URIs of the NBD listeners: `nbd://ADDRESS` and `nbd+unix:///?socket=PATH`.
     pub nbd: Vec<String>,
+    /// Whether it is the API of one of several managers: calls are sent on to the one in charge.
+    pub is_one_of_several: bool,
 }
 
 /// An address that is taken and not yet served.
@@ -98,6 +101,7 @@ impl Listener {
             token_file: options.token_file,
             host_names: options.host_names,
             nbd: options.nbd,
+            is_one_of_several: options.is_one_of_several,
         });
         let address = self.address;
         let (stop, stopped) = tokio::sync::oneshot::channel();

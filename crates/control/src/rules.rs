@@ -1,8 +1,8 @@
-//! What a volume may be called, how large it may be, and what it may be promised: each refusal says what would be
+//! What a volume or a server may be called, how large it may be, and what it may be promised: each refusal says what would be
 //! accepted.
 
 use base::levels::{BASE_IOPS_MAX, BURST_IOPS_MAX, Levels};
-use base::limits::{DATA_SECTOR_DEFAULT, VOLUME_NAME_MAX, VOLUME_SIZE_MAX, VOLUME_SIZE_MIN};
+use base::limits::{DATA_SECTOR_DEFAULT, SERVER_NAME_MAX, VOLUME_NAME_MAX, VOLUME_SIZE_MAX, VOLUME_SIZE_MIN};
 use base::units::{format_size, is_aligned};
 use base::{BLOCK, Error, Result, SECTOR};
 use wire::Layout;
@@ -16,16 +16,28 @@ pub const OWNER_MAX: usize = base::limits::VOLUME_OWNER_MAX;
 /// # Errors
 /// `Invalid`.
 pub fn check_name(name: &str) -> Result<()> {
+    check(name, "a volume name", VOLUME_NAME_MAX)
+}
+
+/// Checks the name of a server, an agent or a manager.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_server(name: &str) -> Result<()> {
+    check(name, "a name", SERVER_NAME_MAX)
+}
+
+fn check(name: &str, kind: &str, longest: usize) -> Result<()> {
     let wrong = |what: &str| {
         Err(Error::invalid(format!(
-            "{name:?} is not a volume name: {what}; use 1 to {VOLUME_NAME_MAX} of a-z, A-Z, 0-9, '-', '_' and '.', \
-             beginning with a letter or digit"
+            "{name:?} is not {kind}: {what}; use 1 to {longest} of a-z, A-Z, 0-9, '-', '_' and '.', beginning with a \
+             letter or digit"
         )))
     };
     match name.chars().next() {
         None => wrong("it is empty"),
         Some(first) if !first.is_ascii_alphanumeric() => wrong("it does not begin with a letter or digit"),
-        Some(_) if name.len() > VOLUME_NAME_MAX => wrong("it is too long"),
+        Some(_) if name.len() > longest => wrong("it is too long"),
         Some(_) => match name.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.".contains(*c))) {
             Some(odd) => wrong(&format!("it contains {odd:?}")),
             None => Ok(()),

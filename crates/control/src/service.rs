@@ -176,8 +176,21 @@ pub enum Request {
         /// The name of a server; wherever there is room without one.
         to: Option<String>,
     },
+    /// Who knows all this, of several managers: [`Reply::InCharge`].
+    InCharge,
     /// Whether the loop turns: [`Reply::Healthy`].
     Health,
+}
+
+/// Which of several managers is in charge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InCharge {
+    /// The one that was asked.
+    Here,
+    /// The one whose API is at this address.
+    At(std::net::SocketAddr),
+    /// Nobody, as far as is known.
+    Nobody,
 }
 
 /// What a manager answers.
@@ -197,6 +210,8 @@ pub enum Reply {
     Snapshot(Box<Snapshot>),
     /// The state of everything, and all volumes as [`Reply::Volumes`].
     Status(Box<Snapshot>, Vec<VolumeView>),
+    /// Who is in charge.
+    InCharge(InCharge),
     /// It was decided, and will come about.
     Done,
     /// The loop turns, and the store is open.
@@ -330,6 +345,7 @@ impl Manager {
             }
             Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
             Request::Health => Ok(Reply::Healthy),
+            Request::InCharge => Ok(Reply::InCharge(InCharge::Here)),
             Request::Drain { .. } | Request::MoveSegment { .. } => {
                 Err(Error::invalid("this store is one server, and its segments stay where they are"))
             }

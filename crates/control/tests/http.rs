@@ -149,6 +149,7 @@ fn serve(calls: async_channel::Sender<Call>) -> Api {
         token_seed: [1, 2, 3, 4],
         host_names: Vec::new(),
         nbd: vec!["nbd+unix:///?socket=/store/nbd.sock".into()],
+        is_one_of_several: false,
     };
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let server = listener.serve(options, calls).unwrap();

@@ -40,6 +40,16 @@ pub enum Command {
     /// Show what each volume does right now, again and again, until Ctrl-C: operations and bytes per second, and how
     /// long they take.
     Top(Top),
+    /// Run a server: it has segments of volumes, over a store that several servers share. Or look after servers that run.
+    /// docs/CLUSTER.md says how the roles fit together.
+    Server(Server),
+    /// Run an agent: it serves volumes over NBD, wherever their segments are.
+    Agent(AgentOptions),
+    /// Run a manager: of several, one decides which server has which segment, and all of them answer the control API.
+    Manager(ManagerOptions),
+    /// Move segments of volumes from server to server.
+    #[command(subcommand)]
+    Segment(Segment),
     /// Print the completions of a shell. For bash: source <(levee completions bash).
     Completions(Completions),
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
@@ -360,6 +370,130 @@ pub struct Up {
     /// Print the addresses as one line of JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What every role is told.
+#[derive(Args)]
+pub struct RoleOptions {
+    /// What it is called, other than every one of its role.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Listen here for the other roles: an address such as 10.0.0.5:7500, at which they reach it, or unix: and the path of
+    /// a socket. Default: a free port of 127.0.0.1.
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    pub listen: Option<String>,
+    /// All managers, with commas between them.
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    pub managers: Vec<String>,
+    /// Read settings from this TOML file; flags win over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the addresses as one line of JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `levee server`.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Server {
+    /// What to do with servers that run; without it, this one is run.
+    #[command(subcommand)]
+    pub command: Option<ServerCommand>,
+    #[command(flatten)]
+    pub options: ServerOptions,
+}
+
+/// `levee server` by itself.
+#[derive(Args)]
+pub struct ServerOptions {
+    #[command(flatten)]
+    pub role: RoleOptions,
+    /// The shared store.
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    pub store: Option<String>,
+    /// Keep memory below this. Default: 512M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// As of levee up.
+    #[arg(long, value_name = "SIZE", value_parser = bandwidth)]
+    pub bandwidth: Option<Size>,
+}
+
+/// `levee server COMMAND`.
+#[derive(Subcommand)]
+pub enum ServerCommand {
+    /// List all servers, how they stand, and how many segments each has.
+    List {
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Have a server give all of its segments away, so that it can be stopped without a pause for anybody.
+    Drain {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Let a server that was drained own segments again.
+    Undrain {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
+}
+
+/// `levee agent`.
+#[derive(Args)]
+pub struct AgentOptions {
+    #[command(flatten)]
+    pub role: RoleOptions,
+    /// Serve NBD over TCP here; port 0 takes a free one. Default: 127.0.0.1:10809.
+    #[arg(long, value_name = "ADDR")]
+    pub nbd: Option<SocketAddr>,
+    /// Serve NBD on this socket, too.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Keep memory below this. Default: 512M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+}
+
+/// `levee manager`.
+#[derive(Args)]
+pub struct ManagerOptions {
+    #[command(flatten)]
+    pub role: RoleOptions,
+    /// The shared store.
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    pub store: Option<String>,
+    /// The store of leases. Default: where the shared store is.
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    pub leases: Option<String>,
+    /// Serve the control API here; port 0 takes a free one. Default: 127.0.0.1:7400.
+    #[arg(long, value_name = "ADDR")]
+    pub api_listen: Option<SocketAddr>,
+    /// The file with the token of the control API, made if there is none. Give all managers the same one, and changes may be
+    /// asked of any of them. Default: api.token in the user's data directory (~/.local/share/levee).
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// `levee segment`.
+#[derive(Subcommand)]
+pub enum Segment {
+    /// Have another server serve a segment. Its clients notice a pause of some milliseconds.
+    Move {
+        /// The volume and which one of its segments, such as vm-1/0.
+        #[arg(value_name = "VOLUME/INDEX")]
+        segment: String,
+        /// The server that is to have it. Default: wherever there is room.
+        #[arg(long, value_name = "SERVER")]
+        to: Option<String>,
+        #[command(flatten)]
+        api: Api,
+    },
 }
 
 /// `levee volume`.

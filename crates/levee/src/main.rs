@@ -4,7 +4,7 @@
 //! ([`client`]), [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
 //! stands and what it does, [`explain`] says in sentences why a volume waits, [`inspect`]
 //! looks at a store that does not run, [`calibrate`] measures its disks, [`verify`] tests this build in simulated worlds,
-//! [`files`] is a shared store for tests. What is printed goes to standard
+//! [`files`] is a shared store for tests. [`roles`] runs what several servers are made of, [`servers`] looks after them. What is printed goes to standard
 //! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
 //! failed, 2 wrong usage; those of `levee status` are its answer.
 
@@ -19,7 +19,9 @@ mod experiments;
 mod explain;
 mod files;
 mod inspect;
+mod roles;
 mod scrub;
+mod servers;
 mod status;
 mod top;
 mod up;
@@ -32,7 +34,7 @@ use base::Error;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use crate::cli::{Cli, Command, Lab};
+use crate::cli::{Cli, Command, Lab, Server};
 
 /// The data path allocates page-aligned buffers for each request, which the C library is slow at.
 #[global_allocator]
@@ -53,6 +55,11 @@ fn main() -> ExitCode {
         // Its exit code tells more than whether it was done.
         Command::Status(options) => return status::run(options),
         Command::Top(options) => top::run(options),
+        Command::Server(Server { command: Some(command), .. }) => servers::run(command),
+        Command::Server(Server { command: None, options }) => roles::server(&options),
+        Command::Agent(options) => roles::agent(&options),
+        Command::Manager(options) => roles::manager(&options),
+        Command::Segment(command) => servers::segment(command),
         Command::Completions(options) => completions::run(options),
         Command::Inspect(options) => inspect::run(options),
         Command::Calibrate(options) => calibrate::run(options),

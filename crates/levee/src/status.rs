@@ -9,8 +9,8 @@ use wire::api::{self, VolumeTraffic};
 
 use crate::cli::Status;
 use crate::client::Client;
-use crate::console;
 use crate::explain::{count, duration, per_second};
+use crate::{console, servers};
 
 /// Where the state is asked for.
 pub const PATH: &str = "/v1/status";
@@ -50,6 +50,10 @@ pub fn summary(status: &api::Status) -> String {
         "store    {}, Levee {}, up {uptime} in life {}",
         status.store, status.version, status.incarnation
     ));
+    if let Some(cluster) = &status.cluster {
+        lines.extend(servers_of(cluster, status.volumes));
+        return lines.join("\n");
+    }
     let clients = count(status.connections, "connection", "connections");
     lines.push(format!("clients  {clients}, {}", count(status.volumes as u64, "volume", "volumes")));
     let space = &status.space;
@@ -68,6 +72,29 @@ pub fn summary(status: &api::Status) -> String {
     lines.push(format!("scrub    {}", scrub(&status.scrub)));
     lines.extend(status.admission.as_ref().map(|admission| format!("throttle {}", throttle(admission))));
     lines.join("\n")
+}
+
+/// Several servers: who decides, who has how much, what is on its way.
+fn servers_of(cluster: &api::Cluster, volumes: usize) -> Vec<String> {
+    let in_charge = cluster.manager.as_ref();
+    let in_charge =
+        in_charge.map_or("nobody".to_owned(), |manager| format!("{} in term {}", manager.name, manager.term));
+    let servers = count(cluster.servers.len() as u64, "server", "servers");
+    let segments = count(cluster.segments as u64, "segment", "segments");
+    let volumes = count(volumes as u64, "volume", "volumes");
+    let mut lines = vec![
+        format!("manager  {in_charge}"),
+        format!("cluster  {servers}, {volumes}, {segments}, {} of them on the way", cluster.segments_on_the_way),
+        String::new(),
+        servers::table(cluster),
+    ];
+    let moving = |segment: &api::SegmentMove| {
+        let name = |server: &Option<String>| server.clone().unwrap_or_else(|| "nobody".into());
+        let (from, to) = (name(&segment.from), name(&segment.to));
+        format!("  {}/{} from {from} to {to}: waits for {}", segment.volume, segment.index, segment.waits_for)
+    };
+    lines.extend(cluster.moving.iter().take(ROWS_MAX).map(moving));
+    lines
 }
 
 fn scrub(scrub: &api::Scrub) -> String {

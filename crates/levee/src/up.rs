@@ -119,7 +119,7 @@ pub fn settings_of(config: Option<&Path>, directories: &[PathBuf]) -> Result<Set
 }
 
 /// `levee` in the user's data directory.
-fn default_directory() -> Result<PathBuf> {
+pub fn default_directory() -> Result<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
     data.map(|data| data.join("levee"))
@@ -165,7 +165,8 @@ fn announce(ready: &Ready, options: &Up) -> Result<()> {
     Ok(())
 }
 
-fn abort_on_panic() {
+/// Ends the process with the first panic.
+pub fn abort_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);

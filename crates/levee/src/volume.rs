@@ -89,7 +89,7 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 /// The path of a volume. A name that the rules forbid would need escaping, and names nothing.
-fn path_of(name: &str) -> Result<String> {
+pub fn path_of(name: &str) -> Result<String> {
     node::rules::check_name(name)?;
     Ok(format!("/v1/volumes/{name}"))
 }

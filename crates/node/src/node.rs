@@ -272,5 +272,6 @@ fn api_options(handle: &Handle, settings: &Settings, ready: &Ready) -> http::Opt
         token_seed: std::array::from_fn(|_| handle.random_u64()),
         host_names: settings.api.host_names.clone(),
         nbd: vec![format!("nbd+unix:///?socket={}", ready.socket.display()), tcp],
+        is_one_of_several: false,
     }
 }

@@ -353,6 +353,9 @@ pub struct Status {
     pub admission: Option<Admission>,
     /// The volumes that are not being deleted, by name.
     pub traffic: Vec<VolumeTraffic>,
+    /// How several servers stand; null where the store is one.
+    #[serde(default)]
+    pub cluster: Option<Cluster>,
     /// Where NBD clients connect: the listening addresses.
     pub nbd: Vec<String>,
     /// The file with the token that changes need.
@@ -362,7 +365,8 @@ pub struct Status {
 /// Something that is wrong with a store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `log_broken`, `full` or `lost_data`.
+    /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `log_broken`, `full`, `lost_data`, or of several
+    /// servers `no_servers`, `server_silent`, `server_dead`, `segments_on_the_way`.
     pub kind: String,
     /// What is wrong and what to do, for a person.
     pub message: String,
@@ -434,6 +438,13 @@ pub struct Directory {
     pub free_bytes: u64,
     /// What still has to be copied to it.
     pub behind_bytes: u64,
+}
+
+/// The answer to what was decided and will come about: `GET /v1/status` says when.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Decided {
+    /// It was decided.
+    pub is_decided: bool,
 }
 
 /// How several servers stand, as the manager in charge sees it.

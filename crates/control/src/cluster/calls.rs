@@ -2,13 +2,20 @@
 
 use std::rc::Rc;
 
+use std::time::Duration;
+
 use base::limits::API_CALLS_MAX;
 use base::{Error, Result, SegmentId};
-use runtime::sync::Budget;
+use runtime::sync::{Budget, first};
 use runtime::{Class, Task};
+use wire::lease::{Revision, Snapshot};
 
-use super::ClusterManager;
-use crate::service::{Call, Reply, Request};
+use super::{API, ClusterManager, PARTITION};
+use crate::charge;
+use crate::service::{Call, InCharge, Reply, Request};
+
+/// How long the store of leases may take to say who is in charge.
+const LEASES_PATIENCE: Duration = Duration::from_secs(2);
 
 impl ClusterManager {
     /// Answers one request.
@@ -44,6 +51,7 @@ impl ClusterManager {
             Request::MoveSegment { volume, index, to } => {
                 self.move_segment(&volume, index, to.as_deref()).await.map(|()| Reply::Done)
             }
+            Request::InCharge => Ok(Reply::InCharge(self.who_is_in_charge().await)),
             Request::Health => Ok(Reply::Healthy),
         }
     }
@@ -63,6 +71,19 @@ impl ClusterManager {
                 this.handle.spawn(Class::Io, "control call", answer).detach();
             }
         })
+    }
+
+    /// Who is in charge, as the store of leases has it.
+    async fn who_is_in_charge(&self) -> InCharge {
+        if self.is_in_charge() {
+            return InCharge::Here;
+        }
+        let key = charge::key(PARTITION);
+        let asking = first(self.leases.watch(&key, Revision(0)), self.handle.sleep(LEASES_PATIENCE));
+        let Ok(Ok(Snapshot { entries, .. })) = asking.await else { return InCharge::Nobody };
+        let holder = entries.into_iter().find(|entry| entry.key == key).map(|entry| entry.value);
+        let address = holder.and_then(|value| String::from_utf8(value).ok()?.rsplit_once(API)?.1.parse().ok());
+        address.map_or(InCharge::Nobody, InCharge::At)
     }
 
     async fn drain(&self, server: &str, is_drained: bool) -> Result<()> {

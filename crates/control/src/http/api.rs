@@ -18,4 +18,6 @@ pub struct Api {
     pub host_names: Vec<String>,
     /// URIs of the NBD listeners.
     pub nbd: Vec<String>,
+    /// Whether another manager may be the one who knows.
+    pub is_one_of_several: bool,
 }

@@ -47,6 +47,26 @@ pub fn parse_levels(body: &[u8]) -> Result<LevelsChange, Error> {
     }
 }
 
+/// Reads the body of a move: the server, if one is named.
+///
+/// # Errors
+/// `Invalid`.
+pub fn parse_move(body: &[u8]) -> Result<Option<String>, Error> {
+    Fields::read_only(body, &["to"])?.text("to")
+}
+
+/// Reads the body of a change of a server: whether it is drained.
+///
+/// # Errors
+/// `Invalid`.
+pub fn parse_drained(body: &[u8]) -> Result<bool, Error> {
+    match Fields::read_only(body, &["drained"])?.0.get("drained") {
+        Some(Value::Bool(drained)) => Ok(*drained),
+        Some(other) => Err(Error::invalid(format!("\"drained\" is true or false, not {other}"))),
+        None => Err(Error::invalid("\"drained\" is missing; send {\"drained\": true}")),
+    }
+}
+
 /// Reads the query of a deletion.
 ///
 /// # Errors
@@ -69,9 +89,13 @@ struct Fields(Map<String, Value>);
 impl Fields {
     /// Reads an object that has some of `known` and of the levels; the error names the nearest one of an unknown field.
     fn read(body: &[u8], known: &[&str]) -> Result<Fields, Error> {
+        Fields::read_only(body, &[known, &LEVELS].concat())
+    }
+
+    /// Reads an object that has some of `known`.
+    fn read_only(body: &[u8], known: &[&str]) -> Result<Fields, Error> {
         let fields: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|error| Error::invalid(format!("the body is not a JSON object: {error}")))?;
-        let known = [known, &LEVELS].concat();
         if let Some(unknown) = fields.keys().find(|key| !known.contains(&key.as_str())) {
             let near = rules::nearest(unknown, known.iter().copied()).map(|near| format!("did you mean {near:?}?"));
             let hint = near.unwrap_or_else(|| format!("known are {}", known.join(", ")));

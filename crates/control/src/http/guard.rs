@@ -86,6 +86,7 @@ mod tests {
             token_file: "/store/api.token".into(),
             host_names: vec!["disks.example".into()],
             nbd: Vec::new(),
+            is_one_of_several: false,
         }
     }
 

@@ -9,16 +9,16 @@ use axum::extract::{Path, RawQuery, Request as HttpRequest, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, get, patch, post};
 use axum::{Json, Router};
 use base::Error;
 use base::limits::API_BODY_MAX;
 use wire::api;
 
 use super::api::Api;
-use super::bodies::{parse_create, parse_force, parse_levels};
+use super::bodies::{parse_create, parse_drained, parse_force, parse_levels, parse_move};
 use super::refusal::Refusal;
-use super::{explain, guard, status};
+use super::{explain, guard, relay, status};
 use crate::metrics;
 use crate::observe::Snapshot;
 use crate::rules;
@@ -29,10 +29,12 @@ use crate::table::VolumeState;
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// Every path with its methods.
-pub const ROUTES: [(&str, &[&str]); 8] = [
+pub const ROUTES: [(&str, &[&str]); 10] = [
     ("/v1/volumes", &["get", "post"]),
     ("/v1/volumes/{name}", &["get", "patch", "delete"]),
     ("/v1/volumes/{name}/explain", &["get"]),
+    ("/v1/volumes/{name}/segments/{index}/move", &["post"]),
+    ("/v1/servers/{name}", &["patch"]),
     ("/v1/scrub", &["get", "post"]),
     ("/v1/status", &["get"]),
     ("/v1/openapi.json", &["get"]),
@@ -53,6 +55,8 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/volumes", only(get(list_volumes).post(create_volume)))
         .route("/v1/volumes/{name}", only(get(show_volume).patch(change_volume).delete(delete_volume)))
         .route("/v1/volumes/{name}/explain", only(get(explain_volume)))
+        .route("/v1/volumes/{name}/segments/{index}/move", only(post(move_segment)))
+        .route("/v1/servers/{name}", only(patch(change_server)))
         .route("/v1/scrub", only(get(scrub).post(begin_scrub)))
         .route("/v1/status", only(get(show_status)))
         .route("/v1/openapi.json", only(get(openapi)))
@@ -64,10 +68,16 @@ pub fn router(api: Arc<Api>) -> Router {
 }
 
 async fn checked(State(api): State<Arc<Api>>, request: HttpRequest, next: Next) -> Response {
-    match guard::check(&api, request.method(), request.uri().path(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+    if let Err(refusal) = guard::check(&api, request.method(), request.uri().path(), request.headers()) {
+        return refusal.into_response();
     }
+    let (path, is_sent_on) = (request.uri().path().to_owned(), relay::is_sent_on(&request));
+    let answer = match relay::elsewhere(&api, &path, is_sent_on).await {
+        Ok(None) => return next.run(request).await,
+        Ok(Some(address)) => relay::send_on(address, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    answer.unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn wrong_method(method: Method) -> Refusal {
@@ -123,6 +133,30 @@ async fn delete_volume(
     Ok(Json(api::Deleted { volume: api.volume(view), is_dropped }))
 }
 
+async fn move_segment(
+    State(api): State<Arc<Api>>,
+    Path((volume, index)): Path<(String, String)>,
+    body: Body,
+) -> Answer<Response> {
+    let to = parse_move(&read(body).await?)?;
+    let index =
+        index.parse().map_err(|_| Error::invalid(format!("{index:?} is no segment: they are 0, 1, and so on")))?;
+    decided(api.ask(Request::MoveSegment { volume, index, to }).await?)
+}
+
+async fn change_server(State(api): State<Arc<Api>>, Path(server): Path<String>, body: Body) -> Answer<Response> {
+    let is_drained = parse_drained(&read(body).await?)?;
+    decided(api.ask(Request::Drain { server, is_drained }).await?)
+}
+
+/// It will come about: the status says when.
+fn decided(reply: Reply) -> Answer<Response> {
+    match reply {
+        Reply::Done => Ok((StatusCode::ACCEPTED, Json(api::Decided { is_decided: true })).into_response()),
+        _ => Err(mixed_up()),
+    }
+}
+
 async fn read(body: Body) -> Answer<Bytes> {
     axum::body::to_bytes(body, API_BODY_MAX).await.map_err(|_| {
         let message = format!("the body cannot be read, or has more than {API_BODY_MAX} bytes");
@@ -168,7 +202,7 @@ fn mixed_up() -> Refusal {
 
 impl Api {
     /// One question to the manager's loop.
-    async fn ask(&self, request: Request) -> Answer<Reply> {
+    pub(super) async fn ask(&self, request: Request) -> Answer<Reply> {
         let (reply, answer) = futures_channel::oneshot::channel();
         self.calls.try_send(Call { request, reply }).map_err(|error| match error {
             TrySendError::Full(_) => Error::retry("the store has many calls to answer: try again in a moment"),

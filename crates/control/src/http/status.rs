@@ -10,7 +10,8 @@ use crate::table::VolumeState;
 
 /// The answer.
 pub fn status(snapshot: &Snapshot, volumes: &[VolumeView], nbd: Vec<String>, token_file: String) -> api::Status {
-    let problems = problems(snapshot);
+    let mut problems = problems(snapshot);
+    problems.extend(snapshot.cluster.iter().flat_map(problems_of_servers));
     api::Status {
         version: env!("CARGO_PKG_VERSION").into(),
         store: snapshot.store.clone(),
@@ -32,6 +33,7 @@ pub fn status(snapshot: &Snapshot, volumes: &[VolumeView], nbd: Vec<String>, tok
         scrub: snapshot.scrub,
         admission: snapshot.admission.as_ref().map(|(settings, server)| admission(settings, server)),
         traffic: traffic(snapshot, volumes),
+        cluster: snapshot.cluster.clone(),
         nbd,
         token_file,
     }
@@ -103,6 +105,37 @@ fn problems(snapshot: &Snapshot) -> Vec<api::Problem> {
             }
             _ => Some(problem("directory_failed", format!("{path} has failed: mend its disk, and start again"))),
         });
+    }
+    found
+}
+
+/// What is wrong with servers.
+fn problems_of_servers(cluster: &api::Cluster) -> Vec<api::Problem> {
+    let problem = |kind: &str, message: String| api::Problem { kind: kind.into(), message };
+    let mut found = Vec::new();
+    if cluster.servers.is_empty() {
+        found.push(problem("no_servers", "no server is in touch: start one with levee server".into()));
+    }
+    for server in &cluster.servers {
+        for engine in server.engines.iter().filter(|engine| engine.state != "healthy") {
+            let name = &server.name;
+            found.push(match engine.state.as_str() {
+                "silent" => {
+                    problem("server_silent", format!("{name} was not heard of: see whether it runs, and the network"))
+                }
+                _ => problem("server_dead", format!("{name} is dead, and its segments go to others: start it again")),
+            });
+        }
+    }
+    match cluster.segments_on_the_way {
+        0 => {}
+        1 => found.push(problem("segments_on_the_way", "a segment is on its way from one server to another".into())),
+        count => {
+            found.push(problem(
+                "segments_on_the_way",
+                format!("{count} segments are on their way from server to server"),
+            ));
+        }
     }
     found
 }

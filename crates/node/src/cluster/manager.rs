@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::API_CALLS_MAX;
-use base::{Incarnation, Result, VolumeId};
+use base::{Error, Incarnation, Result, VolumeId};
 use control::cluster::{Agents, ClusterManager, Others, Way};
 use control::{charge, cluster, http};
 use link::stream::{FarEnd, NearEnd, Options, Services};
@@ -19,8 +19,6 @@ use wire::{EngineRegistry, LocalBoxFuture, VolumeUser};
 use super::{address, join, listen, shown};
 use crate::settings::Settings;
 
-/// Where the token of the API is, if nothing else is said.
-const TOKEN_FILE: &str = "levee-manager.token";
 /// A manager or an engine that is silent for so long is dialled again.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -45,6 +43,12 @@ impl ManagerRole {
             true => None,
             false => Some(http::Listener::bind(settings.api.listen)?),
         };
+        if !cluster.managers.contains(&cluster.listen) {
+            return Err(Error::invalid(format!(
+                "a manager listens where all others look for it: {} (--listen) is not among --managers",
+                shown(&cluster.listen)
+            )));
+        }
         let listener = listen(handle, &cluster.listen).await?;
         let place = listener.address().clone();
         let name = format!("manager {}", cluster.name);
@@ -71,7 +75,8 @@ impl ManagerRole {
             let (handle, store_at, name) = (dialing.clone(), store_at.clone(), joining.clone());
             Box::pin(async move { join(&handle, &store_at, &name).await })
         };
-        let cluster_options = cluster::Options { lease: cluster.lease, ..cluster::Options::default() };
+        let api_at = api.as_ref().map(http::Listener::address);
+        let cluster_options = cluster::Options { lease: cluster.lease, api: api_at, ..cluster::Options::default() };
         let manager = ClusterManager::start(
             handle,
             &cluster.name,
@@ -90,7 +95,7 @@ impl ManagerRole {
         let end = FarEnd::new(handle, services, Options::new(name));
         end.serve(listener);
         let _ = far.far.set(end.clone());
-        let token_file = settings.cluster.token_file.clone().unwrap_or_else(|| TOKEN_FILE.into());
+        let token_file = settings.cluster.token_file.clone().unwrap_or_else(|| http::TOKEN_FILE.into());
         let api = match api {
             None => None,
             Some(listener) => {
@@ -101,6 +106,7 @@ impl ManagerRole {
                     token_seed: std::array::from_fn(|_| handle.random_u64()),
                     host_names: settings.api.host_names.clone(),
                     nbd: vec![],
+                    is_one_of_several: true,
                 };
                 Some(listener.serve(options, calls)?)
             }

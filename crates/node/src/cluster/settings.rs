@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::limits::SERVER_NAME_MAX;
 use base::{Error, Result};
+use control::rules;
 use runtime::Address;
 use serde::{Deserialize, Serialize};
 
@@ -76,14 +76,7 @@ impl ClusterSettings {
     /// `Invalid`: which setting, and what it may be.
     pub fn resolve(&self) -> Result<Resolved> {
         let wrong = |what: String| Err(Error::invalid(what));
-        let is_in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if self.name.is_empty() || self.name.len() > SERVER_NAME_MAX || !self.name.chars().all(is_in_name) {
-            return wrong(format!(
-                "cluster.name = {:?} (--name) is not possible: use 1 to {SERVER_NAME_MAX} of a-z, A-Z, 0-9, '-', '_' and '.', \
-                 another one for each process of a role",
-                self.name
-            ));
-        }
+        rules::check_server(&self.name).map_err(|error| error.context("cluster.name (--name)"))?;
         if self.managers.is_empty() || self.managers.len() > MANAGERS_MAX {
             return wrong(format!(
                 "cluster.managers (--managers) names {} managers: name all of them, 1 to {MANAGERS_MAX}",
