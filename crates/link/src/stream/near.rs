@@ -57,7 +57,7 @@ struct Users {
 enum Way {
     Dials {
         address: Address,
-        services: Services,
+        services: Box<Services>,
         options: Options,
     },
     /// The peer has made it: there will be no other.
@@ -76,7 +76,7 @@ impl NearEnd {
     /// The process at `address`. It is dialled when somebody asks it, and again after a connection was lost. This process
     /// does `services` for it meanwhile.
     pub fn dial(handle: &Handle, address: Address, services: Services, options: Options) -> NearEnd {
-        let way = Way::Dials { address, services, options };
+        let way = Way::Dials { address, services: Box::new(services), options };
         Self::new(handle, way, State::Idle(Instant::ZERO, None))
     }
 

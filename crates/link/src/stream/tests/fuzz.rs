@@ -9,10 +9,7 @@ use base::{
 use runtime::{Address, Class};
 use wire::connection::{self, Connection};
 use wire::frame::{self, Frame, Kind, Marks, Message, Request, VERSION, Value};
-use wire::{
-    Assignment, Attachment, LeftSegment, Reply, SegmentOwner, SessionId, Source, Target, VolumeDescriptor,
-    VolumeDirectory,
-};
+use wire::{Assignment, Attachment, LeftSegment, Reply, SessionId, Source, Target, VolumeDescriptor, VolumeDirectory};
 
 use super::engine::{self, ENGINE};
 use super::store::EPOCH;

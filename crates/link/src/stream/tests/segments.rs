@@ -9,8 +9,8 @@ use base::{Bytes, Epoch, ErrorKind, Generation, Incarnation, SegmentId, Term, Vo
 use runtime::Class;
 use wire::frame::{ASSIGNED_MAX, HOLDINGS_MAX, LEFT_MAX};
 use wire::{
-    Assignment, EngineRegistry, LeftSegment, Located, Registered, SegmentDirectory, SegmentOwner, Source,
-    VolumeDescriptor, VolumeDirectory,
+    Assignment, EngineRegistry, LeftSegment, Located, Registered, SegmentDirectory, Source, VolumeDescriptor,
+    VolumeDirectory,
 };
 
 use super::engine::{ENGINE, EPOCH, Engine, content, holding, segment};
