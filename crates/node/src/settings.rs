@@ -249,8 +249,8 @@ const REBUILD_RATE: u64 = GIB;
 const REBUILD_FLOOR: u64 = 29 * MIB;
 
 /// Every table of the file with its keys.
-const KEYS: [(&str, &[&str]); 6] = [
-    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission", "loop"]),
+const KEYS: [(&str, &[&str]); 7] = [
+    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission", "loop", "cluster"]),
     ("nbd", &["listen", "socket"]),
     ("api", &["listen", "host_names"]),
     (
@@ -292,6 +292,7 @@ const KEYS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("loop", &["discipline", "polling", "count"]),
+    ("cluster", &["name", "listen", "store", "leases", "managers", "lease_ms", "patience_seconds", "token_file"]),
 ];
 
 impl Settings {

@@ -1,0 +1,193 @@
+//! Several servers as processes: they are killed, stopped and continued, drained and restarted, and their links are cut, while
+//! fio writes through an agent and reads back what it wrote. Clients meet no error, and nothing is lost.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+mod bed;
+mod fio;
+mod proxy;
+
+use std::collections::BTreeMap;
+
+use self::bed::{Bed, levee, text};
+use self::fio::pause;
+use self::proxy::Proxy;
+
+#[test]
+fn each_role_is_killed_and_clients_meet_no_error() {
+    if !fio::is_there() {
+        return;
+    }
+    let mut bed = Bed::start(3, 3, 2);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
+    bed.settle(3, 4);
+    let uri = bed.uri("a1", "vm-1");
+    fio::fill(&uri);
+    let mut client = fio::begin(&uri, 30);
+    pause(2);
+    for name in ["s1", "m1", "s2", "m2", "store", "s3", "m3"] {
+        bed.kill(name);
+        pause(1);
+        client.goes_on();
+        bed.run(name);
+        pause(2);
+    }
+    bed.settle(3, 4);
+    client.end();
+    // Without the agent its clients have nobody; another one has all that they were told is there.
+    bed.kill("a1");
+    fio::check(&bed.uri("a2", "vm-1"));
+    bed.run("a1");
+    fio::check(&bed.uri("a1", "vm-1"));
+    bed.ask(&["volume", "delete", "vm-1"]);
+    assert!(bed.ask(&["volume", "list"]).contains("no volumes"));
+}
+
+#[test]
+fn who_is_stopped_and_goes_on_later_does_no_harm() {
+    if !fio::is_there() {
+        return;
+    }
+    let bed = Bed::start(3, 3, 1);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
+    bed.settle(3, 4);
+    let uri = bed.uri("a1", "vm-1");
+    let mut client = fio::begin(&uri, 30);
+    pause(1);
+    bed.signal("s1", "STOP");
+    // Its requests in flight are late writes when it goes on: others have its segments by then.
+    bed.settle(2, 4);
+    pause(8);
+    client.goes_on();
+    bed.signal("s1", "CONT");
+    bed.wait("it begins another life", |bed| bed.servers().len() == 3);
+    for manager in ["m1", "m2", "m3"] {
+        bed.signal(manager, "STOP");
+        pause(2);
+        bed.signal(manager, "CONT");
+    }
+    bed.settle(3, 4);
+    client.end();
+}
+
+#[test]
+fn a_server_is_drained_and_all_are_started_again_one_after_another() {
+    if !fio::is_there() {
+        return;
+    }
+    let mut bed = Bed::start(3, 3, 1);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
+    bed.settle(3, 4);
+    let uri = bed.uri("a1", "vm-1");
+    fio::fill(&uri);
+    let client = fio::begin(&uri, 20);
+    for server in ["s1", "s2", "s3"] {
+        bed.ask(&["server", "drain", server]);
+        bed.wait("it has nothing", |bed| bed.servers().get(server) == Some(&0));
+        bed.stop(server);
+        bed.run(server);
+        bed.ask(&["server", "undrain", server]);
+        bed.settle(3, 4);
+    }
+    for manager in ["m1", "m2", "m3"] {
+        bed.stop(manager);
+        bed.run(manager);
+    }
+    // Whoever is asked, whoever is in charge.
+    for manager in ["m1", "m2", "m3"] {
+        bed.wait("everybody answers", |bed| bed.output(manager, &["volume", "show", "vm-1"]).status.success());
+    }
+    bed.ask(&["segment", "move", "vm-1/0"]);
+    bed.settle(3, 4);
+    client.end();
+    fio::check(&uri);
+}
+
+#[test]
+fn a_second_agent_takes_a_volume_and_the_first_says_so_to_its_clients() {
+    if !fio::is_there() {
+        return;
+    }
+    let bed = Bed::start(1, 2, 2);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
+    bed.settle(2, 4);
+    let client = fio::begin(&bed.uri("a1", "vm-1"), 60);
+    pause(1);
+    fio::fill(&bed.uri("a2", "vm-1"));
+    let done = client.ended();
+    assert!(!done.status.success(), "a former holder goes on: {}", text(&done.stdout));
+    fio::check(&bed.uri("a2", "vm-1"));
+    let in_use = bed.output("m1", &["volume", "delete", "none"]);
+    assert!(text(&in_use.stderr).contains("there is no volume"), "{in_use:?}");
+}
+
+#[test]
+fn links_are_cut_one_way_and_both() {
+    if !fio::is_there() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let at = |name: &str| scratch.path().join(name);
+    // The detours of s1: to the only manager, and to the store. Where those are is known when they run.
+    let detours: BTreeMap<String, String> = ["m1", "store"]
+        .iter()
+        .map(|wanted| (format!("s1-{wanted}"), format!("unix:{}", at(wanted).display())))
+        .collect();
+    let (bed, proxies) = Bed::start_with_proxies(1, 2, 1, detours, |bed| {
+        ["m1", "store"].map(|wanted| Proxy::start(&at(wanted), bed.path(&format!("{wanted}.sock"))))
+    });
+    let [manager, store] = &proxies;
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
+    bed.settle(2, 4);
+    let uri = bed.uri("a1", "vm-1");
+    fio::fill(&uri);
+    let mut client = fio::begin(&uri, 45);
+    for (link, there, back) in
+        [(manager, true, true), (store, true, true), (manager, true, false), (store, false, true)]
+    {
+        link.cut(there, back);
+        // Longer than its lease.
+        pause(4);
+        client.goes_on();
+        link.cut(false, false);
+        bed.settle(2, 4);
+    }
+    client.end();
+    fio::check(&uri);
+}
+
+#[test]
+fn what_is_wrong_with_a_role_is_said_in_one_sentence() {
+    let refused = |arguments: &[&str]| {
+        let output = levee().args(arguments).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.starts_with("error: "), "{arguments:?}: {said}");
+        said
+    };
+    let named = ["--name", "x", "--managers", "127.0.0.1:1"];
+    assert!(refused(&["server", "--managers", "127.0.0.1:1"]).contains("--name"));
+    assert!(refused(&["server", "--name", "a b", "--managers", "127.0.0.1:1"]).contains("--name"));
+    assert!(refused(&["agent", "--name", "x"]).contains("--managers"));
+    assert!(refused(&["agent", "--name", "x", "--managers", "127.0.0.1:1,127.0.0.1:1"]).contains("twice"));
+    assert!(refused(&["agent", "--name", "x", "--managers", "nowhere"]).contains("127.0.0.1:7500"));
+    assert!(refused(&[&["server"], &named[..]].concat()).contains("--store"));
+    assert!(refused(&[&["manager", "--store", "127.0.0.1:9"], &named[..]].concat()).contains("not among --managers"));
+    let scratch = tempfile::tempdir().unwrap();
+    let config = scratch.path().join("levee.toml");
+    std::fs::write(&config, "[cluster]\nname = \"x\"\nroll = \"server\"\n").unwrap();
+    let said = refused(&["server", "--config", config.to_str().unwrap()]);
+    assert!(said.contains("roll") && said.contains("levee.toml"), "{said}");
+    // A store by itself has no others.
+    let mut up = levee();
+    up.args(["up", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--json", "--dir"])
+        .arg(scratch.path().join("s"));
+    let mut child = up.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let said = refused(&["server", "list", "--api", ready["api"].as_str().unwrap()]);
+    assert!(said.contains("one server by itself"), "{said}");
+    let said = refused(&["segment", "move", "vm-1", "--api", ready["api"].as_str().unwrap()]);
+    assert!(said.contains("VOLUME/INDEX"), "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
