@@ -317,10 +317,10 @@ impl Settings {
     /// # Errors
     /// `Invalid`, with the key and what would be accepted.
     pub fn resolve(&self) -> Result<Resolved> {
+        let resolved = self.resolve_without_directories()?;
         if self.directories.is_empty() {
             return Err(Error::invalid("no directory was given: name one with --dir"));
         }
-        let resolved = self.resolve_without_directories()?;
         // Before a store is made that could not be started.
         resolved.engine_of(self.event_loop.count.unwrap_or(1))?;
         Ok(resolved)
@@ -591,8 +591,20 @@ mod tests {
             discipline = "fifo"
             polling = "adaptive"
             count = 2
+            [cluster]
+            name = "s1"
+            listen = "10.0.0.5:7700"
+            store = "10.0.0.1:7500"
+            leases = "10.0.0.2:7500"
+            managers = ["10.0.0.1:7600", "10.0.0.2:7600"]
+            lease_ms = 1500
+            patience_seconds = 90
+            token_file = "/etc/levee/api.token"
         "#;
         let settings = Settings::from_toml(text).unwrap();
+        let cluster = settings.cluster.resolve().unwrap();
+        assert_eq!((cluster.lease, cluster.patience), (Duration::from_millis(1500), Duration::from_secs(90)));
+        assert!(cluster.managers.len() == 2 && settings.cluster.leases().unwrap() != settings.cluster.store().unwrap());
         let resolved = settings.resolve().unwrap();
         assert_eq!((resolved.memory_bytes, resolved.capacity_bytes, resolved.copies), (GIB, Some(100 * GIB), 2));
         assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);
