@@ -79,6 +79,8 @@ pub struct Way {
     pub segments: Rc<dyn SegmentOwner>,
     /// To tell it of volumes.
     pub volumes: Rc<dyn VolumeOwner>,
+    /// Returns when the connection with it was lost, which is made if there is none; an error if it cannot be made.
+    pub lost: Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>,
     /// Whether its machine says that nobody listens there any more.
     pub is_refused: Rc<dyn Fn() -> bool>,
 }

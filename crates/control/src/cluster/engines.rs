@@ -5,6 +5,9 @@
 //! another engine has now. A manager that takes over has heard of engines before, and gives all of them a lease from then
 //! on: so nobody dies of the death of a manager.
 //!
+//! An engine that is killed is known to be dead at once: a connection with each is kept, and when it is lost another one is
+//! refused.
+//!
 //! **Invariants** (rule 50 of docs/SAFETY.md). An engine that cannot be reached and did not refuse is a suspicion, until
 //! its lease has ended. Whether many that are missing are really dead is the machine's to doubt
 //! (`policies::ownership`). What is known is bounded: engines that the table does not have are forgotten.
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use base::limits::ENGINES_MAX;
 use base::{Error, Incarnation, Instant, Result, Term};
-use runtime::{Class, Handle};
+use runtime::{Class, Handle, Task};
 use wire::registry::check_registration;
 use wire::{Registered, VolumeDescriptor};
 
@@ -26,6 +29,8 @@ use crate::owners::keeper::Keeper;
 
 /// How many times in a lease a manager looks who is missing.
 const LOOKS: u32 = 20;
+/// How long to wait before an engine that could not be reached is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// After so many leases an engine that the table does not have is forgotten.
 const FORGOTTEN: u32 = 30;
 
@@ -39,6 +44,7 @@ pub(super) struct Engines {
     known: RefCell<BTreeMap<Incarnation, Known>>,
     /// The term in which this manager is in charge, and since when.
     charge: Cell<(Term, Instant)>,
+    this: Weak<Engines>,
 }
 
 struct Known {
@@ -46,6 +52,7 @@ struct Known {
     address: String,
     way: Way,
     heard: Instant,
+    _watch: Task<()>,
 }
 
 impl Engines {
@@ -56,7 +63,7 @@ impl Engines {
         connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
         lease: Duration,
     ) -> Rc<Engines> {
-        let engines = Rc::new(Engines {
+        let engines = Rc::new_cyclic(|this| Engines {
             handle: handle.clone(),
             keeper,
             dispatch,
@@ -64,6 +71,7 @@ impl Engines {
             lease,
             known: RefCell::default(),
             charge: Cell::new((Term(0), handle.now())),
+            this: this.clone(),
         });
         let (watched, clock) = (Rc::downgrade(&engines), handle.clone());
         handle.spawn(Class::Io, "watch engines", watch(watched, clock, lease / LOOKS)).detach();
@@ -104,18 +112,21 @@ impl Engines {
                 let way = (self.connect)(engine, address);
                 self.dispatch.add(engine, way.segments.clone());
                 let (server, address) = (server.to_owned(), address.to_owned());
-                known.insert(engine, Known { server, address, way, heard });
+                let watching = watch_one(self.this.clone(), self.handle.clone(), way.clone());
+                let _watch = self.handle.spawn(Class::Io, "watch an engine", watching);
+                known.insert(engine, Known { server, address, way, heard, _watch });
             }
         }
         let former = known.iter().filter(|(other, known)| **other < engine && known.address == address);
         Ok(former.map(|(other, _)| *other).collect())
     }
 
-    /// Those of `engines` that were not heard of for a lease.
+    /// Those of `engines` that were not heard of for a lease, or refuse connections.
     pub(super) fn missing(&self, engines: Vec<Incarnation>) -> Vec<Incarnation> {
         let known = self.known.borrow();
         let now = self.handle.now();
-        let hears = |engine: &Incarnation| known.get(engine).is_some_and(|known| now - known.heard < self.lease);
+        let is_there = |known: &Known| now - known.heard < self.lease && !(known.way.is_refused)();
+        let hears = |engine: &Incarnation| known.get(engine).is_some_and(is_there);
         engines.into_iter().filter(|engine| !hears(engine)).collect()
     }
 
@@ -179,6 +190,20 @@ impl Engines {
             .decide(|manager, now, random| gone.iter().for_each(|engine| manager.on_gone(now, random, *engine)));
         // Whoever is in charge next sees it, too.
         drop(declaring.await);
+    }
+}
+
+/// Keeps a connection with an engine. When none can be made, somebody may be dead.
+async fn watch_one(engines: Weak<Engines>, handle: Handle, way: Way) {
+    loop {
+        if (way.lost)().await.is_ok() {
+            // It was there until now: whether its machine refuses another connection tells what it is.
+            continue;
+        }
+        let Some(engines) = engines.upgrade() else { return };
+        engines.look().await;
+        drop(engines);
+        handle.sleep(TRY_AGAIN).await;
     }
 }
 

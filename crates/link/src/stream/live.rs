@@ -197,13 +197,7 @@ impl Live {
         let live = self.clone();
         let receiving =
             self.handle.spawn(Class::Io, "stream receive", async move { live.give_up(live.receive().await) });
-        loop {
-            let changed = self.changed.wait();
-            if self.has_ended() {
-                break;
-            }
-            changed.await;
-        }
+        self.ended().await;
         drop((watching, receiving));
         if let Some(error) = self.end() {
             tracing::info!(peer = self.connection().peer_name(), %error, "a connection between processes has ended");
@@ -216,6 +210,17 @@ impl Live {
         self.idle().await;
         self.is_over.set(true);
         self.over.notify();
+    }
+
+    /// Waits for its end.
+    pub(super) async fn ended(&self) {
+        loop {
+            let changed = self.changed.wait();
+            if self.has_ended() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Receives until that is over, and says why it is.

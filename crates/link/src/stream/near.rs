@@ -106,6 +106,16 @@ impl NearEnd {
         self.0.is_refused.get()
     }
 
+    /// Returns when the connection has been lost; one is made first, if there is none.
+    ///
+    /// # Errors
+    /// `Io`: none can be made.
+    pub async fn lost(&self) -> Result<()> {
+        let live = self.0.live().await?;
+        live.ended().await;
+        Ok(())
+    }
+
     /// Ends the connection, if there is one: what is in flight is lost. Whoever asks next has another one made.
     pub fn hang_up(&self) {
         self.0.hang_up("it was hung up");

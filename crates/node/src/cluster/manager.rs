@@ -66,8 +66,13 @@ impl ManagerRole {
         let connect = move |engine: Incarnation, place: &str| {
             let address = address(place).unwrap_or_else(|_| Address::Unix(place.into()));
             let near = NearEnd::dial(&dialing, address, Services::default(), to_engine.clone());
-            let (segments, refused) = (near.engine(engine), near.clone());
-            Way { segments, volumes: Rc::new(near), is_refused: Rc::new(move || refused.is_refused()) }
+            let (segments, lost, refused) = (near.engine(engine), near.clone(), near.clone());
+            let lost = move || -> LocalBoxFuture<'static, Result<()>> {
+                let near = lost.clone();
+                Box::pin(async move { near.lost().await })
+            };
+            let is_refused = Rc::new(move || refused.is_refused());
+            Way { segments, volumes: Rc::new(near), lost: Rc::new(lost), is_refused }
         };
         let others = Others { connect: Rc::new(connect), managers: others.collect(), agents: far.clone() };
         let (dialing, joining) = (handle.clone(), name.clone());
