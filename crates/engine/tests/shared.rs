@@ -78,6 +78,8 @@ fn engines_share_a_store_and_one_that_is_fenced_stops_alone() {
                 check(&engines[volume as usize - 1].1, volume, offset).await;
             }
         }
+        let mut files = engines.iter().flat_map(|(store, _)| store.list());
+        assert!(files.all(|info| info.segment.is_none()), "where segments stay, no file has to say whose it is");
         let lives = shared.lives();
         assert_eq!(
             lives.iter().filter(|life| life.is_fenced).map(|life| life.incarnation).collect::<Vec<_>>(),

@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, Epoch, Error, FileId, Gathered, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Epoch, Error, FileId, Gathered, Incarnation, Result, SegmentId, StoreId};
 use policies::background::{Left, Work};
 
 pub mod dry_run;
@@ -72,6 +72,11 @@ impl FileKind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
+    /// Whether files of this kind belong to one segment each, whoever has that.
+    pub fn is_of_segment(self) -> bool {
+        matches!(self, FileKind::Data | FileKind::Table)
+    }
+
     /// Its name, as in the names of files.
     pub fn name(self) -> &'static str {
         match self {
@@ -105,6 +110,26 @@ pub struct CreateOptions {
     pub prepared: bool,
     /// The ownership under which it is written; 1 until segments move.
     pub epoch: Epoch,
+    /// The segment that a data file or table belongs to, for ever (rule 43 of docs/SAFETY.md). None in a store whose
+    /// segments do not move.
+    pub segment: Option<SegmentId>,
+}
+
+impl CreateOptions {
+    /// Whether there can be such a file, whoever keeps it.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(crate) fn check_segment(&self) -> Result<()> {
+        match self.segment {
+            Some(segment) if segment.volume.0 == 0 => Err(Error::invalid(format!("there is no segment {segment}"))),
+            Some(segment) if !self.kind.is_of_segment() => Err(Error::invalid(format!(
+                "a {} belongs to no segment, and not to {segment}: only data files and tables do",
+                self.kind.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is known of a file.
@@ -118,6 +143,8 @@ pub struct FileInfo {
     pub incarnation: Incarnation,
     /// The ownership under which it was created.
     pub epoch: Epoch,
+    /// The segment that it belongs to, if it says so.
+    pub segment: Option<SegmentId>,
     /// Bytes set aside for it, per copy.
     pub capacity: u64,
     /// Its length, once sealed.
@@ -193,6 +220,11 @@ pub trait FileEngine {
     /// See [`Store::files_of`].
     fn files_of(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
         let files = self.list().into_iter().filter(|info| info.incarnation == incarnation).collect();
+        Box::pin(std::future::ready(Ok(files)))
+    }
+    /// See [`Store::files_of_segment`].
+    fn files_of_segment(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
+        let files = self.list().into_iter().filter(|info| info.segment == Some(segment)).collect();
         Box::pin(std::future::ready(Ok(files)))
     }
     /// See [`Store::find`].
@@ -415,6 +447,14 @@ impl Store {
     /// `Io`: the store cannot be asked.
     pub async fn files_of(&self, incarnation: Incarnation) -> Result<Vec<FileInfo>> {
         self.0.files_of(incarnation).await
+    }
+
+    /// The data files and tables that name a segment, by id, whoever created them, as they are now.
+    ///
+    /// # Errors
+    /// `Io`: the store cannot be asked.
+    pub async fn files_of_segment(&self, segment: SegmentId) -> Result<Vec<FileInfo>> {
+        self.0.files_of_segment(segment).await
     }
 
     /// The lives of which there are files, by number: of all writers in a store with several.

@@ -115,6 +115,7 @@ impl FileLog {
             redundancy: Redundancy::Copies(self.options.copies),
             prepared: false,
             epoch: Epoch::of(term, 0),
+            segment: None,
         };
         self.store().create(options).await.map_err(|error| error.context("the table of owners"))
     }

@@ -155,6 +155,7 @@ async fn begin_file(
             redundancy,
             prepared: false,
             epoch: Epoch(1),
+            segment: None,
         })
         .await?;
     if let Err(error) = writer.append(AlignedBuf::copy_of(&record(writer.id())).freeze()).await {

@@ -336,6 +336,7 @@ fn a_lost_checkpoint_is_never_taken_for_an_empty_store() {
                 redundancy: COPIES,
                 prepared: false,
                 epoch: base::Epoch(1),
+                segment: None,
             };
             store.create(options).await.unwrap();
             let refused = recovery::recover(&store, true).await.unwrap_err();

@@ -229,6 +229,7 @@ impl Pass {
             redundancy: Redundancy::Copies(options.copies),
             prepared: false,
             epoch: self.gc.0.index.epoch(self.segment),
+            segment: self.gc.0.index.named(self.segment),
         };
         let store = self.gc.0.index.files().store();
         let (writer, capacity) = match store.create(create(expected)).await {

@@ -35,7 +35,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{Error, FileId, GIB, Incarnation, Result, StoreId};
+use base::{Error, FileId, GIB, Incarnation, Result, SegmentId, StoreId};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
@@ -71,6 +71,8 @@ struct Inner {
     below: Store,
     options: SharedOptions,
     lives: RefCell<BTreeMap<Incarnation, Rc<Life>>>,
+    /// The files that name a segment.
+    segments: RefCell<BTreeMap<SegmentId, BTreeSet<FileId>>>,
     /// Who changes grants: one at a time.
     granting: Budget,
     /// Numbers up to this one were given out.
@@ -104,6 +106,7 @@ impl Shared {
             below,
             options,
             lives: RefCell::default(),
+            segments: RefCell::default(),
             granting: Budget::new(1),
             numbered: Cell::new(numbered),
             unused: RefCell::default(),
@@ -111,7 +114,7 @@ impl Shared {
         let mut guards: BTreeMap<Incarnation, Vec<FileInfo>> = BTreeMap::new();
         for info in shared.0.below.list() {
             if info.kind != FileKind::Incarnation {
-                shared.0.life_or_lost(info.incarnation).on_file(&info, false);
+                shared.0.on_file(&shared.0.life_or_lost(info.incarnation), &info, false);
             } else if info.incarnation == Incarnation(0) {
                 let place = shared.0.below.locate(info.id, 0);
                 return Err(Error::corrupt(format!("{place} says who may write, and cannot be read: restore it")));
@@ -239,6 +242,11 @@ impl Shared {
         let life = self.0.lives.borrow().get(&incarnation).cloned();
         life.map(|life| self.0.files_of(&life)).unwrap_or_default()
     }
+
+    /// The files that name a segment, by id, whoever created them.
+    pub fn files_of_segment(&self, segment: SegmentId) -> Vec<FileInfo> {
+        self.0.files_of_segment(segment)
+    }
 }
 
 fn nobody(incarnation: Incarnation) -> Error {
@@ -264,6 +272,34 @@ impl Inner {
 
     fn files_of(&self, life: &Life) -> Vec<FileInfo> {
         life.files().into_iter().filter_map(|file| self.below.info(file)).collect()
+    }
+
+    fn files_of_segment(&self, segment: SegmentId) -> Vec<FileInfo> {
+        let segments = self.segments.borrow();
+        segments.get(&segment).into_iter().flatten().filter_map(|file| self.below.info(*file)).collect()
+    }
+
+    /// A file that a life has, of which the space is not counted yet.
+    fn on_file(&self, life: &Life, info: &FileInfo, is_new: bool) {
+        life.on_file(info, is_new);
+        if let Some(segment) = info.segment {
+            self.segments.borrow_mut().entry(segment).or_default().insert(info.id);
+        }
+    }
+
+    /// A file was changed, which may have named `segment`: what is counted of it follows.
+    fn on_changed(&self, creator: &Life, file: FileId, segment: Option<SegmentId>) {
+        let info = self.below.info(file);
+        creator.on_changed(file, info.as_ref());
+        let mut segments = self.segments.borrow_mut();
+        if let (None, Some(segment)) = (info, segment)
+            && let Some(files) = segments.get_mut(&segment)
+        {
+            files.remove(&file);
+            if files.is_empty() {
+                segments.remove(&segment);
+            }
+        }
     }
 
     async fn fence(&self, incarnation: Incarnation) -> Result<()> {
@@ -361,14 +397,13 @@ impl Inner {
         life.end_growing();
     }
 
-    /// Whether `life` may delete or mend a file; gives the file's creator.
-    fn check_may_change(&self, life: &Life, file: FileId) -> Result<Rc<Life>> {
+    /// Whether `life` may delete or mend a file; gives the file's creator, and the segment that it names.
+    fn check_may_change(&self, life: &Life, file: FileId) -> Result<(Rc<Life>, Option<SegmentId>)> {
         let info = self.below.info(file).filter(|info| info.kind != FileKind::Incarnation);
         let info = info.ok_or_else(|| Error::not_found(format!("there is no file {file}")))?;
         let creator = self.life_or_lost(info.incarnation);
-        let is_of_segment = matches!(info.kind, FileKind::Data | FileKind::Table);
-        match is_of_segment || creator.incarnation == life.incarnation || creator.is_fenced() {
-            true => Ok(creator),
+        match info.kind.is_of_segment() || creator.incarnation == life.incarnation || creator.is_fenced() {
+            true => Ok((creator, info.segment)),
             false => Err(Error::conflict(format!(
                 "file {file} is a {} of incarnation {}, which lives: fence it first",
                 info.kind.name(),

@@ -41,7 +41,9 @@ fn blocks(byte: u8, count: usize) -> Bytes {
 
 async fn create(store: &Store, kind: FileKind) -> Result<FileWriter> {
     let redundancy = Redundancy::Copies(2);
-    store.create(CreateOptions { kind, capacity: MIB, redundancy, prepared: false, epoch: Epoch(1) }).await
+    store
+        .create(CreateOptions { kind, capacity: MIB, redundancy, prepared: false, epoch: Epoch(1), segment: None })
+        .await
 }
 
 fn kind<T>(result: Result<T>) -> ErrorKind {

@@ -101,6 +101,7 @@ pub fn options(copies: u8) -> CreateOptions {
         redundancy: Redundancy::Copies(copies),
         prepared: false,
         epoch: Epoch(1),
+        segment: None,
     }
 }
 

@@ -23,7 +23,14 @@ use crate::site::{Below, Running, SILENCE, Site, stream_options};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn options(kind: FileKind) -> CreateOptions {
-    CreateOptions { kind, capacity: MIB, redundancy: Redundancy::Copies(2), prepared: false, epoch: Epoch(1) }
+    CreateOptions {
+        kind,
+        capacity: MIB,
+        redundancy: Redundancy::Copies(2),
+        prepared: false,
+        epoch: Epoch(1),
+        segment: None,
+    }
 }
 
 fn remote_options() -> RemoteOptions {
@@ -291,7 +298,8 @@ fn of_a_life_the_highest_generation_is_served() {
         let served = Served::new(bed.open().await);
         let (id, incarnation) = served.join().await.unwrap().unwrap();
         let life = |generation| wire::files::Life { incarnation, generation: base::Generation(generation) };
-        let file = wire::files::NewFile { kind: 3, capacity: MIB, copies: 2, prepared: false, epoch: Epoch(1) };
+        let file =
+            wire::files::NewFile { kind: 3, capacity: MIB, copies: 2, prepared: false, epoch: Epoch(1), segment: None };
         assert_eq!(kind(served.create(life(5), file).await.unwrap()), ErrorKind::Retry, "it has not entered");
         served.enter(id, life(5)).await.unwrap().unwrap();
         let (created, _) = served.create(life(5), file).await.unwrap().unwrap();

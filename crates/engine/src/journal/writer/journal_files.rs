@@ -195,6 +195,7 @@ impl JournalWriter {
             redundancy: Redundancy::Copies(self.0.options.copies),
             prepared: true,
             epoch: base::Epoch(1),
+            segment: None,
         };
         let mut attempt = 0;
         let created = loop {

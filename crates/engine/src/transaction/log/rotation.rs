@@ -111,6 +111,7 @@ impl TransactionLog {
             redundancy: Redundancy::Copies(self.0.options.copies),
             prepared: true,
             epoch: crate::options::EPOCH,
+            segment: None,
         };
         self.0.store.create(options).await.map_err(|error| error.context("opening a transaction file"))
     }
