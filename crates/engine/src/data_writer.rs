@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use base::units::round_up;
 use base::{BLOCK, Bytes, Epoch, Error, FileId, Gathered, Result, SegmentId};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
@@ -151,6 +151,7 @@ impl DataFileFactory {
             prepared,
             epoch,
             segment: self.options.ownership.named(segment),
+            claim: Claim::Use,
         };
         let writer = self.files.store().create(options).await.map_err(|error| error.context("opening a data file"))?;
         if is_gone() {

@@ -253,6 +253,9 @@ impl Leaving {
             if segment.is_clean() {
                 break;
             }
+            if let Some(error) = core.admission.stuck() {
+                return Err(error.context(format!("{id} has writes that cannot be dumped, and does not leave")));
+            }
             core.want_dump(segment);
             dumped.await;
         }

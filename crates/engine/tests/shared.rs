@@ -41,7 +41,7 @@ fn engines_share_a_store_and_one_that_is_fenced_stops_alone() {
     let inside = handle.clone();
     world.block_on(&handle, async move {
         let memory = Memory::new(5, MemoryOptions { directories: 2, capacity: 256 * MIB, ..MemoryOptions::default() });
-        let options = SharedOptions { grant_bytes: 24 * MIB, copies: 2 };
+        let options = SharedOptions { grant_bytes: 24 * MIB, ..SharedOptions::default() };
         let shared = Shared::open(&inside, memory.open(&inside), options).await.expect("an empty store");
         let mut engines = Vec::new();
         for _ in 0..3 {

@@ -160,6 +160,7 @@ fn a_file_without_a_good_header_that_nobody_refers_to_is_removed() {
             prepared: false,
             epoch: Epoch(1),
             segment: None,
+            claim: files::Claim::Use,
         };
         store.create(options).await.unwrap().id()
     });

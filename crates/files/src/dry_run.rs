@@ -319,6 +319,7 @@ mod tests {
                 prepared: false,
                 epoch: Epoch(1),
                 segment: None,
+                claim: crate::Claim::Use,
             };
             let block = |byte: u8| AlignedBuf::copy_of(&[byte; BLOCK as usize]).freeze();
             let mut writer = below.create(options).await.unwrap();

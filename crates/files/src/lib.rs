@@ -90,6 +90,28 @@ impl FileKind {
     }
 }
 
+/// Which space a file may take in a store that several writers share (rule 44 of docs/SAFETY.md). The numbers are on the
+/// wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Claim {
+    /// Whatever clients ask for, and what follows from it: what the writer was granted.
+    #[default]
+    Use = 0,
+    /// A log without which its writer can neither take over nor delete: where nothing is left of what the writer was
+    /// granted, the reserve of the store. It has to be made good before the writer makes a file for use.
+    Log = 1,
+    /// Copied from what a dead writer left: the reserve first, because what the writer was granted is promised to others.
+    Adoption = 2,
+}
+
+impl Claim {
+    /// The claim with this number.
+    pub fn from_number(number: u8) -> Option<Claim> {
+        [Claim::Use, Claim::Log, Claim::Adoption].into_iter().find(|claim| *claim as u8 == number)
+    }
+}
+
 /// How a file survives the loss of a failure domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Redundancy {
@@ -113,6 +135,8 @@ pub struct CreateOptions {
     /// The segment that a data file or table belongs to, for ever (rule 43 of docs/SAFETY.md). None in a store whose
     /// segments do not move.
     pub segment: Option<SegmentId>,
+    /// Which space it may take, where several share a store.
+    pub claim: Claim,
 }
 
 impl CreateOptions {

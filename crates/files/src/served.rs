@@ -20,7 +20,7 @@ use wire::LocalBoxFuture;
 use wire::files::{FileAnswer, FileDescriptor, FileService, LISTED_MAX, Life, LifeDescriptor, LifeSpace, NewFile};
 
 use crate::shared::{LifeInfo, Shared};
-use crate::{CreateOptions, FileInfo, FileKind, Redundancy, Store};
+use crate::{Claim, CreateOptions, FileInfo, FileKind, Redundancy, Store};
 
 /// See the module.
 pub struct Served {
@@ -96,9 +96,12 @@ impl Served {
         let kind = FileKind::from_number(file.kind).ok_or_else(|| {
             Error::invalid(format!("kind {} of a file is unknown here: upgrade the store", file.kind))
         })?;
+        let claim = Claim::from_number(file.claim).ok_or_else(|| {
+            Error::invalid(format!("claim {} of a file is unknown here: upgrade the store", file.claim))
+        })?;
         let NewFile { capacity, copies, prepared, epoch, segment, .. } = file;
         let redundancy = Redundancy::Copies(copies);
-        let options = CreateOptions { kind, capacity, redundancy, prepared, epoch, segment };
+        let options = CreateOptions { kind, capacity, redundancy, prepared, epoch, segment, claim };
         let id = store.0.create(options).await?;
         let info = store.find(id).await?;
         // Only its creator knows of it yet.

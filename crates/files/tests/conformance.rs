@@ -42,6 +42,7 @@ fn options(kind: FileKind, prepared: bool, copies: u8) -> CreateOptions {
         prepared,
         epoch: Epoch(1),
         segment: None,
+        claim: files::Claim::Use,
     }
 }
 

@@ -48,6 +48,8 @@ pub struct NewFile {
     pub epoch: Epoch,
     /// The segment that a data file or table belongs to, where segments move.
     pub segment: Option<SegmentId>,
+    /// The number of what it is for: whether it may take space of the reserve.
+    pub claim: u8,
 }
 
 /// What a store knows of a file.

@@ -194,6 +194,7 @@ impl Life {
             prepared: false,
             epoch: EPOCH,
             segment: None,
+            claim: files::Claim::Use,
         };
         let writer = store.create(options).await.unwrap();
         self.index.garbage().opened(SEGMENT, writer.id(), self.shape.data_file_bytes);
@@ -542,6 +543,7 @@ fn a_segment_whose_index_cannot_be_read_does_not_stop_the_others() {
             prepared: false,
             epoch: EPOCH,
             segment: None,
+            claim: files::Claim::Use,
         };
         let store = life.index.files().store().clone();
         let dead = store.create(options).await.unwrap().id();

@@ -52,6 +52,7 @@ impl Disk {
             prepared: false,
             epoch: EPOCH,
             segment: None,
+            claim: files::Claim::Use,
         };
         files.store().create(options).await.unwrap()
     }

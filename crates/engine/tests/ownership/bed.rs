@@ -182,7 +182,7 @@ async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
     let slowest_ns = *share.borrow_mut().prng.pick(&[100_000, 100_000, 2_000_000]);
     let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, latency_ns: 10_000..slowest_ns };
     let memory = Memory::new(seed, memory_options);
-    let shared_options = SharedOptions { grant_bytes: 8 * MIB, copies: 2 };
+    let shared_options = SharedOptions { grant_bytes: 8 * MIB, ..SharedOptions::default() };
     let shared = Shared::open(&handle, memory.open(&handle), shared_options).await.expect("an empty store");
     let bed = Bed { handle: handle.clone(), memory, shared, options, share: share.clone() };
     let mut manager = manager::Manager::begin(&bed).await;

@@ -122,8 +122,9 @@ async fn append_part(session: &Rc<Session>, file: FileId, offset: u64, data: Gat
 }
 
 async fn create(session: &Rc<Session>, options: CreateOptions) -> Result<FileId> {
-    let CreateOptions { kind, capacity, redundancy: Redundancy::Copies(copies), prepared, epoch, segment } = options;
-    let file = NewFile { kind: kind as u8, capacity, copies, prepared, epoch, segment };
+    let CreateOptions { kind, capacity, redundancy, prepared, epoch, segment, claim } = options;
+    let Redundancy::Copies(copies) = redundancy;
+    let file = NewFile { kind: kind as u8, capacity, copies, prepared, epoch, segment, claim: claim as u8 };
     let created = async |life| {
         let _change = session.known.begin_change();
         let answer = session.service.create(life, file).await?;

@@ -65,7 +65,7 @@ impl FileEngine for Member {
             if options.kind == FileKind::Incarnation {
                 return Err(Error::invalid("guards are made by the store"));
             }
-            shared.claim(&life, options.capacity).await?;
+            shared.claim(&life, options.capacity, options.claim).await?;
             let created = shared.below.0.create_for(life.incarnation, options).await;
             life.unclaim(options.capacity);
             let file = created?;

@@ -102,6 +102,7 @@ pub fn options(copies: u8) -> CreateOptions {
         prepared: false,
         epoch: Epoch(1),
         segment: None,
+        claim: files::Claim::Use,
     }
 }
 

@@ -200,6 +200,7 @@ impl Client {
             prepared: self.prng.one_in(2),
             epoch: Epoch(1),
             segment: None,
+            claim: files::Claim::Use,
         };
         model.borrow_mut().on_creating();
         let created = store.create(options).await;

@@ -50,8 +50,8 @@ async fn ask(near: &NearEnd, store: StoreId, life: Life, prng: &mut Prng) -> usi
             let (kind, copies) = (prng.below(9) as u8, if prng.one_in(2) { 2 } else { copy });
             let segment =
                 prng.one_in(2).then(|| SegmentId { volume: VolumeId(prng.below(9)), index: prng.below(9) as u32 });
-            let (prepared, epoch) = (prng.one_in(2), Epoch(number(prng)));
-            let file = NewFile { kind, capacity, copies, prepared, epoch, segment };
+            let (prepared, epoch, claim) = (prng.one_in(2), Epoch(number(prng)), prng.below(5) as u8);
+            let file = NewFile { kind, capacity, copies, prepared, epoch, segment, claim };
             near.create(life, file).await.map(|answer| answer.is_ok())
         }
         3 => near.append(life, file, offset, blocks(prng).into()).await.map(|answer| answer.is_ok()),
@@ -107,6 +107,7 @@ fn whatever_is_asked_is_answered_and_others_notice_nothing() {
                 prepared: false,
                 epoch: Epoch(1),
                 segment: None,
+                claim: files::Claim::Use,
             };
             let mut writer = decent.create(options).await.unwrap();
             let near = dial("a stranger");

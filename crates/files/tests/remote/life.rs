@@ -318,5 +318,6 @@ fn options(kind: FileKind, prepared: bool) -> CreateOptions {
         prepared,
         epoch: Epoch(1),
         segment: None,
+        claim: files::Claim::Use,
     }
 }

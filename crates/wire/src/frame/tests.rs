@@ -34,8 +34,15 @@ const TERM: Term = Term(0x2627);
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId(7), index: 5 };
 const SPACE: LifeSpace = LifeSpace { granted: 1 << 30, used: 1 << 20 };
 
-const NEW_FILE: NewFile =
-    NewFile { kind: 3, capacity: 4096, copies: 2, prepared: true, epoch: Epoch(7), segment: Some(TARGET.segment) };
+const NEW_FILE: NewFile = NewFile {
+    kind: 3,
+    capacity: 4096,
+    copies: 2,
+    prepared: true,
+    epoch: Epoch(7),
+    segment: Some(TARGET.segment),
+    claim: 2,
+};
 
 fn file() -> FileDescriptor {
     FileDescriptor {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use base::{AlignedBuf, Epoch, FileId, KIB, Result, SegmentId, SegmentSequence};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy, Store};
 
 use super::page::{self, INNER_CHILDREN, LEAF_ENTRIES, PAGE, PageKind, PagePlace, SUMMARY_FILES};
 use super::{Layout, pages_max};
@@ -61,6 +61,7 @@ impl TableWriter {
             prepared: false,
             epoch: options.epoch,
             segment: options.ownership.named(options.segment),
+            claim: Claim::Use,
         };
         let writer = store.create(create).await?;
         let info = TableInfo { file: writer.id(), sequence_min: SegmentSequence(u64::MAX), ..TableInfo::default() };

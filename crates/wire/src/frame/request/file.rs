@@ -70,6 +70,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, request: &Request) {
             out.put_u8(file.kind);
             out.put_u8(file.copies);
             out.put_u8(file.prepared.into());
+            out.put_u8(file.claim);
         }
         Request::Append { life, file, .. }
         | Request::CheckHeaders { life, file }
@@ -113,8 +114,9 @@ pub(super) fn request(kind: Kind, header: &Header, body: &mut Fields<'_>, data: 
         Kind::Enter => Request::Enter { store: store_id(body)?, life: life(body)? },
         Kind::CreateFile => {
             let life = life(body)?;
-            let (kind, copies, prepared) = (body.u8()?, body.u8()?, body.bool()?);
-            let file = NewFile { kind, capacity: len, copies, prepared, epoch, segment: named(segment) };
+            let (kind, copies, prepared, claim) = (body.u8()?, body.u8()?, body.bool()?, body.u8()?);
+            let segment = named(segment);
+            let file = NewFile { kind, capacity: len, copies, prepared, epoch, segment, claim };
             Request::CreateFile { life, file }
         }
         Kind::Append => Request::Append { life: life(body)?, file: file_id(body)?, offset, data: data.into() },
