@@ -269,7 +269,7 @@ impl Engine {
     }
 
     /// Removes files of its segments that no log names: what was left by those who died, or gave up, while they had one
-    /// of them or were about to ([`ownership`]). That is done after each adoption and every hour, too. Gives how many.
+    /// of them or were about to ([`ownership`]). That is done after each adoption and every half hour, too. Gives how many.
     ///
     /// # Errors
     /// `Io`, `Full`, `Fenced`: some stay.

@@ -46,7 +46,7 @@ use crate::segment::Segment;
 use crate::transaction::Record;
 
 /// How often an engine looks by itself.
-const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+const LOOK_AGAIN: Duration = Duration::from_secs(1800);
 /// Intents that are logged together.
 const INTENTS_MAX: usize = 64;
 
