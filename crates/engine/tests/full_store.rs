@@ -136,8 +136,10 @@ async fn fill_and_take_over(handle: Handle, reserve_bytes: u64, by_a_new_one: bo
         check(&adopter, 3, offset, 0).await;
     }
 
+    // What came back with the logs of the dead is granted to the others. A new one has no journal then but by the reserve.
+    ends = [fill(&handle, &first, 1, ends[0]).await, fill(&handle, &second, 2, ends[1]).await];
     // Everything but the last mebibyte of each goes, and so there is room.
-    let all = [(&first, 1, ends[0]), (&second, 2, ends[1]), (&adopter, 3, UNDUMPED)];
+    let all = [(&adopter, 3, UNDUMPED), (&first, 1, ends[0]), (&second, 2, ends[1])];
     for (member, volume, end) in all {
         member.1.discard(segment(volume), 0, end - MIB, WriteStamp::default()).await?;
     }
