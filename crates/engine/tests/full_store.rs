@@ -1,5 +1,6 @@
 //! A shared store of which nothing is left to be granted: what a dead engine had is taken over all the same, also by an
-//! engine that is new and was granted nothing; what is discarded frees space, and writes go on (rule 44 of docs/SAFETY.md).
+//! engine that is new and was granted nothing, and that can delete what it has taken over; what is discarded frees space,
+//! and writes of those who were granted it go on (rule 44 of docs/SAFETY.md).
 
 use std::time::Duration;
 
@@ -136,8 +137,10 @@ async fn fill_and_take_over(handle: Handle, reserve_bytes: u64, by_a_new_one: bo
         check(&adopter, 3, offset, 0).await;
     }
 
-    // What came back with the logs of the dead is granted to the others. A new one has no journal then but by the reserve.
-    ends = [fill(&handle, &first, 1, ends[0]).await, fill(&handle, &second, 2, ends[1]).await];
+    if by_a_new_one {
+        // What came back with the logs of the dead is granted to the others: it has no journal but by the reserve.
+        ends = [fill(&handle, &first, 1, ends[0]).await, fill(&handle, &second, 2, ends[1]).await];
+    }
     // Everything but the last mebibyte of each goes, and so there is room.
     let all = [(&adopter, 3, UNDUMPED), (&first, 1, ends[0]), (&second, 2, ends[1])];
     for (member, volume, end) in all {
@@ -145,9 +148,13 @@ async fn fill_and_take_over(handle: Handle, reserve_bytes: u64, by_a_new_one: bo
     }
     handle.sleep(A_WHILE).await;
     for (member, volume, end) in all {
+        // Space that is free again is for those who were granted it, as long as they live.
+        let may_write = volume != 3 || !by_a_new_one;
         for offset in (0..MIB).step_by(WRITE_BYTES as usize) {
-            write(member, volume, offset, 7).await?;
-            check(member, volume, offset, 7).await;
+            if may_write {
+                write(member, volume, offset, 7).await?;
+                check(member, volume, offset, 7).await;
+            }
             check(member, volume, end - MIB + offset, 0).await;
         }
         member.1.drop_segment(segment(volume), member.1.tenure(segment(volume)).ok_or_else(lost)?.epoch).await?;
