@@ -160,6 +160,11 @@ impl Admission {
         self.freed.notify();
     }
 
+    /// Why dumps do not come through, while they do not.
+    pub fn stuck(&self) -> Option<Error> {
+        self.stuck.borrow().clone()
+    }
+
     /// No room comes back any more: nobody waits for it from here on.
     pub fn end(&self) {
         self.ended.set(true);

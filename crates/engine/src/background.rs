@@ -13,6 +13,7 @@ use runtime::Class;
 
 use crate::core::Core;
 use crate::journal::JournalPressure;
+use crate::options::Ownership;
 use crate::segment::DumpStage;
 
 impl Core {
@@ -22,6 +23,10 @@ impl Core {
         maintenance.extend(self.index.spawn_maintenance(Rc::new(self.log.clone())));
         maintenance.push(self.gc.spawn());
         maintenance.extend(self.scrub.spawn());
+        if self.options.ownership == Ownership::Given {
+            let core = self.clone();
+            maintenance.push(self.handle.spawn(Class::Background, "remove strays", core.keep_removing_strays()));
+        }
         let core = self.clone();
         maintenance.push(self.handle.spawn(Class::Io, "end writes", async move { core.end_writes().await }));
         drop(maintenance);

@@ -17,14 +17,14 @@ use std::rc::Rc;
 
 use base::units::round_up;
 use base::{BLOCK, Bytes, Epoch, Error, FileId, Gathered, Result, SegmentId};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
 use crate::garbage::Garbage;
 use crate::label::{LABEL_BYTES, Place};
 use crate::landings::Landings;
-use crate::options::DATA_FILE_BYTES_MIN;
+use crate::options::{DATA_FILE_BYTES_MIN, Options, Ownership};
 use crate::transaction::{Record, TransactionLog};
 use crate::verified::VerifiedFiles;
 
@@ -49,13 +49,16 @@ pub struct DataFileOptions {
     pub bytes_max: u64,
     /// Copies of each.
     pub copies: u8,
+    /// Whether they say whose they are.
+    pub ownership: Ownership,
 }
 
 impl DataFileOptions {
     /// Sizes for a store of `capacity` bytes: a hundred and more files fit, whatever the setting says.
-    pub fn for_store(capacity: u64, data_file_bytes: u64, copies: u8) -> Self {
+    pub fn for_store(capacity: u64, options: &Options) -> Self {
+        let &Options { data_file_bytes, copies, ownership, .. } = options;
         let bytes_max = data_file_bytes.min(round_down_power(capacity / 128)).max(DATA_FILE_BYTES_MIN);
-        DataFileOptions { bytes_min: bytes_max.min(base::MIB), bytes_max, copies }
+        DataFileOptions { bytes_min: bytes_max.min(base::MIB), bytes_max, copies, ownership }
     }
 
     /// The capacity of the next file of a segment whose files hold `held` bytes: a quarter of them, so that few
@@ -147,6 +150,8 @@ impl DataFileFactory {
             redundancy: Redundancy::Copies(self.options.copies),
             prepared,
             epoch,
+            segment: self.options.ownership.named(segment),
+            claim: Claim::Use,
         };
         let writer = self.files.store().create(options).await.map_err(|error| error.context("opening a data file"))?;
         if is_gone() {

@@ -27,6 +27,7 @@ impl Core {
             large_writes: counters.large.borrow().count(),
             discards: counters.discards.get(),
             checkpoints: counters.checkpoints.get(),
+            strays: counters.strays.get(),
             memory_waits,
             full_hits,
             garbage_bytes: self.garbage.bytes(),

@@ -79,6 +79,8 @@ impl Core {
             if error.kind == ErrorKind::Full && tries >= FULL_TRIES_MAX {
                 self.admission.set_stuck(Some(&error));
                 self.fusion.refuse_waiting(&error);
+                // Whoever waits to release a segment is told, too.
+                self.dumped.notify();
             } else if patience.on_failure(self.handle.now(), &error) {
                 self.admission.set_stuck(Some(&error));
                 self.fusion.refuse_starved(&error);

@@ -268,6 +268,15 @@ impl Engine {
         self.0.refuse(segment, epoch)
     }
 
+    /// Removes files of its segments that no log names: what was left by those who died, or gave up, while they had one
+    /// of them or were about to ([`ownership`]). That is done after each adoption and every half hour, too. Gives how many.
+    ///
+    /// # Errors
+    /// `Io`, `Full`, `Fenced`: some stay.
+    pub async fn remove_strays(&self) -> Result<u64> {
+        self.0.remove_strays().await
+    }
+
     /// Records durably that a volume was attached, for the segments of it that are here.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{BLOCK, Epoch, Error, KIB, MIB, Result};
+use base::{BLOCK, Epoch, Error, KIB, MIB, Result, SegmentId};
 use policies::gc::GcSettings;
 use policies::read_ahead::ReadAheadSettings;
 use policies::scrub::ScrubSettings;
@@ -19,6 +19,16 @@ pub enum Ownership {
     Whole,
     /// Segments are given to it and taken from it ([`crate::ownership`]); what it was not given is not here.
     Given,
+}
+
+impl Ownership {
+    /// What a data file or table of `segment` says of whose it is: where segments stay, nobody has to ask.
+    pub(crate) fn named(self, segment: SegmentId) -> Option<SegmentId> {
+        match self {
+            Ownership::Whole => None,
+            Ownership::Given => Some(segment),
+        }
+    }
 }
 
 /// Settings of an engine. [`Options::default`] is what `levee up` runs with; [`Options::check`] what must hold.

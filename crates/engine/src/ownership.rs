@@ -17,6 +17,7 @@
 //! - Adopt is the commit point: before it is durable the segment is not here. What comes before it in this log is not
 //!   about this tenure, and replays pass it over.
 //! - Epochs of a segment only grow here: one that was begun, or refused, is not begun again.
+//! - A file says which segment it is of; what no log names any more is removed by whoever has the segment ([`strays`]).
 //! - What was released is known, in the log, too, until somebody says who has it ([`Core::forget_release`]).
 
 use std::rc::Rc;
@@ -33,6 +34,7 @@ use crate::segment::Segment;
 use crate::transaction::{Record, SegmentCheckpoint, Tenure};
 
 pub mod estate;
+mod strays;
 
 impl Core {
     /// See [`crate::Engine::create_segment`].
@@ -65,10 +67,7 @@ impl Core {
         let generation = tenure.generation.max(left.tenure.generation);
         let tables = SegmentTables { covers: self.log.next_sequence(), ..left.tables };
         let segment = SegmentCheckpoint { tenure: Tenure { generation, ..tenure }, tables, ..left };
-        let (id, data_files) = (segment.segment, segment.data_files.clone());
-        self.begin_tenure(Record::Adopt { source, segment: segment.clone() }, segment, arrival).await?;
-        self.settle_in(id, data_files);
-        Ok(())
+        self.begin_tenure(Record::Adopt { source, segment: segment.clone() }, segment, arrival).await
     }
 
     /// See [`crate::Engine::release`].
@@ -125,6 +124,7 @@ impl Core {
             core.index.drop_segment(id);
         };
         self.log.append(&Record::DropSegment { segment: id, epoch }, Box::new(apply)).1.await?;
+        self.remove_rest(id, epoch);
         self.admission.on_freed();
         self.on_discarded();
         self.trim_journal().await;
@@ -182,6 +182,7 @@ impl Core {
     /// Logs the beginning of a tenure; when that is durable, the segment is here.
     async fn begin_tenure(self: &Rc<Self>, record: Record, segment: SegmentCheckpoint, arrival: Arrival) -> Result<()> {
         let core = Rc::downgrade(self);
+        let is_adopted = matches!(record, Record::Adopt { .. });
         // The arrival ends with the record, also if nobody waits for it any more.
         let apply = move |_| {
             let Some(core) = core.upgrade() else { return };
@@ -193,15 +194,19 @@ impl Core {
                 core.garbage.appended(file, bytes / BLOCK);
                 core.garbage.closed(file, capacity, core.handle.now());
             }
-            core.add_segment(segment);
+            let data_files = segment.data_files.clone();
+            let here = core.add_segment(segment);
+            if is_adopted {
+                core.settle_in(here, data_files);
+            }
         };
         self.log.append(&record, Box::new(apply)).1.await.map(drop)
     }
 
-    /// What can be done when the segment serves already: its garbage is learned of, and the unused space of data files
-    /// that their writer did not live to seal comes back.
-    fn settle_in(self: &Rc<Self>, id: SegmentId, data_files: Vec<(FileId, u64)>) {
-        let core = Rc::downgrade(self);
+    /// What can be done when the segment serves already: its garbage is learned of, the unused space of data files that
+    /// their writer did not live to seal comes back, and strays go.
+    fn settle_in(self: &Rc<Self>, segment: Rc<Segment>, data_files: Vec<(FileId, u64)>) {
+        let (core, id) = (Rc::downgrade(self), segment.id());
         let settle_in = async move {
             let Some(core) = core.upgrade() else { return };
             if let Err(error) = core.index.count_references(id).await {
@@ -214,6 +219,9 @@ impl Core {
                 }
             }
             core.garbage.changed().notify();
+            if let Err(error) = core.remove_strays_of(&segment).await {
+                tracing::warn!(segment = %id, "files that no log names stay for now: {error}");
+            }
         };
         self.handle.spawn(Class::Background, "settle in", settle_in).detach();
     }
@@ -244,6 +252,9 @@ impl Leaving {
             segment.check_exists()?;
             if segment.is_clean() {
                 break;
+            }
+            if let Some(error) = core.admission.stuck() {
+                return Err(error.context(format!("{id} has writes that cannot be dumped, and does not leave")));
             }
             core.want_dump(segment);
             dumped.await;

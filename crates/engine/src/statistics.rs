@@ -25,6 +25,7 @@ pub(crate) struct Counters {
     pub(crate) dump_retries: Cell<u64>,
     pub(crate) discards: Cell<u64>,
     pub(crate) checkpoints: Cell<u64>,
+    pub(crate) strays: Cell<u64>,
     pub(crate) recovery: RefCell<RecoveryStatistics>,
 }
 
@@ -61,6 +62,8 @@ pub struct Statistics {
     pub discards: u64,
     /// Checkpoints of the transaction log.
     pub checkpoints: u64,
+    /// Files of its segments that no log named, and that were removed.
+    pub strays: u64,
     /// Writes that waited for memory.
     pub memory_waits: u64,
     /// Writes that found no space.
@@ -130,6 +133,7 @@ impl Statistics {
             large_writes,
             discards,
             checkpoints,
+            strays,
             memory_waits,
             full_hits,
             garbage_bytes,
@@ -159,6 +163,7 @@ impl Statistics {
         self.large_writes += large_writes;
         self.discards += discards;
         self.checkpoints += checkpoints;
+        self.strays += strays;
         self.memory_waits += memory_waits;
         self.full_hits += full_hits;
         self.garbage_bytes += garbage_bytes;

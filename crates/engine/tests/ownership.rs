@@ -1,10 +1,10 @@
 //! Segments that change hands while clients use them: moved from engine to engine, taken over from engines that were
-//! declared dead and live on, by adopters that may die on the way.
+//! declared dead and live on, by adopters that may die on the way, or refuse and go on copying.
 //!
 //! Each seed is one world: a shared store in memory, a few engines with small files, clients that write, discard and read,
 //! each write tried again until it is acknowledged, and one who decides who has what, as managers will. Nobody who was
 //! declared dead is stopped: it is fenced, and goes on as long as it can. At the end everything is read, and what the
-//! store holds is what the living refer to.
+//! store holds is what the living refer to, and nothing else.
 //!
 //! `LEVEE_SEEDS` is the number of seeds, `LEVEE_BASE` the first one (otherwise it is new in each run, and printed),
 //! `LEVEE_SEED` replays one, with `LEVEE_LOG` to see what the engines say and `LEVEE_SECTOR` to see what happened to one
@@ -51,6 +51,8 @@ const ALWAYS: &[&str] = &[
     "adoptions_in_doubt",
     "recoverers_died",
     "tried_again",
+    "refused",
+    "strays",
     "stale_reads_dropped",
     "late_writes_refused",
     "large_writes",

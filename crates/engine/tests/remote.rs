@@ -70,7 +70,7 @@ impl Site {
         let handle = self.world.restart(self.nodes[0]);
         let (inside, below, address) = (handle.clone(), self.memory.open(&handle), self.address.clone());
         self.world.block_on(&handle, async move {
-            let options = SharedOptions { grant_bytes: 24 * MIB, copies: 2 };
+            let options = SharedOptions { grant_bytes: 24 * MIB, ..SharedOptions::default() };
             let shared = Shared::open(&inside, below, options).await.expect("it was a good store before");
             let services = Services { files: Some(Served::new(shared.clone())), ..Services::default() };
             let end = FarEnd::new(&inside, services, stream_options("the store"));

@@ -41,7 +41,7 @@ fn engines_share_a_store_and_one_that_is_fenced_stops_alone() {
     let inside = handle.clone();
     world.block_on(&handle, async move {
         let memory = Memory::new(5, MemoryOptions { directories: 2, capacity: 256 * MIB, ..MemoryOptions::default() });
-        let options = SharedOptions { grant_bytes: 24 * MIB, copies: 2 };
+        let options = SharedOptions { grant_bytes: 24 * MIB, ..SharedOptions::default() };
         let shared = Shared::open(&inside, memory.open(&inside), options).await.expect("an empty store");
         let mut engines = Vec::new();
         for _ in 0..3 {
@@ -78,6 +78,8 @@ fn engines_share_a_store_and_one_that_is_fenced_stops_alone() {
                 check(&engines[volume as usize - 1].1, volume, offset).await;
             }
         }
+        let mut files = engines.iter().flat_map(|(store, _)| store.list());
+        assert!(files.all(|info| info.segment.is_none()), "where segments stay, no file has to say whose it is");
         let lives = shared.lives();
         assert_eq!(
             lives.iter().filter(|life| life.is_fenced).map(|life| life.incarnation).collect::<Vec<_>>(),

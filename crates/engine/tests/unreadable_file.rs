@@ -159,6 +159,8 @@ fn a_file_without_a_good_header_that_nobody_refers_to_is_removed() {
             redundancy: Redundancy::Copies(1),
             prepared: false,
             epoch: Epoch(1),
+            segment: None,
+            claim: files::Claim::Use,
         };
         store.create(options).await.unwrap().id()
     });

@@ -159,6 +159,7 @@ impl FileEngine for Layer {
             kind: options.kind,
             incarnation: self.incarnation(),
             epoch: options.epoch,
+            segment: options.segment,
             capacity: options.capacity,
             sealed: None,
             copies,
@@ -317,6 +318,8 @@ mod tests {
                 redundancy: Redundancy::Copies(2),
                 prepared: false,
                 epoch: Epoch(1),
+                segment: None,
+                claim: crate::Claim::Use,
             };
             let block = |byte: u8| AlignedBuf::copy_of(&[byte; BLOCK as usize]).freeze();
             let mut writer = below.create(options).await.unwrap();

@@ -3,7 +3,8 @@
 //! It lets the code that recovers a store run over what a dead writer left in a shared one, while nothing of that is
 //! changed: files of the dead are only read; that they were sealed, mended or removed is remembered
 //! ([`Estate::changes`]), and seen by later calls. Logs and journals that are created here are remembered only, too.
-//! Data files and tables are made for good, by the life that looks: they are what it copies for itself.
+//! Data files and tables are made for good, by the life that looks: they are what it copies for itself, out of the reserve
+//! of the store if need be.
 //!
 //! Invariants: the store below hears only of files that this life created; what is remembered has ids that the store
 //! below never gives out.
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use base::{AlignedBuf, Bytes, Error, FileId, Gathered, Incarnation, Result, StoreId};
 
 use crate::dry_run::{Change, DryRun};
-use crate::{CreateOptions, FileEngine, FileInfo, FileKind, LocalBoxFuture, Statistics, Store, StoreSpace};
+use crate::{Claim, CreateOptions, FileEngine, FileInfo, FileKind, LocalBoxFuture, Statistics, Store, StoreSpace};
 
 /// Ids from here on are remembered only: no store gives out so many.
 const FIRST_REMEMBERED: u64 = 1 << 62;
@@ -163,7 +164,8 @@ impl FileEngine for View {
             return self.dry.0.create(options);
         }
         Box::pin(async move {
-            let file = self.own.0.create(options).await?;
+            // Nothing of it is there for clients yet, and what the own life was granted is promised to its own.
+            let file = self.own.0.create(CreateOptions { claim: Claim::Adoption, ..options }).await?;
             self.made.borrow_mut().insert(file);
             Ok(file)
         })

@@ -18,16 +18,19 @@ use base::checksum;
 pub(crate) const VERSION: u16 = 1;
 /// Feature flags that this program knows.
 const COMPATIBLE_KNOWN: u64 = 0;
-const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
+const READ_ONLY_COMPATIBLE_KNOWN: u64 = NAMES_SEGMENT;
 const INCOMPATIBLE_KNOWN: u64 = SHARDED;
 
 /// Incompatible: the directory belongs to one of several shards of a store.
 pub(crate) const SHARDED: u64 = 1;
 
+/// Read-only-compatible: the file says which segment it belongs to. Whoever does not know that would forget it.
+pub(crate) const NAMES_SEGMENT: u64 = 1;
+
 const VERSION_AT: usize = 8;
 const CHECKSUM_AT: usize = 12;
 const COMPATIBLE_AT: usize = 16;
-const READ_ONLY_COMPATIBLE_AT: usize = 24;
+pub(crate) const READ_ONLY_COMPATIBLE_AT: usize = 24;
 pub(crate) const INCOMPATIBLE_AT: usize = 32;
 
 /// Why a record is not read. Only the first two are damage or absence; the others are a newer program's work.
@@ -144,7 +147,7 @@ pub(crate) mod tests {
             read(&record)
         };
         assert_eq!(edited(COMPATIBLE_AT, 1), Ok(Readable { record: 7, writable: false }));
-        assert_eq!(edited(READ_ONLY_COMPATIBLE_AT, 1), Ok(Readable { record: 7, writable: false }));
+        assert_eq!(edited(READ_ONLY_COMPATIBLE_AT, 2), Ok(Readable { record: 7, writable: false }));
         assert_eq!(edited(INCOMPATIBLE_AT + 7, 1), Err(Unreadable::Newer));
         assert_eq!(edited(VERSION_AT, 2), Err(Unreadable::Newer));
         assert_eq!(edited(200, 1), Err(Unreadable::Damaged), "a reserved byte that is not zero");

@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{AlignedBuf, Bytes, Epoch, Error, FileId, Gathered, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Epoch, Error, FileId, Gathered, Incarnation, Result, SegmentId, StoreId};
 use policies::background::{Left, Work};
 
 pub mod dry_run;
@@ -72,6 +72,11 @@ impl FileKind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
+    /// Whether files of this kind belong to one segment each, whoever has that.
+    pub fn is_of_segment(self) -> bool {
+        matches!(self, FileKind::Data | FileKind::Table)
+    }
+
     /// Its name, as in the names of files.
     pub fn name(self) -> &'static str {
         match self {
@@ -82,6 +87,28 @@ impl FileKind {
             FileKind::Log => "log",
             FileKind::Incarnation => "incarnation",
         }
+    }
+}
+
+/// Which space a file may take in a store that several writers share (rule 44 of docs/SAFETY.md). The numbers are on the
+/// wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Claim {
+    /// Whatever clients ask for, and what follows from it: what the writer was granted.
+    #[default]
+    Use = 0,
+    /// A log without which its writer can neither take over nor delete: where nothing is left of what the writer was
+    /// granted, the reserve of the store. It has to be made good before the writer makes a file for use.
+    Log = 1,
+    /// Copied from what a dead writer left: the reserve first, because what the writer was granted is promised to others.
+    Adoption = 2,
+}
+
+impl Claim {
+    /// The claim with this number.
+    pub fn from_number(number: u8) -> Option<Claim> {
+        [Claim::Use, Claim::Log, Claim::Adoption].into_iter().find(|claim| *claim as u8 == number)
     }
 }
 
@@ -105,6 +132,28 @@ pub struct CreateOptions {
     pub prepared: bool,
     /// The ownership under which it is written; 1 until segments move.
     pub epoch: Epoch,
+    /// The segment that a data file or table belongs to, for ever (rule 43 of docs/SAFETY.md). None in a store whose
+    /// segments do not move.
+    pub segment: Option<SegmentId>,
+    /// Which space it may take, where several share a store.
+    pub claim: Claim,
+}
+
+impl CreateOptions {
+    /// Whether there can be such a file, whoever keeps it.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(crate) fn check_segment(&self) -> Result<()> {
+        match self.segment {
+            Some(segment) if segment.volume.0 == 0 => Err(Error::invalid(format!("there is no segment {segment}"))),
+            Some(segment) if !self.kind.is_of_segment() => Err(Error::invalid(format!(
+                "a {} belongs to no segment, and not to {segment}: only data files and tables do",
+                self.kind.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is known of a file.
@@ -118,6 +167,8 @@ pub struct FileInfo {
     pub incarnation: Incarnation,
     /// The ownership under which it was created.
     pub epoch: Epoch,
+    /// The segment that it belongs to, if it says so.
+    pub segment: Option<SegmentId>,
     /// Bytes set aside for it, per copy.
     pub capacity: u64,
     /// Its length, once sealed.
@@ -193,6 +244,11 @@ pub trait FileEngine {
     /// See [`Store::files_of`].
     fn files_of(&self, incarnation: Incarnation) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
         let files = self.list().into_iter().filter(|info| info.incarnation == incarnation).collect();
+        Box::pin(std::future::ready(Ok(files)))
+    }
+    /// See [`Store::files_of_segment`].
+    fn files_of_segment(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
+        let files = self.list().into_iter().filter(|info| info.segment == Some(segment)).collect();
         Box::pin(std::future::ready(Ok(files)))
     }
     /// See [`Store::find`].
@@ -415,6 +471,14 @@ impl Store {
     /// `Io`: the store cannot be asked.
     pub async fn files_of(&self, incarnation: Incarnation) -> Result<Vec<FileInfo>> {
         self.0.files_of(incarnation).await
+    }
+
+    /// The data files and tables that name a segment, by id, whoever created them, as they are now.
+    ///
+    /// # Errors
+    /// `Io`: the store cannot be asked.
+    pub async fn files_of_segment(&self, segment: SegmentId) -> Result<Vec<FileInfo>> {
+        self.0.files_of_segment(segment).await
     }
 
     /// The lives of which there are files, by number: of all writers in a store with several.

@@ -270,6 +270,7 @@ impl State {
 
     fn create(&mut self, options: CreateOptions, incarnation: Incarnation) -> Result<FileId> {
         assert!(options.capacity.is_multiple_of(BLOCK) && options.capacity > 0, "capacities are whole blocks");
+        options.check_segment()?;
         if self.used() + options.capacity > self.options.capacity {
             return Err(Error::full("the store is full: discard or delete something"));
         }
@@ -290,6 +291,7 @@ impl State {
             kind: options.kind,
             incarnation,
             epoch: options.epoch,
+            segment: options.segment,
             capacity: options.capacity,
             sealed: None,
             copies: copies.len() as u8,

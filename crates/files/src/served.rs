@@ -13,12 +13,14 @@ use std::cell::RefCell;
 use std::future::ready;
 use std::rc::Rc;
 
-use base::{AlignedBuf, BLOCK, Bytes, Error, FileId, Gathered, Generation, Incarnation, Map, Result, StoreId};
+use base::{
+    AlignedBuf, BLOCK, Bytes, Error, FileId, Gathered, Generation, Incarnation, Map, Result, SegmentId, StoreId,
+};
 use wire::LocalBoxFuture;
 use wire::files::{FileAnswer, FileDescriptor, FileService, LISTED_MAX, Life, LifeDescriptor, LifeSpace, NewFile};
 
 use crate::shared::{LifeInfo, Shared};
-use crate::{CreateOptions, FileInfo, FileKind, Redundancy, Store};
+use crate::{Claim, CreateOptions, FileInfo, FileKind, Redundancy, Store};
 
 /// See the module.
 pub struct Served {
@@ -94,8 +96,12 @@ impl Served {
         let kind = FileKind::from_number(file.kind).ok_or_else(|| {
             Error::invalid(format!("kind {} of a file is unknown here: upgrade the store", file.kind))
         })?;
-        let NewFile { capacity, copies, prepared, epoch, .. } = file;
-        let options = CreateOptions { kind, capacity, redundancy: Redundancy::Copies(copies), prepared, epoch };
+        let claim = Claim::from_number(file.claim).ok_or_else(|| {
+            Error::invalid(format!("claim {} of a file is unknown here: upgrade the store", file.claim))
+        })?;
+        let NewFile { capacity, copies, prepared, epoch, segment, .. } = file;
+        let redundancy = Redundancy::Copies(copies);
+        let options = CreateOptions { kind, capacity, redundancy, prepared, epoch, segment, claim };
         let id = store.0.create(options).await?;
         let info = store.find(id).await?;
         // Only its creator knows of it yet.
@@ -131,6 +137,7 @@ fn described(info: &FileInfo) -> FileDescriptor {
         kind: info.kind as u8,
         incarnation: info.incarnation,
         epoch: info.epoch,
+        segment: info.segment,
         capacity: info.capacity,
         sealed: info.sealed,
         copies: info.copies,
@@ -226,6 +233,19 @@ impl FileService for Served {
         told(async move {
             self.check(store)?;
             let files = self.shared.files_of(incarnation);
+            Ok(files.iter().filter(|info| info.id > after).take(LISTED_MAX).map(described).collect())
+        })
+    }
+
+    fn files_of_segment(
+        &self,
+        store: StoreId,
+        segment: SegmentId,
+        after: FileId,
+    ) -> LocalBoxFuture<'_, FileAnswer<Vec<FileDescriptor>>> {
+        told(async move {
+            self.check(store)?;
+            let files = self.shared.files_of_segment(segment);
             Ok(files.iter().filter(|info| info.id > after).take(LISTED_MAX).map(described).collect())
         })
     }

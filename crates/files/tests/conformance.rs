@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB};
+use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB, SegmentId, VolumeId};
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
 use files::remote::{self, RemoteOptions};
@@ -35,7 +35,15 @@ impl Bed {
 }
 
 fn options(kind: FileKind, prepared: bool, copies: u8) -> CreateOptions {
-    CreateOptions { kind, capacity: MIB, redundancy: Redundancy::Copies(copies), prepared, epoch: Epoch(1) }
+    CreateOptions {
+        kind,
+        capacity: MIB,
+        redundancy: Redundancy::Copies(copies),
+        prepared,
+        epoch: Epoch(1),
+        segment: None,
+        claim: files::Claim::Use,
+    }
 }
 
 fn blocks(byte: u8, count: usize) -> Bytes {
@@ -57,6 +65,7 @@ async fn all_cases(bed: Bed) {
 /// Where lives follow each other, and where there are several at once.
 async fn cases_of_one_life(bed: &Bed) {
     what_was_appended_is_read(bed).await;
+    files_are_found_by_the_segment_that_they_name(bed).await;
     several_appends_are_in_flight(bed).await;
     a_seal_is_the_end(bed).await;
     nonsense_is_refused(bed).await;
@@ -92,6 +101,42 @@ async fn what_was_appended_is_read(bed: &Bed) {
     let written = u64::from(bed.copies) * 16384 * 2;
     assert!(statistics.written_bytes[1..=KINDS.len()].iter().all(|bytes| *bytes >= written), "{statistics:?}");
     assert!(statistics.read_bytes[1..=KINDS.len()].iter().all(|bytes| *bytes == 3 * 4096 * 2), "{statistics:?}");
+}
+
+async fn files_are_found_by_the_segment_that_they_name(bed: &Bed) {
+    let store = bed.open().await;
+    let segments = [(7, 0), (7, 1), (9, 0)].map(|(volume, index)| SegmentId { volume: VolumeId(volume), index });
+    let named = |kind, segment| CreateOptions { segment: Some(segment), ..options(kind, false, bed.copies) };
+    let mut made = Vec::new();
+    for segment in segments {
+        for kind in [FileKind::Data, FileKind::Table, FileKind::Data] {
+            let file = store.create(named(kind, segment)).await.unwrap().id();
+            assert_eq!(store.info(file).unwrap().segment, Some(segment));
+            made.push((file, segment));
+        }
+    }
+    let unnamed = store.create(options(FileKind::Data, false, bed.copies)).await.unwrap().id();
+    assert_eq!(store.info(unnamed).unwrap().segment, None);
+    store.seal(made[1].0, 0).await.unwrap();
+    store.delete(made[2].0).await.unwrap();
+    made.remove(2);
+    for segment in segments {
+        let found = store.files_of_segment(segment).await.unwrap();
+        let expected = made.iter().filter(|(_, of)| *of == segment).map(|(file, _)| *file);
+        assert!(found.iter().map(|info| info.id).eq(expected), "{segment}: {found:?}");
+        for info in found {
+            assert_eq!(store.find(info.id).await.unwrap(), Some(info.clone()));
+        }
+    }
+    assert_eq!(store.files_of_segment(SegmentId { volume: VolumeId(8), index: 0 }).await.unwrap(), []);
+    // What belongs to an engine belongs to no segment, and there is no volume 0.
+    for kind in [FileKind::Journal, FileKind::Transaction, FileKind::Log] {
+        let refused = store.create(named(kind, segments[0])).await.map(drop).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
+    }
+    let nowhere = SegmentId { volume: VolumeId(0), index: 1 };
+    let refused = store.create(named(FileKind::Data, nowhere)).await.map(drop).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
 }
 
 async fn several_appends_are_in_flight(bed: &Bed) {

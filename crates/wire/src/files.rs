@@ -8,7 +8,7 @@
 //! at the store, and what of it arrives later is refused: so whoever has lost an answer finds out what came of its
 //! question by looking, and what is found stays. A number that was given out and never entered leaves nothing behind.
 
-use base::{Bytes, Epoch, FileId, Gathered, Generation, Incarnation, Result, StoreId};
+use base::{Bytes, Epoch, FileId, Gathered, Generation, Incarnation, Result, SegmentId, StoreId};
 
 use crate::service::{LinkLost, LocalBoxFuture};
 
@@ -46,6 +46,10 @@ pub struct NewFile {
     pub prepared: bool,
     /// The ownership under which it is written.
     pub epoch: Epoch,
+    /// The segment that a data file or table belongs to, where segments move.
+    pub segment: Option<SegmentId>,
+    /// The number of what it is for: whether it may take space of the reserve.
+    pub claim: u8,
 }
 
 /// What a store knows of a file.
@@ -59,6 +63,8 @@ pub struct FileDescriptor {
     pub incarnation: Incarnation,
     /// The ownership under which it was created.
     pub epoch: Epoch,
+    /// The segment that it belongs to, if it says so.
+    pub segment: Option<SegmentId>,
     /// Bytes set aside for it, per copy.
     pub capacity: u64,
     /// Its length, once sealed.
@@ -177,6 +183,17 @@ pub trait FileService {
         &self,
         store: StoreId,
         incarnation: Incarnation,
+        after: FileId,
+    ) -> LocalBoxFuture<'_, FileAnswer<Vec<FileDescriptor>>>;
+
+    /// The files that name a segment, of whichever life, with an id above `after`, by id, at most [`LISTED_MAX`].
+    ///
+    /// # Errors
+    /// `Conflict`: this is another store.
+    fn files_of_segment(
+        &self,
+        store: StoreId,
+        segment: SegmentId,
         after: FileId,
     ) -> LocalBoxFuture<'_, FileAnswer<Vec<FileDescriptor>>>;
 

@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use base::{AlignedBuf, BLOCK, Epoch, Error, ErrorKind, FileId, LogSequence, MIB, Result, Term};
-use files::{CreateOptions, FileInfo, FileKind, FileWriter, Redundancy, Store};
+use files::{Claim, CreateOptions, FileInfo, FileKind, FileWriter, Redundancy, Store};
 use runtime::sync::Budget;
 use wire::LocalBoxFuture;
 
@@ -115,6 +115,8 @@ impl FileLog {
             redundancy: Redundancy::Copies(self.options.copies),
             prepared: false,
             epoch: Epoch::of(term, 0),
+            segment: None,
+            claim: Claim::Log,
         };
         self.store().create(options).await.map_err(|error| error.context("the table of owners"))
     }

@@ -11,7 +11,7 @@
 use base::seeded::is_on;
 use base::units::round_up;
 use base::{AlignedBuf, BLOCK, Epoch, FileId, LogSequence, MIB, Result};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy, Store};
 
 use super::format::{self, Body, Header};
 use super::recovery::{self, Recovered};
@@ -155,6 +155,8 @@ async fn begin_file(
             redundancy,
             prepared: false,
             epoch: Epoch(1),
+            segment: None,
+            claim: Claim::Use,
         })
         .await?;
     if let Err(error) = writer.append(AlignedBuf::copy_of(&record(writer.id())).freeze()).await {

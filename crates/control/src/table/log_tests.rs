@@ -336,6 +336,8 @@ fn a_lost_checkpoint_is_never_taken_for_an_empty_store() {
                 redundancy: COPIES,
                 prepared: false,
                 epoch: base::Epoch(1),
+                segment: None,
+                claim: files::Claim::Use,
             };
             store.create(options).await.unwrap();
             let refused = recovery::recover(&store, true).await.unwrap_err();

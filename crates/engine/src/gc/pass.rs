@@ -5,7 +5,7 @@ use std::rc::Rc;
 use base::limits::SEGMENT_BLOCKS;
 use base::units::round_up;
 use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, FileId, Instant, MIB, Map, Result, SegmentId, Set};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
 use policies::gc::GENERATION_MAX;
 
 use super::Gc;
@@ -229,6 +229,8 @@ impl Pass {
             redundancy: Redundancy::Copies(options.copies),
             prepared: false,
             epoch: self.gc.0.index.epoch(self.segment),
+            segment: self.gc.0.index.named(self.segment),
+            claim: Claim::Use,
         };
         let store = self.gc.0.index.files().store();
         let (writer, capacity) = match store.create(create(expected)).await {

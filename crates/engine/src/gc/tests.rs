@@ -11,7 +11,7 @@ use files::{CreateOptions, FileWriter, Redundancy};
 
 use super::*;
 use crate::index::{Entry, IndexOptions};
-use crate::options::EPOCH;
+use crate::options::{EPOCH, Ownership};
 use crate::reader::Reader;
 use crate::testing::{TestLog, run};
 use crate::verified::VerifiedFiles;
@@ -84,7 +84,12 @@ impl Life {
         written_bytes: Rc<Cell<u64>>,
     ) -> Life {
         let files = VerifiedFiles::new(handle, &memory.open(handle));
-        let options = IndexOptions { page_cache_bytes: 1 << 20, memtable_bytes_max: 64 << 10, copies: shape.copies };
+        let options = IndexOptions {
+            page_cache_bytes: 1 << 20,
+            memtable_bytes_max: 64 << 10,
+            copies: shape.copies,
+            ownership: Ownership::Whole,
+        };
         let index = Index::new(&files, &Garbage::new(), options);
         let waiting: Rc<Cell<bool>> = Rc::default();
         let (store, writers_wait) = (files.store().clone(), waiting.clone());
@@ -188,6 +193,8 @@ impl Life {
             redundancy: Redundancy::Copies(self.shape.copies),
             prepared: false,
             epoch: EPOCH,
+            segment: None,
+            claim: files::Claim::Use,
         };
         let writer = store.create(options).await.unwrap();
         self.index.garbage().opened(SEGMENT, writer.id(), self.shape.data_file_bytes);
@@ -535,6 +542,8 @@ fn a_segment_whose_index_cannot_be_read_does_not_stop_the_others() {
             redundancy: Redundancy::Copies(1),
             prepared: false,
             epoch: EPOCH,
+            segment: None,
+            claim: files::Claim::Use,
         };
         let store = life.index.files().store().clone();
         let dead = store.create(options).await.unwrap().id();

@@ -229,6 +229,7 @@ impl Index {
             entries_max,
             data_files_max: data_files_max.min(entries_max),
             copies: self.0.options.copies,
+            ownership: self.0.options.ownership,
         };
         TableWriter::create(self.0.files.store(), options).await
     }

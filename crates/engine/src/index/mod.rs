@@ -39,7 +39,7 @@ use base::{Epoch, FileId, Map, Result, SegmentId, Set, VolumeId};
 use runtime::sync::Event;
 
 use crate::garbage::Garbage;
-use crate::options::EPOCH;
+use crate::options::{EPOCH, Ownership};
 use crate::patience::Patience;
 use crate::transaction::{FrozenAt, TransactionSink};
 use crate::verified::{Checked, VerifiedFiles};
@@ -62,6 +62,8 @@ pub struct IndexOptions {
     pub memtable_bytes_max: u64,
     /// Copies of every table.
     pub copies: u8,
+    /// Whether files say which segment they are of.
+    pub ownership: Ownership,
 }
 
 /// The index of all segments of an engine. Clones share it.
@@ -330,6 +332,11 @@ impl Index {
     /// The ownership under which files of `segment` are written.
     pub fn epoch(&self, segment: SegmentId) -> Epoch {
         self.segment(segment).map_or(EPOCH, |segment| segment.epoch())
+    }
+
+    /// What a new file of `segment` says of whose it is.
+    pub fn named(&self, segment: SegmentId) -> Option<SegmentId> {
+        self.0.options.ownership.named(segment)
     }
 
     /// The tables of `segment`, for a checkpoint.

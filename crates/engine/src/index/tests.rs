@@ -172,7 +172,8 @@ fn assert_same(block: u32, found: Option<Entry>, expected: Option<Entry>) {
 
 fn new_index(handle: &Handle, memory: &Memory) -> Index {
     let files = VerifiedFiles::new(handle, &memory.open(handle));
-    let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 20, copies: 1 };
+    let options =
+        IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 20, copies: 1, ownership: Ownership::Whole };
     Index::new(&files, &Garbage::new(), options)
 }
 
@@ -323,7 +324,12 @@ const SMALL_MEMTABLES: u64 = 256 << 10;
 
 fn small_index(handle: &Handle, memory: &Memory) -> Index {
     let files = VerifiedFiles::new(handle, &memory.open(handle));
-    let options = IndexOptions { page_cache_bytes: 1 << 20, memtable_bytes_max: SMALL_MEMTABLES, copies: 1 };
+    let options = IndexOptions {
+        page_cache_bytes: 1 << 20,
+        memtable_bytes_max: SMALL_MEMTABLES,
+        copies: 1,
+        ownership: Ownership::Whole,
+    };
     Index::new(&files, &Garbage::new(), options)
 }
 

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Error, Incarnation, Result, SegmentId};
+use base::{Error, Incarnation, MIB, Result, SegmentId};
 use files::dry_run::Change;
 use files::{FileInfo, FileKind, Store};
 use runtime::Handle;
@@ -22,6 +22,9 @@ use crate::options::{Options, Ownership};
 use crate::recovery::{self, Recovered};
 use crate::statistics::RecoveryStatistics;
 use crate::transaction::{SegmentCheckpoint, Tenure};
+
+/// Largest data file that is made for what is copied.
+const COPY_FILE_BYTES: u64 = MIB;
 
 /// The estate of one dead engine, open in memory.
 pub struct Estate {
@@ -78,7 +81,9 @@ impl Estate {
         }
         own.fence(dead).await?;
         let files = files::estate::Estate::open(own, dead).await?;
-        let options = Options { ownership: Ownership::Given, ..options.clone() };
+        // What is copied is not more than journals and memory had: small files leave little of a reserve unused.
+        let data_file_bytes = options.data_file_bytes.min(COPY_FILE_BYTES);
+        let options = Options { ownership: Ownership::Given, data_file_bytes, ..options.clone() };
         let recovered = recovery::recover(handle, &files.store(), options, wanted).await?;
         let decided = files.changes();
         recovered.begin_log().await?;

@@ -11,7 +11,7 @@ use runtime::{Class, Handle};
 use super::*;
 use crate::garbage::Garbage;
 use crate::index::{IndexOptions, Mapping};
-use crate::options::EPOCH;
+use crate::options::{EPOCH, Ownership};
 use crate::testing::run;
 use crate::verified::VerifiedFiles;
 
@@ -36,7 +36,8 @@ impl Disk {
     async fn new(handle: &Handle, seed: u64, copies: u8) -> Disk {
         let memory = Memory::new(seed, MemoryOptions { directories: copies, ..MemoryOptions::default() });
         let files = VerifiedFiles::new(handle, &memory.open(handle));
-        let options = IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 24, copies };
+        let options =
+            IndexOptions { page_cache_bytes: 0, memtable_bytes_max: 1 << 24, copies, ownership: Ownership::Whole };
         let index = Index::new(&files, &Garbage::new(), options);
         let reader = Reader::new(&index, ReadAheadSettings::default());
         let writer = Disk::open_file(&files, copies).await;
@@ -50,6 +51,8 @@ impl Disk {
             redundancy: Redundancy::Copies(copies),
             prepared: false,
             epoch: EPOCH,
+            segment: None,
+            claim: files::Claim::Use,
         };
         files.store().create(options).await.unwrap()
     }

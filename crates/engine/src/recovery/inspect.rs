@@ -133,6 +133,7 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
             page_cache_bytes: options.page_cache_bytes,
             memtable_bytes_max: options.memtable_bytes_max,
             copies: options.copies,
+            ownership: options.ownership,
         };
         let index = Index::new(&files, &Garbage::new(), index_options);
         let bytes = |info: FileInfo| info.sealed.unwrap_or(info.capacity) * u64::from(info.copies_wanted);

@@ -62,7 +62,9 @@ const SCAN_ENTRIES: usize = 1024;
 pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Result<Rc<Core>> {
     let recovered = recover(handle, store, options, None).await?;
     recovered.begin_log().await?;
-    let Recovered { core, files_before, unidentified, referenced, lengths, .. } = recovered;
+    let Recovered { core, mut files_before, unidentified, referenced, lengths, .. } = recovered;
+    // What says that it is of a segment that is not here is somebody else's to judge (rule 43 of docs/SAFETY.md).
+    files_before.retain(|info| info.segment.is_none_or(|id| core.segments.borrow().contains_key(&id)));
     core.start_background();
     let tidying = core.clone();
     let tidy = async move {
@@ -127,6 +129,7 @@ pub(crate) async fn recover(
         page_cache_bytes: options.page_cache_bytes,
         memtable_bytes_max: options.memtable_bytes_max,
         copies: options.copies,
+        ownership: options.ownership,
     };
     let index = Index::new(&files, &garbage, index_options);
     let label_key = handle.random_u64();
@@ -187,7 +190,7 @@ pub(crate) async fn recover(
     };
     let fusion = FusionWriteEngine::new(handle, store, journal_options, &memory, recovered);
     let capacity = store.space().capacity;
-    let data_options = DataFileOptions::for_store(capacity, options.data_file_bytes, options.copies);
+    let data_options = DataFileOptions::for_store(capacity, &options);
     let reserve = Reserve::new(&options, &data_options, capacity);
     let admission = Rc::new(Admission::new(store, &memory, &fusion, &options, reserve, promises));
     let gc_options =

@@ -287,6 +287,8 @@ fn what_nobody_refers_to_is_removed_though_the_disk_refuses_at_first() {
             redundancy: files::Redundancy::Copies(1),
             prepared: false,
             epoch: Epoch(1),
+            segment: None,
+            claim: files::Claim::Use,
         };
         Engine::open(&life, &inside.open(&life), options.clone()).await.unwrap().close().await.unwrap();
         inside.open(&life).create(create).await.unwrap();

@@ -9,7 +9,7 @@ use base::{Epoch, FileId, Incarnation, KIB, MIB, Prng, SegmentId, VolumeId};
 use engine::{Engine, Options, Ownership};
 use files::memory::{Memory, MemoryOptions};
 use files::shared::{Shared, SharedOptions};
-use files::{FileKind, Store};
+use files::{FileInfo, FileKind, Store};
 use policies::gc::GcSettings;
 use runtime::sim::{NodeOptions, World};
 use runtime::{Class, Handle};
@@ -20,6 +20,9 @@ use crate::sectors::Sectors;
 
 /// Sectors of each segment that are used; each client writes to its own part of them.
 pub const SECTORS: u64 = 8 * 8 * 16;
+/// How often, and how many times, files are looked at until nothing is left.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOOKS_MAX: u64 = 200;
 /// Clients, all of which use every segment.
 pub const CLIENTS: u64 = 3;
 
@@ -52,6 +55,8 @@ pub struct State {
     pub failure: Option<String>,
     pub operations_left: u64,
     pub next_write: u64,
+    /// Copies that go on although they were refused.
+    pub copies: u64,
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -99,12 +104,17 @@ impl Bed {
         *self.share.borrow_mut().counts.entry(name).or_default() += count;
     }
 
+    pub fn fail(&self, what: String) {
+        self.share.borrow_mut().failure.get_or_insert(what);
+    }
+
     /// Counts what an engine did.
     pub fn count_work(&self, member: &Member) {
         let statistics = member.engine.statistics();
         self.add("checkpoints", statistics.checkpoints);
         self.add("merges", statistics.index_tables.merges);
         self.add("gc_removed_files", statistics.gc.removed_files);
+        self.add("strays", statistics.strays);
     }
 
     /// A pause of some microseconds to some milliseconds.
@@ -155,6 +165,7 @@ pub fn run_seed(seed: u64, coverage: &mut Coverage) {
         failure: None,
         operations_left: operations,
         next_write: 1,
+        copies: 0,
         counts: BTreeMap::new(),
     }));
     let (inside, shared_state) = (handle.clone(), share.clone());
@@ -171,7 +182,7 @@ async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
     let slowest_ns = *share.borrow_mut().prng.pick(&[100_000, 100_000, 2_000_000]);
     let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, latency_ns: 10_000..slowest_ns };
     let memory = Memory::new(seed, memory_options);
-    let shared_options = SharedOptions { grant_bytes: 8 * MIB, copies: 2 };
+    let shared_options = SharedOptions { grant_bytes: 8 * MIB, ..SharedOptions::default() };
     let shared = Shared::open(&handle, memory.open(&handle), shared_options).await.expect("an empty store");
     let bed = Bed { handle: handle.clone(), memory, shared, options, share: share.clone() };
     let mut manager = manager::Manager::begin(&bed).await;
@@ -196,24 +207,50 @@ async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
     }
 }
 
-/// Whatever a living engine refers to is there, and is of no other one.
+/// When nothing is under way any more, the store has what living engines refer to, and their logs, and nothing else.
 async fn check_files(bed: &Bed, manager: &manager::Manager) {
-    let mut seen: BTreeSet<FileId> = BTreeSet::new();
+    while bed.share.borrow().copies > 0 {
+        bed.pause(2_000).await;
+    }
     for member in manager.living() {
-        for segment in member.engine.segments() {
-            for file in segment.files() {
-                let is_there = member.store.find(file).await.expect("it can be asked").is_some();
-                if !is_there || !seen.insert(file) {
-                    let what = if is_there { "two segments refer to it" } else { "it is missing" };
-                    bed.share.borrow_mut().failure.get_or_insert(format!("{}: file {file}: {what}", segment.segment));
-                }
-            }
+        if let Err(error) = member.engine.remove_strays().await {
+            bed.fail(format!("strays of {}: {error}", member.incarnation()));
         }
     }
-    let lives = bed.shared.lives();
-    let logs = lives.iter().filter(|life| life.is_fenced).flat_map(|life| bed.shared.files_of(life.incarnation));
-    let left = logs.into_iter().find(|info| matches!(info.kind, FileKind::Journal | FileKind::Transaction));
-    if let Some(left) = left {
-        bed.share.borrow_mut().failure.get_or_insert(format!("a log of a dead engine was left: {left:?}"));
+    // What nobody refers to is removed in the background.
+    for _ in 0..LOOKS_MAX {
+        let left = look_at_files(bed, manager);
+        match left.first() {
+            None => return,
+            Some(_) => bed.handle.sleep(LOOK_AGAIN).await,
+        }
     }
+    for info in look_at_files(bed, manager) {
+        bed.fail(format!("nobody refers to what was left: {info:?}"));
+    }
+}
+
+/// Whatever a living engine refers to is there, says so, and is of no other one. Gives the files to which nobody refers.
+fn look_at_files(bed: &Bed, manager: &manager::Manager) -> Vec<FileInfo> {
+    let mut named: BTreeSet<FileId> = BTreeSet::new();
+    for segment in manager.living().iter().flat_map(|member| member.engine.segments()) {
+        for file in segment.files() {
+            let what = match bed.shared.find(file) {
+                None => "it is missing",
+                Some(info) if info.segment != Some(segment.segment) => "it says that it is of another segment",
+                Some(info) if info.epoch > segment.tenure.epoch => "it says that it was made later",
+                Some(_) if !named.insert(file) => "two segments refer to it",
+                Some(_) => continue,
+            };
+            bed.fail(format!("{}: file {file}: {what}", segment.segment));
+        }
+    }
+    let living: BTreeSet<Incarnation> = manager.living().iter().map(Member::incarnation).collect();
+    let is_needed = |info: &FileInfo| match info.kind {
+        FileKind::Data | FileKind::Table => named.contains(&info.id),
+        FileKind::Journal | FileKind::Transaction => living.contains(&info.incarnation),
+        FileKind::Log | FileKind::Incarnation => false,
+    };
+    let all = bed.shared.lives().into_iter().flat_map(|life| bed.shared.files_of(life.incarnation));
+    all.filter(|info| !is_needed(info)).collect()
 }

@@ -1,6 +1,8 @@
 //! The one who decides who has what, as the model of ownership says: `lab/src/protocol/ownership`.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Epoch, ErrorKind, Generation, Incarnation, Result, SegmentId};
@@ -273,6 +275,9 @@ impl Manager {
         entry.assignee = Some(to.incarnation());
         let Entry { epoch, holder, left, .. } = entry.clone();
         let is_left = left.is_some();
+        if !is_left && self.bed.prng(|prng| prng.one_in(5)) {
+            return self.have_refused(segment, to, holder, epoch).await;
+        }
         tracing::info!(%segment, to = %to.incarnation(), %epoch, %holder, is_left, "assign");
         let (member, handle, options) = (to.clone(), self.bed.handle.clone(), self.bed.options.clone());
         let adopt = async move {
@@ -306,6 +311,41 @@ impl Manager {
                 self.bed.count("adopters_died");
                 self.declare_dead(to.incarnation()).await;
             }
+        }
+    }
+
+    /// An assignment is refused by one who lives, and who copies the segment already: that goes on, and is for nothing.
+    async fn have_refused(&mut self, segment: SegmentId, to: Member, dead: Incarnation, epoch: Epoch) {
+        tracing::info!(%segment, to = %to.incarnation(), %epoch, %dead, "refused");
+        let (bed, member, is_refused) = (self.bed.clone(), to.clone(), Rc::new(Cell::new(false)));
+        let may_adopt = is_refused.clone();
+        bed.share.borrow_mut().copies += 1;
+        let copying = async move {
+            let copied = async {
+                let wanted = [segment].into();
+                let mut estate = Estate::open_sealed(&bed.handle, &member.store, dead, &bed.options, &wanted).await?;
+                bed.pause(3_000).await;
+                let left = estate.take(segment).await?;
+                while !may_adopt.get() {
+                    bed.pause(3_000).await;
+                }
+                member.engine.adopt(dead, left, tenure(epoch)).await
+            };
+            if copied.await.is_ok() {
+                bed.fail(format!("{} refused {segment} under {epoch}, and has adopted it", member.incarnation()));
+            }
+            bed.share.borrow_mut().copies -= 1;
+        };
+        self.bed.handle.spawn(Class::Io, "a copy for nothing", copying).detach();
+        self.bed.pause(6_000).await;
+        match to.engine.refuse(segment, epoch) {
+            Ok(()) => {}
+            Err(error) => self.fail(format!("{} did not refuse {segment}: {error}", to.incarnation())),
+        }
+        is_refused.set(true);
+        self.bed.count("refused");
+        if let Some(entry) = self.table.get_mut(&segment) {
+            entry.assignee = None;
         }
     }
 

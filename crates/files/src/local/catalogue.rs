@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::seeded::is_on;
-use base::{BLOCK, DirectoryId, Epoch, Error, FileId, Incarnation, Result};
+use base::{BLOCK, DirectoryId, Epoch, Error, FileId, Incarnation, Result, SegmentId};
 use runtime::File;
 use runtime::sync::Budget;
 
@@ -43,6 +43,7 @@ pub(crate) struct Entry {
     /// Whether this life of the store created it: no other one is appended to.
     pub(crate) is_new: bool,
     pub(crate) epoch: Epoch,
+    pub(crate) segment: Option<SegmentId>,
     /// Bytes of content that were set aside when it was born.
     pub(crate) capacity: u64,
     pub(crate) prepared: bool,
@@ -163,6 +164,7 @@ impl Entry {
             incarnation: birth.incarnation,
             is_new,
             epoch: birth.epoch,
+            segment: birth.segment,
             capacity: birth.capacity,
             prepared: birth.prepared,
             copies_wanted: birth.copies_wanted,
@@ -255,6 +257,7 @@ impl Entry {
             kind: self.kind,
             incarnation: self.incarnation,
             epoch: self.epoch,
+            segment: self.segment,
             capacity: state.sealed.filter(|_| !self.prepared).unwrap_or(self.capacity),
             sealed: state.sealed,
             copies: state.numbered_live().count() as u8,
@@ -319,6 +322,7 @@ impl Catalogue {
                 kind,
                 incarnation: Incarnation(0),
                 epoch: Epoch(0),
+                segment: None,
                 capacity: BLOCK,
                 sealed: None,
                 copies: 0,

@@ -1,7 +1,7 @@
 //! Fuzz targets of superblocks and file headers: edits, with the checksum made right again.
 
 use base::checksum::crc32c;
-use base::{DirectoryId, Epoch, FileId, Incarnation, Prng, StoreId};
+use base::{DirectoryId, Epoch, FileId, Incarnation, Prng, SegmentId, StoreId, VolumeId};
 
 use super::header::{Birth, COPIES_MAX, Header};
 use super::superblock::{Member, SLOT, Shard, StoreRecord, Superblock};
@@ -39,12 +39,15 @@ fn superblock(prng: &mut Prng) -> Superblock {
 fn header(prng: &mut Prng) -> Header {
     let copies_wanted = prng.between(1, COPIES_MAX as u64) as u8;
     let capacity = prng.between(1, 100) * 4096;
+    let kind = *prng.pick(&FileKind::ALL);
+    let segment = SegmentId { volume: VolumeId(prng.between(1, 99)), index: prng.below(9) as u32 };
     let birth = Birth {
         store: StoreId(9),
         file: FileId(prng.between(1, 99)),
-        kind: *prng.pick(&FileKind::ALL),
+        kind,
         incarnation: Incarnation(prng.below(99)),
         epoch: Epoch(1),
+        segment: (kind.is_of_segment() && prng.one_in(2)).then_some(segment),
         capacity,
         copies_wanted,
         copy: prng.below(u64::from(copies_wanted)) as u8,

@@ -4,10 +4,10 @@
 //! the file gets its name; sector 1 is the seal record, zeros until the file is sealed. Each fits one 512-byte
 //! sector, so a power loss leaves it old or new; sealing writes the block again with the same birth record.
 
-use base::{BLOCK, DirectoryId, Epoch, FileId, Incarnation, SECTOR, StoreId};
+use base::{BLOCK, DirectoryId, Epoch, FileId, Incarnation, SECTOR, SegmentId, StoreId, VolumeId};
 
 use crate::FileKind;
-use crate::layout::{self, Readable, Unreadable, get_u64, get_u128, put};
+use crate::layout::{self, NAMES_SEGMENT, READ_ONLY_COMPATIBLE_AT, Readable, Unreadable, get_u64, get_u128, put};
 
 /// Bytes before the content of a file.
 pub(crate) const HEADER: u64 = BLOCK;
@@ -21,6 +21,7 @@ const SECTOR_LEN: usize = SECTOR as usize;
 const SCHEME_COPIES: u8 = 1;
 const FLAG_PREPARED: u8 = 1;
 const DIRECTORIES_AT: usize = 112;
+const SEGMENT_AT: usize = DIRECTORIES_AT + 16 * COPIES_MAX;
 
 /// What a file was born as.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +36,8 @@ pub(crate) struct Birth {
     pub(crate) incarnation: Incarnation,
     /// The ownership under which it was created.
     pub(crate) epoch: Epoch,
+    /// The segment that it belongs to, where segments move.
+    pub(crate) segment: Option<SegmentId>,
     /// Bytes set aside for content.
     pub(crate) capacity: u64,
     /// Copies that it should have.
@@ -114,6 +117,11 @@ impl Birth {
         for (index, directory) in self.directories.iter().enumerate() {
             put(&mut sector, DIRECTORIES_AT + 16 * index, directory.0.to_le_bytes());
         }
+        if let Some(segment) = self.segment {
+            put(&mut sector, READ_ONLY_COMPATIBLE_AT, NAMES_SEGMENT.to_le_bytes());
+            put(&mut sector, SEGMENT_AT, segment.volume.0.to_le_bytes());
+            put(&mut sector, SEGMENT_AT + 8, segment.index.to_le_bytes());
+        }
         layout::close(&mut sector, BIRTH_MAGIC);
         sector
     }
@@ -123,11 +131,16 @@ fn decode_birth(sector: &[u8]) -> Option<Birth> {
     let [copies_wanted, copy, directories, flags] = layout::get::<4>(sector, 88);
     let [kind, scheme] = layout::get::<2>(sector, 10);
     let capacity = get_u64(sector, 80);
+    let kind = FileKind::from_number(kind)?;
+    let names_segment = get_u64(sector, READ_ONLY_COMPATIBLE_AT) & NAMES_SEGMENT != 0;
+    let index = u32::from_le_bytes(layout::get(sector, SEGMENT_AT + 8));
+    let segment = SegmentId { volume: VolumeId(get_u64(sector, SEGMENT_AT)), index };
     let sane = scheme == SCHEME_COPIES
         && copies_wanted as usize <= COPIES_MAX
         && directories <= copies_wanted
         && copy < copies_wanted
         && flags & !FLAG_PREPARED == 0
+        && (!names_segment || kind.is_of_segment() && segment.volume != VolumeId(0))
         && capacity.is_multiple_of(BLOCK)
         && capacity < u64::MAX / 2;
     if !sane {
@@ -136,9 +149,10 @@ fn decode_birth(sector: &[u8]) -> Option<Birth> {
     Some(Birth {
         store: StoreId(get_u128(sector, 40)),
         file: FileId(get_u64(sector, 56)),
-        kind: FileKind::from_number(kind)?,
+        kind,
         incarnation: Incarnation(get_u64(sector, 64)),
         epoch: Epoch(get_u64(sector, 72)),
+        segment: names_segment.then_some(segment),
         capacity,
         copies_wanted,
         copy,
@@ -169,6 +183,7 @@ mod tests {
             kind: FileKind::Data,
             incarnation: Incarnation(42),
             epoch: Epoch(1),
+            segment: None,
             capacity: 1 << 26,
             copies_wanted: 3,
             copy: 1,
@@ -193,11 +208,30 @@ mod tests {
         assert!(block[144..512].iter().chain(&block[568..]).all(|byte| *byte == 0));
     }
 
+    /// A file of a segment that may move says so behind the directories, and that an older program is not to write it.
+    #[test]
+    fn golden_bytes_of_a_segment() {
+        let block = of_segment(None).encode();
+        let birth = "4c4556454546494c 0100 03 01 f4038d22 0000000000000000 0100000000000000 0000000000000000 \
+             11110000ffffeeeeddddccccbbbbaaaa 0807060504030201 2a00000000000000 0100000000000000 0000000400000000 \
+             03 01 02 01 0000000000000000000000000000000000000000 \
+             05000000000000000000000000000000 06000000000000000000000000000000";
+        assert_eq!(hex(&block[..144]), birth.replace(' ', ""));
+        assert_eq!(hex(&block[240..256]), "14131211000000000700000000000000");
+        assert!(block[144..240].iter().chain(&block[256..]).all(|byte| *byte == 0));
+    }
+
+    fn of_segment(sealed: Option<u64>) -> Header {
+        let segment = Some(SegmentId { volume: VolumeId(0x1112_1314), index: 7 });
+        Header { birth: Birth { segment, ..example(None).birth }, sealed }
+    }
+
     #[test]
     fn decoding_gives_what_was_encoded() {
         for sealed in [None, Some(0), Some(8192), Some(1 << 26)] {
-            let header = example(sealed);
-            assert_eq!(Header::decode(&header.encode()), Ok(Readable { record: header, writable: true }));
+            for header in [example(sealed), of_segment(sealed)] {
+                assert_eq!(Header::decode(&header.encode()), Ok(Readable { record: header, writable: true }));
+            }
         }
         assert_eq!(Header::decode(&[0; 4096]), Err(Unreadable::Blank));
     }
@@ -220,6 +254,11 @@ mod tests {
         damaged(91, 2); // an unknown flag
         damaged(80, 1); // half a block of capacity
         damaged(300, 1); // reserved
+        damaged(240, 1); // a segment, and nothing says that there is one
+        damaged(24, 1); // a segment of volume 0
+        let mut of_journal = of_segment(None).encode();
+        edit(&mut of_journal[..512], 10, FileKind::Journal as u8);
+        assert_eq!(Header::decode(&of_journal), Err(Unreadable::Damaged), "journals belong to engines");
         damaged(512 + 40, 9); // the seal of another file
         damaged(512 + 48, 1); // sealed within a block
         damaged(512 + 54, 1); // sealed beyond the capacity

@@ -30,6 +30,7 @@ impl Local {
         options: CreateOptions,
     ) -> Result<FileId> {
         self.check_writable()?;
+        options.check_segment()?;
         let Redundancy::Copies(copies_wanted) = options.redundancy;
         if copies_wanted == 0 || copies_wanted as usize > COPIES_MAX {
             return Err(Error::invalid(format!("{copies_wanted} copies of a file; possible are 1 to {COPIES_MAX}")));
@@ -194,6 +195,7 @@ fn births(
             kind: options.kind,
             incarnation,
             epoch: options.epoch,
+            segment: options.segment,
             capacity: options.capacity,
             copies_wanted,
             copy,

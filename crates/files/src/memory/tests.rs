@@ -15,7 +15,15 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn options(kind: FileKind, prepared: bool) -> CreateOptions {
-    CreateOptions { kind, capacity: MIB, redundancy: Redundancy::Copies(2), prepared, epoch: Epoch(1) }
+    CreateOptions {
+        kind,
+        capacity: MIB,
+        redundancy: Redundancy::Copies(2),
+        prepared,
+        epoch: Epoch(1),
+        segment: None,
+        claim: crate::Claim::Use,
+    }
 }
 
 fn block(byte: u8) -> Bytes {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::REQUEST_SIZE_MAX;
-use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Gathered, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Gathered, Incarnation, Result, SegmentId, StoreId};
 use runtime::{Class, sync};
 use wire::LinkLost;
 use wire::files::{FileAnswer, NewFile};
@@ -122,8 +122,9 @@ async fn append_part(session: &Rc<Session>, file: FileId, offset: u64, data: Gat
 }
 
 async fn create(session: &Rc<Session>, options: CreateOptions) -> Result<FileId> {
-    let CreateOptions { kind, capacity, redundancy: Redundancy::Copies(copies), prepared, epoch } = options;
-    let file = NewFile { kind: kind as u8, capacity, copies, prepared, epoch };
+    let CreateOptions { kind, capacity, redundancy, prepared, epoch, segment, claim } = options;
+    let Redundancy::Copies(copies) = redundancy;
+    let file = NewFile { kind: kind as u8, capacity, copies, prepared, epoch, segment, claim: claim as u8 };
     let created = async |life| {
         let _change = session.known.begin_change();
         let answer = session.service.create(life, file).await?;
@@ -256,6 +257,20 @@ impl FileEngine for Remote {
                 // One that nobody knows of is about to be deleted.
                 true => files.retain(|info| session.known.is_own(info.id)),
                 false => session.known.on_files_of(incarnation, &files),
+            }
+            Ok(files)
+        })
+    }
+
+    fn files_of_segment(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
+        let session = self.session.clone();
+        Box::pin(async move {
+            let before = session.known.moment();
+            let mut files = session.ask_as_anybody(async || session.files_of_segment(segment).await).await?;
+            // Of its own, one that nobody knows of is about to be deleted.
+            files.retain(|info| info.incarnation != session.incarnation || session.known.is_own(info.id));
+            if before.is_some() && session.known.moment() == before {
+                files.iter().for_each(|info| session.known.on_found(info.clone()));
             }
             Ok(files)
         })

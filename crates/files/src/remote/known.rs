@@ -248,6 +248,6 @@ pub(super) fn info_of(file: &FileDescriptor) -> Result<FileInfo> {
         let FileDescriptor { id, kind, .. } = file;
         Error::invalid(format!("file {id} has the kind {kind}, which is unknown here: upgrade this process"))
     })?;
-    let FileDescriptor { id, incarnation, epoch, capacity, sealed, copies, copies_wanted, .. } = *file;
-    Ok(FileInfo { id, kind, incarnation, epoch, capacity, sealed, copies, copies_wanted })
+    let FileDescriptor { id, incarnation, epoch, segment, capacity, sealed, copies, copies_wanted, .. } = *file;
+    Ok(FileInfo { id, kind, incarnation, epoch, segment, capacity, sealed, copies, copies_wanted })
 }

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, FileId, Generation, Incarnation, Instant, Result, StoreId};
+use base::{Error, ErrorKind, FileId, Generation, Incarnation, Instant, Result, SegmentId, StoreId};
 use runtime::sync::Event;
 use runtime::{Class, Handle};
-use wire::files::{FileAnswer, FileService, LISTED_MAX, Life};
+use wire::files::{FileAnswer, FileDescriptor, FileService, LISTED_MAX, Life};
 
 use super::RemoteOptions;
 use super::known::{Known, info_of};
@@ -313,22 +313,12 @@ impl Session {
 
     /// The files that the store has of a life.
     pub(super) async fn files_of(&self, incarnation: Incarnation) -> FileAnswer<Vec<FileInfo>> {
-        let mut files: Vec<FileInfo> = Vec::new();
-        loop {
-            let after = files.last().map_or(FileId(0), |info| info.id);
-            let listed = match self.service.files_of(self.store, incarnation, after).await? {
-                Ok(listed) => listed,
-                Err(error) => return Ok(Err(error)),
-            };
-            let is_all = listed.len() < LISTED_MAX;
-            match listed.iter().map(info_of).collect::<Result<Vec<_>>>() {
-                Ok(listed) => files.extend(listed),
-                Err(error) => return Ok(Err(error)),
-            }
-            if is_all {
-                return Ok(Ok(files));
-            }
-        }
+        listed(async |after| self.service.files_of(self.store, incarnation, after).await).await
+    }
+
+    /// The files that name a segment.
+    pub(super) async fn files_of_segment(&self, segment: SegmentId) -> FileAnswer<Vec<FileInfo>> {
+        listed(async |after| self.service.files_of_segment(self.store, segment, after).await).await
     }
 
     /// Looks which files the store has of this life: others may have deleted some that belong to a segment.
@@ -348,6 +338,26 @@ impl Session {
             }
         })
         .await
+    }
+}
+
+/// A list of files, part by part: `ask` gives those behind an id.
+async fn listed(ask: impl AsyncFn(FileId) -> FileAnswer<Vec<FileDescriptor>>) -> FileAnswer<Vec<FileInfo>> {
+    let mut files: Vec<FileInfo> = Vec::new();
+    loop {
+        let after = files.last().map_or(FileId(0), |info| info.id);
+        let part = match ask(after).await? {
+            Ok(part) => part,
+            Err(error) => return Ok(Err(error)),
+        };
+        let is_all = part.len() < LISTED_MAX;
+        match part.iter().map(info_of).collect::<Result<Vec<_>>>() {
+            Ok(part) => files.extend(part),
+            Err(error) => return Ok(Err(error)),
+        }
+        if is_all {
+            return Ok(Ok(files));
+        }
     }
 }
 

@@ -166,6 +166,8 @@ async fn create(below: &Store, incarnation: Incarnation, copies: u8) -> Result<F
         redundancy: Redundancy::Copies(copies),
         prepared: false,
         epoch: base::Epoch(0),
+        segment: None,
+        claim: crate::Claim::Use,
     };
     let file = below.0.create_for(incarnation, options).await?;
     Ok(FileWriter { store: below.clone(), file, capacity: GUARD_BYTES, position: 0, failed: false })

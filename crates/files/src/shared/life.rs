@@ -139,6 +139,11 @@ impl Life {
         self.granted.get().saturating_sub(self.used.get())
     }
 
+    /// What it lacks of `bytes` that should be free: also what it has beyond its grant.
+    pub(super) fn missing(&self, bytes: u64) -> u64 {
+        self.used.get().saturating_add(bytes).saturating_sub(self.granted.get())
+    }
+
     pub(super) fn used(&self) -> u64 {
         self.used.get()
     }
@@ -156,6 +161,19 @@ impl Life {
         let fits = bytes <= self.free();
         self.used.set(self.used.get() + if fits { bytes } else { 0 });
         fits
+    }
+
+    /// The same beyond the grant, of the `left` bytes that nobody has: what is used counts as the life's, granted or not.
+    pub(super) fn try_overdraw(&self, bytes: u64, left: u64) -> bool {
+        let used = self.used.get().saturating_add(bytes);
+        let fits = used.saturating_sub(self.claim()) <= left;
+        self.used.set(if fits { used } else { self.used.get() });
+        fits
+    }
+
+    /// Sets bytes aside that were just granted for that.
+    pub(super) fn take(&self, bytes: u64) {
+        self.used.set(self.used.get() + bytes);
     }
 
     /// The file was not created.

@@ -4,7 +4,7 @@ use std::future::{Future, ready};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Gathered, Incarnation, Result, StoreId};
+use base::{AlignedBuf, Bytes, Error, ErrorKind, FileId, Gathered, Incarnation, Result, SegmentId, StoreId};
 use runtime::{Class, sync};
 
 use super::Inner;
@@ -65,12 +65,12 @@ impl FileEngine for Member {
             if options.kind == FileKind::Incarnation {
                 return Err(Error::invalid("guards are made by the store"));
             }
-            shared.claim(&life, options.capacity).await?;
+            shared.claim(&life, options.capacity, options.claim).await?;
             let created = shared.below.0.create_for(life.incarnation, options).await;
             life.unclaim(options.capacity);
             let file = created?;
             if let Some(info) = shared.below.info(file) {
-                life.on_file(&info, true);
+                shared.on_file(&life, &info, true);
             }
             shared.grant_ahead(&life, shared.options.grant_bytes / 2);
             Ok(file)
@@ -124,7 +124,7 @@ impl FileEngine for Member {
     fn seal(&self, file: FileId, length: u64) -> LocalBoxFuture<'_, Result<()>> {
         let (shared, life) = (self.shared.clone(), self.life.clone());
         self.change("shared: seal", async move {
-            let creator = shared.check_may_change(&life, file)?;
+            let (creator, segment) = shared.check_may_change(&life, file)?;
             if creator.incarnation != life.incarnation && !creator.is_fenced() {
                 return Err(Error::conflict(format!(
                     "file {file} is being written by incarnation {}: fence it first",
@@ -132,7 +132,7 @@ impl FileEngine for Member {
                 )));
             }
             let sealed = shared.below.seal(file, length).await;
-            creator.on_changed(file, shared.below.info(file).as_ref());
+            shared.on_changed(&creator, file, segment);
             sealed
         })
     }
@@ -140,12 +140,12 @@ impl FileEngine for Member {
     fn delete(&self, file: FileId) -> LocalBoxFuture<'_, Result<()>> {
         let (shared, life) = (self.shared.clone(), self.life.clone());
         self.change("shared: delete", async move {
-            let creator = match shared.check_may_change(&life, file) {
+            let (creator, segment) = match shared.check_may_change(&life, file) {
                 Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
                 creator => creator?,
             };
             let deleted = shared.below.delete(file).await;
-            creator.on_changed(file, shared.below.info(file).as_ref());
+            shared.on_changed(&creator, file, segment);
             shared.forget_if_gone(&creator).await;
             deleted
         })
@@ -172,6 +172,10 @@ impl FileEngine for Member {
         let life = self.shared.lives.borrow().get(&incarnation).cloned();
         let files = life.map(|life| self.shared.files_of(&life)).unwrap_or_default();
         Box::pin(ready(Ok(files)))
+    }
+
+    fn files_of_segment(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<Vec<FileInfo>>> {
+        Box::pin(ready(Ok(self.shared.files_of_segment(segment))))
     }
 
     fn lives(&self) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {

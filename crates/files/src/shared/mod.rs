@@ -16,6 +16,9 @@
 //! - A file is its creator's to append to and to seal; of one that is fenced, everybody's to seal and delete. Data files
 //!   and tables belong to a segment, and whoever owns it deletes them: this floor does not know who that is.
 //! - What lives were granted, and what files of fenced ones take up, is at most what the store below has.
+//! - Of that the *reserve* is granted to nobody for use. An adoption may have it, and grows the grant by what it copies;
+//!   a log may, beyond the grant, which has to be made good before the life makes files for use. So what is deleted fills
+//!   the reserve first, and nothing that goes on for ever draws on it.
 //! - A life sees the files that it created in its list. Those of others it reads by their id, and finds them by the
 //!   life that created them.
 //!
@@ -35,30 +38,37 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{Error, FileId, GIB, Incarnation, Result, StoreId};
+use base::{Error, ErrorKind, FileId, GIB, Incarnation, Result, SegmentId, StoreId};
 use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
 use self::guard::{GUARD_BYTES, Guard};
 use self::life::Life;
 use self::member::Member;
-use crate::{FileInfo, FileKind, Store};
+use crate::{Claim, FileInfo, FileKind, Store};
 
 /// Most numbers that were given out and not used yet.
 const UNUSED_MAX: usize = 1024;
+
+/// The reserve is at most this part of the store.
+const RESERVE_PART: u64 = 16;
 
 /// How a store is shared.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
     /// What a life is granted at a time.
     pub grant_bytes: u64,
+    /// What only logs and adoption may take ([`Claim`]), so that a full store can be taken over and emptied: as much as
+    /// a dead engine may have that is in its journals and memtables only, and a log and a journal of the one who takes its
+    /// place. A sixteenth of the store at most.
+    pub reserve_bytes: u64,
     /// Copies of each guard.
     pub copies: u8,
 }
 
 impl Default for SharedOptions {
     fn default() -> Self {
-        SharedOptions { grant_bytes: GIB, copies: 2 }
+        SharedOptions { grant_bytes: GIB, reserve_bytes: 2 * GIB, copies: 2 }
     }
 }
 
@@ -71,6 +81,8 @@ struct Inner {
     below: Store,
     options: SharedOptions,
     lives: RefCell<BTreeMap<Incarnation, Rc<Life>>>,
+    /// The files that name a segment.
+    segments: RefCell<BTreeMap<SegmentId, BTreeSet<FileId>>>,
     /// Who changes grants: one at a time.
     granting: Budget,
     /// Numbers up to this one were given out.
@@ -104,6 +116,7 @@ impl Shared {
             below,
             options,
             lives: RefCell::default(),
+            segments: RefCell::default(),
             granting: Budget::new(1),
             numbered: Cell::new(numbered),
             unused: RefCell::default(),
@@ -111,7 +124,7 @@ impl Shared {
         let mut guards: BTreeMap<Incarnation, Vec<FileInfo>> = BTreeMap::new();
         for info in shared.0.below.list() {
             if info.kind != FileKind::Incarnation {
-                shared.0.life_or_lost(info.incarnation).on_file(&info, false);
+                shared.0.on_file(&shared.0.life_or_lost(info.incarnation), &info, false);
             } else if info.incarnation == Incarnation(0) {
                 let place = shared.0.below.locate(info.id, 0);
                 return Err(Error::corrupt(format!("{place} says who may write, and cannot be read: restore it")));
@@ -239,6 +252,11 @@ impl Shared {
         let life = self.0.lives.borrow().get(&incarnation).cloned();
         life.map(|life| self.0.files_of(&life)).unwrap_or_default()
     }
+
+    /// The files that name a segment, by id, whoever created them.
+    pub fn files_of_segment(&self, segment: SegmentId) -> Vec<FileInfo> {
+        self.0.files_of_segment(segment)
+    }
 }
 
 fn nobody(incarnation: Incarnation) -> Error {
@@ -266,6 +284,34 @@ impl Inner {
         life.files().into_iter().filter_map(|file| self.below.info(file)).collect()
     }
 
+    fn files_of_segment(&self, segment: SegmentId) -> Vec<FileInfo> {
+        let segments = self.segments.borrow();
+        segments.get(&segment).into_iter().flatten().filter_map(|file| self.below.info(*file)).collect()
+    }
+
+    /// A file that a life has, of which the space is not counted yet.
+    fn on_file(&self, life: &Life, info: &FileInfo, is_new: bool) {
+        life.on_file(info, is_new);
+        if let Some(segment) = info.segment {
+            self.segments.borrow_mut().entry(segment).or_default().insert(info.id);
+        }
+    }
+
+    /// A file was changed, which may have named `segment`: what is counted of it follows.
+    fn on_changed(&self, creator: &Life, file: FileId, segment: Option<SegmentId>) {
+        let info = self.below.info(file);
+        creator.on_changed(file, info.as_ref());
+        let mut segments = self.segments.borrow_mut();
+        if let (None, Some(segment)) = (info, segment)
+            && let Some(files) = segments.get_mut(&segment)
+        {
+            files.remove(&file);
+            if files.is_empty() {
+                segments.remove(&segment);
+            }
+        }
+    }
+
     async fn fence(&self, incarnation: Incarnation) -> Result<()> {
         self.unused.borrow_mut().remove(&incarnation);
         let life = self.life_or_lost(incarnation);
@@ -286,8 +332,14 @@ impl Inner {
         }
     }
 
-    /// What may still be granted.
+    /// What may still be granted for use.
     fn available(&self) -> u64 {
+        let reserve = self.options.reserve_bytes.min(self.below.space().capacity / RESERVE_PART);
+        self.left().saturating_sub(reserve)
+    }
+
+    /// What nobody has, the reserve included.
+    fn left(&self) -> u64 {
         let space = self.below.space();
         let lives = self.lives.borrow();
         // A guard that is renewed is there twice.
@@ -298,34 +350,59 @@ impl Inner {
         space.capacity.saturating_sub(taken + guards + kept)
     }
 
-    /// Grants `bytes` more to a life, as far as there is room for them.
+    /// Grants `bytes` more to a life for use, as far as there is room for them.
     async fn grant(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
         let _alone = self.granting.take(1).await;
-        self.grant_alone(life, bytes).await
+        self.grant_alone(life, bytes.min(self.available())).await
     }
 
     /// What a life begins with, if it has nothing.
     async fn grant_first(&self, life: &Rc<Life>) -> Result<()> {
         let _alone = self.granting.take(1).await;
         match life.granted() {
-            0 => self.grant_alone(life, self.options.grant_bytes).await,
+            0 => self.grant_alone(life, self.options.grant_bytes.min(self.available())).await,
             _ => Ok(()),
         }
     }
 
     async fn grant_alone(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
-        let bytes = bytes.min(self.available());
         let granted = life.granted() + bytes;
-        life.begin_grant(granted);
+        // Also of one who has more than it was granted.
+        life.begin_grant(life.granted().max(life.used()) + bytes);
         life.guard.record(&self.below, life.incarnation, self.options.copies, granted).await?;
         life.end_grant(granted);
         Ok(())
     }
 
+    /// Sets `bytes` aside for a file.
+    async fn claim(&self, life: &Rc<Life>, bytes: u64, claim: Claim) -> Result<()> {
+        if claim == Claim::Adoption && self.claim_for_adoption(life, bytes).await? {
+            return Ok(());
+        }
+        match self.claim_granted(life, bytes).await {
+            Err(full) if full.kind == ErrorKind::Full && claim == Claim::Log => {
+                life.try_overdraw(bytes, self.left()).then_some(()).ok_or(full)
+            }
+            claimed => claimed,
+        }
+    }
+
+    /// Grants a life what it copies from a dead one, so that it has as much for use as before. False: there is no such
+    /// room.
+    async fn claim_for_adoption(&self, life: &Rc<Life>, bytes: u64) -> Result<bool> {
+        let _alone = self.granting.take(1).await;
+        if bytes > self.left() {
+            return Ok(false);
+        }
+        self.grant_alone(life, bytes).await?;
+        life.take(bytes);
+        Ok(true)
+    }
+
     /// Makes room for a file of `bytes` within the life's grant.
-    async fn claim(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
+    async fn claim_granted(&self, life: &Rc<Life>, bytes: u64) -> Result<()> {
         while !life.try_claim(bytes) {
-            let missing = bytes.saturating_sub(life.free());
+            let missing = life.missing(bytes);
             if missing > self.available() {
                 let (need, free) = (base::units::format_size(bytes), base::units::format_size(life.free()));
                 return Err(Error::full(format!(
@@ -350,7 +427,7 @@ impl Inner {
     /// What a life lacks of `bytes`, if it can be given more and nobody does that already: it is to be [grown](Self::grow)
     /// then.
     fn plan_growth(&self, life: &Life, bytes: u64) -> Option<u64> {
-        let missing = bytes.saturating_sub(life.free());
+        let missing = life.missing(bytes);
         (missing > 0 && self.available() > 0 && life.begin_growing()).then_some(missing)
     }
 
@@ -361,14 +438,13 @@ impl Inner {
         life.end_growing();
     }
 
-    /// Whether `life` may delete or mend a file; gives the file's creator.
-    fn check_may_change(&self, life: &Life, file: FileId) -> Result<Rc<Life>> {
+    /// Whether `life` may delete or mend a file; gives the file's creator, and the segment that it names.
+    fn check_may_change(&self, life: &Life, file: FileId) -> Result<(Rc<Life>, Option<SegmentId>)> {
         let info = self.below.info(file).filter(|info| info.kind != FileKind::Incarnation);
         let info = info.ok_or_else(|| Error::not_found(format!("there is no file {file}")))?;
         let creator = self.life_or_lost(info.incarnation);
-        let is_of_segment = matches!(info.kind, FileKind::Data | FileKind::Table);
-        match is_of_segment || creator.incarnation == life.incarnation || creator.is_fenced() {
-            true => Ok(creator),
+        match info.kind.is_of_segment() || creator.incarnation == life.incarnation || creator.is_fenced() {
+            true => Ok((creator, info.segment)),
             false => Err(Error::conflict(format!(
                 "file {file} is a {} of incarnation {}, which lives: fence it first",
                 info.kind.name(),

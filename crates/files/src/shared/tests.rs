@@ -10,26 +10,31 @@ use crate::{CreateOptions, FileWriter, Redundancy};
 
 use super::guard::Record;
 
-const OPTIONS: SharedOptions = SharedOptions { grant_bytes: 16 * MIB, copies: 2 };
+const OPTIONS: SharedOptions = SharedOptions { grant_bytes: 16 * MIB, reserve_bytes: 0, copies: 2 };
 
 /// A store in memory that is shared again and again, and a loop.
 struct Bed {
     memory: Memory,
     handle: Handle,
+    options: SharedOptions,
 }
 
 impl Bed {
     async fn open(&self) -> Shared {
-        Shared::open(&self.handle, self.memory.open(&self.handle), OPTIONS).await.unwrap()
+        Shared::open(&self.handle, self.memory.open(&self.handle), self.options).await.unwrap()
     }
 }
 
 fn run<F: Future<Output = ()> + 'static>(capacity: u64, act: impl FnOnce(Bed) -> F) {
+    run_with(OPTIONS, capacity, act);
+}
+
+fn run_with<F: Future<Output = ()> + 'static>(options: SharedOptions, capacity: u64, act: impl FnOnce(Bed) -> F) {
     let world = World::new(3);
     let node = world.add_node(NodeOptions::default());
     let handle = world.start_loop(node);
-    let options = MemoryOptions { capacity, directories: 2, ..MemoryOptions::default() };
-    let bed = Bed { memory: Memory::new(7, options), handle: handle.clone() };
+    let memory = MemoryOptions { capacity, directories: 2, ..MemoryOptions::default() };
+    let bed = Bed { memory: Memory::new(7, memory), handle: handle.clone(), options };
     world.block_on(&handle, act(bed));
 }
 
@@ -39,9 +44,33 @@ fn blocks(byte: u8, count: usize) -> Bytes {
     buffer.freeze()
 }
 
+async fn create_as(store: &Store, claim: Claim) -> Result<FileId> {
+    let kind = if claim == Claim::Log { FileKind::Transaction } else { FileKind::Data };
+    let options = CreateOptions {
+        kind,
+        capacity: MIB,
+        redundancy: Redundancy::Copies(2),
+        prepared: false,
+        epoch: Epoch(1),
+        segment: None,
+        claim,
+    };
+    store.create(options).await.map(|writer| writer.id())
+}
+
 async fn create(store: &Store, kind: FileKind) -> Result<FileWriter> {
     let redundancy = Redundancy::Copies(2);
-    store.create(CreateOptions { kind, capacity: MIB, redundancy, prepared: false, epoch: Epoch(1) }).await
+    store
+        .create(CreateOptions {
+            kind,
+            capacity: MIB,
+            redundancy,
+            prepared: false,
+            epoch: Epoch(1),
+            segment: None,
+            claim: Claim::Use,
+        })
+        .await
 }
 
 fn kind<T>(result: Result<T>) -> ErrorKind {
@@ -283,6 +312,83 @@ fn more_is_granted_before_it_is_needed() {
     });
 }
 
+#[test]
+fn the_reserve_is_for_logs_and_for_what_is_adopted() {
+    for reserve in [0, 4] {
+        run_with(SharedOptions { reserve_bytes: reserve * MIB, ..OPTIONS }, 64 * MIB, move |bed| async move {
+            let shared = bed.open().await;
+            let (one, two) = (shared.join().await.unwrap(), shared.join().await.unwrap());
+            let mut files = Vec::new();
+            while let Ok(file) = create_as(&one, Claim::Use).await {
+                files.push(file);
+            }
+            while create_as(&two, Claim::Use).await.is_ok() {}
+            // A little more is always left than what files are made of.
+            let left = |claimed: u64| (63 * MIB - claimed) / MIB;
+            assert_eq!(left(claimed(&shared)), reserve, "nobody was granted more for use");
+
+            // Logs come and go; what they take is not for use, however often.
+            for _ in 0..20 {
+                let mut logs = Vec::new();
+                while let Ok(log) = create_as(&one, Claim::Log).await {
+                    logs.push(log);
+                }
+                assert_eq!(logs.len() as u64, reserve);
+                for life in [&one, &two] {
+                    assert_eq!(kind(create_as(life, Claim::Use).await), ErrorKind::Full);
+                }
+                for log in logs {
+                    one.delete(log).await.unwrap();
+                }
+            }
+
+            // What is adopted leaves as much for use as before. What comes back is for the reserve first.
+            let before = [one.space().free, two.space().free];
+            let mut adopted = Vec::new();
+            while let Ok(file) = create_as(&two, Claim::Adoption).await {
+                adopted.push(file);
+            }
+            assert_eq!((adopted.len() as u64, [one.space().free, two.space().free]), (reserve, before));
+            assert_eq!(left(claimed(&shared)), 0);
+            shared.fence(one.incarnation()).await.unwrap();
+            for _ in 0..reserve {
+                two.delete(files.pop().unwrap()).await.unwrap();
+            }
+            assert_eq!(kind(create_as(&two, Claim::Use).await), ErrorKind::Full);
+            two.delete(files.pop().unwrap()).await.unwrap();
+            create_as(&two, Claim::Use).await.unwrap();
+        });
+    }
+}
+
+/// Who has more than it was granted makes that good before it makes files for use, also after a restart of the store.
+#[test]
+fn what_a_log_takes_beyond_the_grant_is_made_good() {
+    run_with(SharedOptions { reserve_bytes: 4 * MIB, ..OPTIONS }, 64 * MIB, |bed| async move {
+        let shared = bed.open().await;
+        let one = shared.join().await.unwrap();
+        let mut files = Vec::new();
+        while let Ok(file) = create_as(&one, Claim::Use).await {
+            files.push(file);
+        }
+        create_as(&one, Claim::Log).await.unwrap();
+        create_as(&one, Claim::Log).await.unwrap();
+        let (space, all) = (one.space(), claimed(&shared));
+        assert!(space.used > space.capacity && space.free == 0, "{space:?}");
+        drop(shared);
+        let shared = bed.open().await;
+        let one = shared.rejoin(one.incarnation()).unwrap();
+        assert_eq!((one.space(), claimed(&shared)), (space, all));
+        one.delete(files.pop().unwrap()).await.unwrap();
+        assert_eq!(kind(create_as(&one, Claim::Use).await), ErrorKind::Full, "the reserve is filled first");
+        one.delete(files.pop().unwrap()).await.unwrap();
+        one.delete(files.pop().unwrap()).await.unwrap();
+        create_as(&one, Claim::Use).await.unwrap();
+        create_as(&one, Claim::Log).await.unwrap();
+        assert!(claimed(&shared) <= 64 * MIB);
+    });
+}
+
 /// Whatever lives do, whatever fails, and whenever the store is restarted: numbers differ, a fence stays, and together
 /// they never have more than there is.
 #[test]
@@ -292,7 +398,7 @@ fn any_order_of_events_keeps_fences_and_space() {
     for seed in 0..seeds {
         let counts = Rc::new(Cell::new((0u64, 0u64, 0u64, 0u64)));
         let seen = counts.clone();
-        run(48 * MIB, move |bed| async move {
+        run_with(SharedOptions { reserve_bytes: 3 * MIB, ..OPTIONS }, 48 * MIB, move |bed| async move {
             let mut prng = Prng::new(seed);
             let mut shared = bed.open().await;
             let (mut known, mut over): (Vec<Incarnation>, Vec<Incarnation>) = (Vec::new(), Vec::new());
@@ -328,7 +434,10 @@ fn any_order_of_events_keeps_fences_and_space() {
                         };
                         let done = match life.list().first().filter(|_| prng.one_in(3)) {
                             Some(info) => life.delete(info.id).await,
-                            None => create(&life, FileKind::Data).await.map(drop),
+                            None => {
+                                let claim = *prng.pick(&[Claim::Use, Claim::Use, Claim::Log, Claim::Adoption]);
+                                create_as(&life, claim).await.map(drop)
+                            }
                         };
                         match done.map_err(|error| error.kind) {
                             Ok(()) => assert!(!over.contains(&who), "seed {seed}: {who} was fenced"),

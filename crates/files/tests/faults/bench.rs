@@ -101,6 +101,8 @@ pub fn options(copies: u8) -> CreateOptions {
         redundancy: Redundancy::Copies(copies),
         prepared: false,
         epoch: Epoch(1),
+        segment: None,
+        claim: files::Claim::Use,
     }
 }
 

@@ -45,7 +45,7 @@ fn a_fence_and_a_number_outlive_power() {
             let below = bench.open();
             let handle = bench.handle.clone();
             let shared = bench.run(async move {
-                let options = SharedOptions { grant_bytes: 64 << 10, copies: 2 };
+                let options = SharedOptions { grant_bytes: 64 << 10, ..SharedOptions::default() };
                 Shared::open(&handle, below, options).await.expect("it was a good store before")
             });
             let known = shared.lives();

@@ -199,6 +199,8 @@ impl Client {
             redundancy: Redundancy::Copies(copies),
             prepared: self.prng.one_in(2),
             epoch: Epoch(1),
+            segment: None,
+            claim: files::Claim::Use,
         };
         model.borrow_mut().on_creating();
         let created = store.create(options).await;

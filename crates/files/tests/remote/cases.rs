@@ -23,7 +23,15 @@ use crate::site::{Below, Running, SILENCE, Site, stream_options};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn options(kind: FileKind) -> CreateOptions {
-    CreateOptions { kind, capacity: MIB, redundancy: Redundancy::Copies(2), prepared: false, epoch: Epoch(1) }
+    CreateOptions {
+        kind,
+        capacity: MIB,
+        redundancy: Redundancy::Copies(2),
+        prepared: false,
+        epoch: Epoch(1),
+        segment: None,
+        claim: files::Claim::Use,
+    }
 }
 
 fn remote_options() -> RemoteOptions {
@@ -48,7 +56,7 @@ struct Bed {
 
 impl Bed {
     async fn open(&self) -> Shared {
-        let options = SharedOptions { grant_bytes: 16 * MIB, copies: 2 };
+        let options = SharedOptions { grant_bytes: 16 * MIB, ..SharedOptions::default() };
         Shared::open(&self.handle, self.memory.open(&self.handle), options).await.unwrap()
     }
 
@@ -291,7 +299,15 @@ fn of_a_life_the_highest_generation_is_served() {
         let served = Served::new(bed.open().await);
         let (id, incarnation) = served.join().await.unwrap().unwrap();
         let life = |generation| wire::files::Life { incarnation, generation: base::Generation(generation) };
-        let file = wire::files::NewFile { kind: 3, capacity: MIB, copies: 2, prepared: false, epoch: Epoch(1) };
+        let file = wire::files::NewFile {
+            kind: 3,
+            capacity: MIB,
+            copies: 2,
+            prepared: false,
+            epoch: Epoch(1),
+            segment: None,
+            claim: 0,
+        };
         assert_eq!(kind(served.create(life(5), file).await.unwrap()), ErrorKind::Retry, "it has not entered");
         served.enter(id, life(5)).await.unwrap().unwrap();
         let (created, _) = served.create(life(5), file).await.unwrap().unwrap();
@@ -314,9 +330,16 @@ fn of_a_life_the_highest_generation_is_served() {
         }
         let content = served.read(life(6), created.id, None, 0, 8192).await.unwrap().unwrap();
         assert_eq!(content[..], [&blocks(1, 1)[..], &blocks(0, 1)[..]].concat());
-        // A kind that is unknown here is refused, and nothing is made.
-        let unknown = wire::files::NewFile { kind: 77, ..file };
-        assert_eq!(kind(served.create(life(6), unknown).await.unwrap()), ErrorKind::Invalid);
+        // A kind or a claim that is unknown here is refused, and so is a journal of a segment; nothing is made.
+        let segment = Some(base::SegmentId { volume: base::VolumeId(1), index: 0 });
+        let refused = [
+            wire::files::NewFile { kind: 77, ..file },
+            wire::files::NewFile { claim: 3, ..file },
+            wire::files::NewFile { kind: 1, segment, ..file },
+        ];
+        for unknown in refused {
+            assert_eq!(kind(served.create(life(6), unknown).await.unwrap()), ErrorKind::Invalid, "{unknown:?}");
+        }
         let lives = served.lives(base::Incarnation(0)).await.unwrap().unwrap();
         assert_eq!((lives.len(), lives[0].incarnation, lives[0].space.used), (1, incarnation, MIB));
         assert_eq!(served.lives(incarnation).await.unwrap().unwrap(), []);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Bytes, FileId, Gathered, Incarnation, Prng, StoreId};
+use base::{Bytes, FileId, Gathered, Incarnation, Prng, SegmentId, StoreId};
 use runtime::Handle;
 use wire::files::{FileAnswer, FileDescriptor, FileService, Life, LifeDescriptor, LifeSpace, NewFile};
 use wire::{LinkLost, LocalBoxFuture};
@@ -128,6 +128,7 @@ impl FileService for Forgetful {
         need_space(life: Life, bytes: u64) -> LifeSpace, Other;
         fence(store: StoreId, incarnation: Incarnation) -> (), Fence;
         files_of(store: StoreId, incarnation: Incarnation, after: FileId) -> Vec<FileDescriptor>, Other;
+        files_of_segment(store: StoreId, segment: SegmentId, after: FileId) -> Vec<FileDescriptor>, Other;
         find(store: StoreId, file: FileId) -> Option<FileDescriptor>, Other;
         lives(after: Incarnation) -> Vec<LifeDescriptor>, Other;
     }

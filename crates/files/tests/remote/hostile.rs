@@ -4,7 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::FILE_SIZE_MAX;
-use base::{AlignedBuf, BLOCK, Bytes, Epoch, FileId, Generation, Incarnation, KIB, MIB, Prng, StoreId};
+use base::{
+    AlignedBuf, BLOCK, Bytes, Epoch, FileId, Generation, Incarnation, KIB, MIB, Prng, SegmentId, StoreId, VolumeId,
+};
 use files::local::LocalOptions;
 use files::memory::{Memory, MemoryOptions};
 use files::remote::{self, RemoteOptions};
@@ -46,7 +48,10 @@ async fn ask(near: &NearEnd, store: StoreId, life: Life, prng: &mut Prng) -> usi
         1 | 2 => {
             let capacity = if prng.one_in(2) { prng.between(1, 64) * BLOCK } else { number(prng) };
             let (kind, copies) = (prng.below(9) as u8, if prng.one_in(2) { 2 } else { copy });
-            let file = NewFile { kind, capacity, copies, prepared: prng.one_in(2), epoch: Epoch(number(prng)) };
+            let segment =
+                prng.one_in(2).then(|| SegmentId { volume: VolumeId(prng.below(9)), index: prng.below(9) as u32 });
+            let (prepared, epoch, claim) = (prng.one_in(2), Epoch(number(prng)), prng.below(5) as u8);
+            let file = NewFile { kind, capacity, copies, prepared, epoch, segment, claim };
             near.create(life, file).await.map(|answer| answer.is_ok())
         }
         3 => near.append(life, file, offset, blocks(prng).into()).await.map(|answer| answer.is_ok()),
@@ -61,7 +66,11 @@ async fn ask(near: &NearEnd, store: StoreId, life: Life, prng: &mut Prng) -> usi
         9 => near.delete(life, file).await.map(|answer| answer.is_ok()),
         10 => near.need_space(life, number(prng)).await.map(|answer| answer.is_ok()),
         11 => near.files_of(store, Incarnation(number(prng)), file).await.map(|answer| answer.is_ok()),
-        _ => match prng.below(3) {
+        _ => match prng.below(4) {
+            3 => {
+                let segment = SegmentId { volume: VolumeId(prng.below(9)), index: prng.below(9) as u32 };
+                near.files_of_segment(store, segment, file).await.map(|answer| answer.is_ok())
+            }
             0 => near.find(store, file).await.map(|answer| answer.is_ok()),
             1 => near.lives(Incarnation(number(prng))).await.map(|answer| answer.is_ok()),
             // Far above all that live.
@@ -97,6 +106,8 @@ fn whatever_is_asked_is_answered_and_others_notice_nothing() {
                 redundancy: Redundancy::Copies(2),
                 prepared: false,
                 epoch: Epoch(1),
+                segment: None,
+                claim: files::Claim::Use,
             };
             let mut writer = decent.create(options).await.unwrap();
             let near = dial("a stranger");

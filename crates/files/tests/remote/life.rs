@@ -311,5 +311,13 @@ impl Writer {
 }
 
 fn options(kind: FileKind, prepared: bool) -> CreateOptions {
-    CreateOptions { kind, capacity: 64 * KIB, redundancy: Redundancy::Copies(2), prepared, epoch: Epoch(1) }
+    CreateOptions {
+        kind,
+        capacity: 64 * KIB,
+        redundancy: Redundancy::Copies(2),
+        prepared,
+        epoch: Epoch(1),
+        segment: None,
+        claim: files::Claim::Use,
+    }
 }

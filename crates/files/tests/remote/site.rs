@@ -66,7 +66,7 @@ impl Site {
                 Ok(store) => store,
                 Err(options) => local::open(&inside, options).await.unwrap().0,
             };
-            let options = SharedOptions { grant_bytes: MIB / 2, copies: 2 };
+            let options = SharedOptions { grant_bytes: MIB / 2, ..SharedOptions::default() };
             let shared = Shared::open(&inside, below, options).await.unwrap();
             let services = Services { files: Some(Served::new(shared.clone())), ..Services::default() };
             let end = FarEnd::new(&inside, services, stream_options("the store"));

@@ -120,7 +120,8 @@ impl Client {
 
     /// A file with something in it that was confirmed.
     fn write(&mut self, life: Life) -> FileId {
-        let file = NewFile { kind: 1, capacity: MIB, copies: 2, prepared: true, epoch: Epoch(1) };
+        let file =
+            NewFile { kind: 1, capacity: MIB, copies: 2, prepared: true, epoch: Epoch(1), segment: None, claim: 0 };
         let created = self.ask(Request::CreateFile { life, file }).unwrap();
         let Value::Created(FileDescriptor { id, copies, .. }, _) = created else { panic!("{created:?}") };
         assert_eq!(copies, 2);

@@ -66,7 +66,8 @@ impl Duties {
             | Request::Fence { .. }
             | Request::FilesOf { .. }
             | Request::FindFile { .. }
-            | Request::Lives { .. } => self.files(request).await.map(|value| reply(epoch, value)),
+            | Request::Lives { .. }
+            | Request::FilesOfSegment { .. } => self.files(request).await.map(|value| reply(epoch, value)),
             Request::Grant { .. } | Request::KeepAlive { .. } | Request::Swap { .. } | Request::Watch { .. } => {
                 self.lease(request).await.map(|value| reply(epoch, value))
             }
@@ -211,6 +212,9 @@ impl Duties {
             Request::Fence { store, incarnation } => told(files.fence(store, incarnation).await, done),
             Request::FilesOf { store, incarnation, after } => {
                 told(files.files_of(store, incarnation, after).await, Value::Files)
+            }
+            Request::FilesOfSegment { store, segment, after } => {
+                told(files.files_of_segment(store, segment, after).await, Value::Files)
             }
             Request::FindFile { store, file } => told(files.find(store, file).await, Value::File),
             Request::Lives { after } => told(files.lives(after).await, Value::Lives),

@@ -1,16 +1,16 @@
 //! One world: the store, the servers, the volume as it is attached, and the end.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use agent::{Router, RouterOptions};
-use base::{Epoch, Error, Generation, Incarnation, KIB, MIB, Prng, Result, SegmentId, VolumeId};
+use base::{Epoch, Error, FileId, Generation, Incarnation, KIB, MIB, Prng, Result, SegmentId, VolumeId};
 use engine::{Engine, Options, Ownership};
-use files::Store;
 use files::memory::{Memory, MemoryOptions};
 use files::shared::{Shared, SharedOptions};
+use files::{FileKind, Store};
 use policies::gc::GcSettings;
 use runtime::sim::{NodeOptions, World};
 use runtime::{Class, Handle};
@@ -26,6 +26,9 @@ pub const SECTORS: u64 = 8 * 8 * 8;
 pub const CLIENTS: u64 = 3;
 pub const VOLUME: VolumeId = VolumeId(1);
 pub const SEGMENTS: u32 = 4;
+/// How often, and how many times, files are looked at until nothing is left.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOKS_MAX: u64 = 200;
 
 /// A server. It may have been declared dead.
 #[derive(Clone)]
@@ -259,7 +262,7 @@ async fn run(seed: u64, who: Who, handle: Handle, options: Options, share: Share
     let slowest_ns = *share.borrow_mut().prng.pick(&[100_000, 100_000, 2_000_000]);
     let memory_options = MemoryOptions { directories: 2, capacity: 512 * MIB, latency_ns: 10_000..slowest_ns };
     let memory = Memory::new(seed, memory_options);
-    let shared_options = SharedOptions { grant_bytes: 8 * MIB, copies: 2 };
+    let shared_options = SharedOptions { grant_bytes: 8 * MIB, ..SharedOptions::default() };
     let shared = Shared::open(&handle, memory.open(&handle), shared_options).await.unwrap();
     let bed = Bed { handle: handle.clone(), shared, options, share: share.clone() };
     let mut deciding = match who {
@@ -285,5 +288,41 @@ async fn run(seed: u64, who: Who, handle: Handle, options: Options, share: Share
     bed.count_routes(hold);
     if !bed.has_failed() {
         clients::read_everything(&bed).await;
+        check_files(&bed, who).await;
     }
+}
+
+/// When nothing is under way any more, there are the files that living engines refer to, their logs, and those of
+/// managers.
+async fn check_files(bed: &Bed, who: Who) {
+    let is_living = |incarnation| bed.shared.life(incarnation).is_some_and(|life| !life.is_fenced);
+    let members = bed.share.borrow().members.clone();
+    let living: Vec<Member> = members.into_values().filter(|member| is_living(member.incarnation())).collect();
+    let mut left = Vec::new();
+    for _ in 0..LOOKS_MAX {
+        // Orders and copies may be on their way still.
+        for member in &living {
+            if let Err(error) = member.server.backend().remove_strays().await {
+                return bed.fail(format!("strays of {}: {error}", member.incarnation()));
+            }
+        }
+        let segments = living.iter().flat_map(|member| member.server.backend().segments());
+        let named: BTreeSet<FileId> = segments.flat_map(|segment| segment.files().collect::<Vec<_>>()).collect();
+        if let Some(missing) = named.iter().find(|file| bed.shared.find(**file).is_none()) {
+            return bed.fail(format!("file {missing} is referred to, and is missing"));
+        }
+        let all = bed.shared.lives().into_iter().flat_map(|life| bed.shared.files_of(life.incarnation));
+        left = all.collect();
+        left.retain(|info| match info.kind {
+            FileKind::Data | FileKind::Table => !named.contains(&info.id),
+            // The one who makes no mistake leaves them.
+            FileKind::Journal | FileKind::Transaction => who == Who::Managers && !is_living(info.incarnation),
+            FileKind::Log | FileKind::Incarnation => false,
+        });
+        if left.is_empty() {
+            return;
+        }
+        bed.handle.sleep(LOOK_AGAIN).await;
+    }
+    bed.fail(format!("nobody refers to what was left: {left:?}"));
 }

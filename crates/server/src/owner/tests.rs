@@ -43,7 +43,7 @@ fn an_order_under_a_lower_term_is_refused() {
     let inside = handle.clone();
     world.block_on(&handle, async move {
         let memory = Memory::new(1, MemoryOptions { directories: 1, capacity: 4 * GIB, ..MemoryOptions::default() });
-        let options = SharedOptions { grant_bytes: 512 * MIB, copies: 1 };
+        let options = SharedOptions { grant_bytes: 512 * MIB, copies: 1, ..SharedOptions::default() };
         let shared = Shared::open(&inside, memory.open(&inside), options).await.unwrap();
         let (owner, other) = (open(&inside, &shared).await, open(&inside, &shared).await);
         let (old, new) = (Term(4), Term(5));

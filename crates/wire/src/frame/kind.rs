@@ -100,6 +100,8 @@ kinds! {
     FindFile = 76, "find file";
     /// [`crate::FileService::lives`].
     Lives = 77, "lives";
+    /// [`crate::FileService::files_of_segment`].
+    FilesOfSegment = 78, "files of segment";
     /// [`crate::LeaseStore::grant`].
     Grant = 80, "grant a lease";
     /// [`crate::LeaseStore::keep_alive`].

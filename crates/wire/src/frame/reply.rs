@@ -111,7 +111,7 @@ impl Value {
             Value::Joined(..) => kind == Kind::Join,
             Value::Created(..) => kind == Kind::CreateFile,
             Value::File(_) => matches!(kind, Kind::Seal | Kind::FindFile),
-            Value::Files(_) => kind == Kind::FilesOf,
+            Value::Files(_) => matches!(kind, Kind::FilesOf | Kind::FilesOfSegment),
             Value::Lives(_) => kind == Kind::Lives,
             Value::Space(_) => matches!(kind, Kind::Enter | Kind::NeedSpace),
             Value::Lease(_) => matches!(kind, Kind::Grant | Kind::KeepAlive),
@@ -150,6 +150,7 @@ impl Value {
                     | Kind::FilesOf
                     | Kind::FindFile
                     | Kind::Lives
+                    | Kind::FilesOfSegment
                     | Kind::Grant
                     | Kind::KeepAlive
                     | Kind::Swap

@@ -34,12 +34,23 @@ const TERM: Term = Term(0x2627);
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId(7), index: 5 };
 const SPACE: LifeSpace = LifeSpace { granted: 1 << 30, used: 1 << 20 };
 
+const NEW_FILE: NewFile = NewFile {
+    kind: 3,
+    capacity: 4096,
+    copies: 2,
+    prepared: true,
+    epoch: Epoch(7),
+    segment: Some(TARGET.segment),
+    claim: 2,
+};
+
 fn file() -> FileDescriptor {
     FileDescriptor {
         id: FILE,
         kind: 3,
         incarnation: LIFE.incarnation,
         epoch: Epoch(7),
+        segment: Some(TARGET.segment),
         capacity: 1 << 20,
         sealed: Some(8192),
         copies: 2,
@@ -119,10 +130,7 @@ pub(super) fn requests() -> Vec<Request> {
         Request::Users { volume: volume_id },
         Request::Join,
         Request::Enter { store: STORE, life: LIFE },
-        Request::CreateFile {
-            life: LIFE,
-            file: NewFile { kind: 3, capacity: 1 << 20, copies: 2, prepared: true, epoch: Epoch(7) },
-        },
+        Request::CreateFile { life: LIFE, file: NewFile { capacity: 1 << 20, ..NEW_FILE } },
         Request::Append { life: LIFE, file: FILE, offset: 4096, data: Bytes::from(vec![0x77; 8192]).into() },
         Request::ReadFile { life: LIFE, file: FILE, copy: Some(1), offset: 4096, len: 4096 },
         Request::RepairCopy { life: LIFE, file: FILE, copy: 1, offset: 8192, data: vec![0x88; 4096].into() },
@@ -134,6 +142,7 @@ pub(super) fn requests() -> Vec<Request> {
         Request::FilesOf { store: STORE, incarnation: LIFE.incarnation, after: FILE },
         Request::FindFile { store: STORE, file: FILE },
         Request::Lives { after: LIFE.incarnation },
+        Request::FilesOfSegment { store: STORE, segment: TARGET.segment, after: FILE },
         Request::Grant { ttl_ms: 600 },
         Request::KeepAlive { lease: LeaseId(0x1c1d) },
         Request::Swap {
@@ -178,7 +187,9 @@ pub(super) fn value(kind: Kind) -> Value {
         Kind::ReadFile => Value::Parts(vec![ReadPart::Data(Bytes::from(vec![0x99; 4096]))]),
         Kind::Seal => Value::File(Some(file())),
         Kind::FindFile => Value::File(None),
-        Kind::FilesOf => Value::Files(vec![file(), FileDescriptor { sealed: None, ..file() }]),
+        Kind::FilesOf | Kind::FilesOfSegment => {
+            Value::Files(vec![file(), FileDescriptor { sealed: None, segment: None, ..file() }])
+        }
         Kind::Lives => {
             Value::Lives(vec![LifeDescriptor { incarnation: LIFE.incarnation, is_fenced: true, space: SPACE }])
         }
@@ -370,7 +381,10 @@ fn what_cannot_be_right_is_refused() {
     let frame = |request| bytes_of(&Message::Request { sequence: 1, marks: Marks::default(), request }.encode(VERSION));
     let read_request = frame(Request::Read { target: TARGET, offset: 0, len: 512 });
     let write_request = frame(write(0, vec![7; 4096]));
-    let cases: [(&str, &[u8], usize, u8, &str); 10] = [
+    let segment = SegmentId { volume: VolumeId(11), index: 5 };
+    let create = Request::CreateFile { life: LIFE, file: NewFile { segment: Some(segment), ..NEW_FILE } };
+    let create_request = frame(create);
+    let cases: [(&str, &[u8], usize, u8, &str); 11] = [
         ("both levels", &read_request, 10, 3, "flags"),
         ("an unknown flag", &read_request, 10, 16, "flags"),
         ("a reserved byte", &read_request, 127, 1, "reserved"),
@@ -380,6 +394,7 @@ fn what_cannot_be_right_is_refused() {
         ("an offset that is no multiple of 512", &read_request, 72, 1, "no such range"),
         ("another length than the payload's", &write_request, 81, 0x20, "does not say"),
         ("a payload checksum beside the agent's", &write_request, 116, 1, "does not say"),
+        ("a file of a segment without a volume", &create_request, 32, 0, "no file belongs to"),
         ("a body of 16 MiB", &read_request, 107, 1, "where 1048576 are allowed"),
     ];
     for (what, bytes, at, value, says) in cases {
@@ -401,7 +416,7 @@ fn what_cannot_be_right_is_refused() {
 
 /// What a reply says is no longer than what can have been asked for.
 #[test]
-fn a_part_or_an_extent_of_an_impossible_length_is_refused() {
+fn a_part_an_extent_or_a_file_that_cannot_be_is_refused() {
     let frame = |kind| {
         let reply = reply(Ok(value(kind)), Passage::default());
         bytes_of(&Message::Reply { sequence: 1, kind, reply }.encode(VERSION))
@@ -409,12 +424,14 @@ fn a_part_or_an_extent_of_an_impossible_length_is_refused() {
     // Behind the status: the first part is zeros, the first extent data.
     let at = HEADER_LEN + 1;
     let cases = [
-        (Kind::Read, vec![0, 0, 0, 0x80], "zeros without a length"),
-        (Kind::Read, vec![0, 0, 0, 0x84], "64 MiB of zeros"),
-        (Kind::Allocation, vec![0, 0, 0, 0, 0, 0, 0, 0x80], "an extent without a length"),
-        (Kind::Allocation, vec![0, 0, 0, 0, 0, 0, 1, 0x80], "an extent longer than a segment"),
+        (Kind::Read, at, vec![0, 0, 0, 0x80], "zeros without a length"),
+        (Kind::Read, at, vec![0, 0, 0, 0x84], "64 MiB of zeros"),
+        (Kind::Allocation, at, vec![0, 0, 0, 0, 0, 0, 0, 0x80], "an extent without a length"),
+        (Kind::Allocation, at, vec![0, 0, 0, 0, 0, 0, 1, 0x80], "an extent longer than a segment"),
+        (Kind::FilesOf, at + 36, vec![0, 0, 0, 0, 0, 0, 0, 0x20], "a file that is longer than any"),
+        (Kind::FilesOf, at + 44, vec![0, 0], "a file of a segment without a volume"),
     ];
-    for (kind, forged, what) in cases {
+    for (kind, at, forged, what) in cases {
         let mut bytes = frame(kind);
         read(&bytes).unwrap();
         bytes[at..at + forged.len()].copy_from_slice(&forged);
@@ -539,9 +556,10 @@ fn a_request_that_no_frame_can_say_is_known_before() {
             stamp: STAMP,
         },
         Request::Resolve { name: "x".repeat(5000) },
+        Request::CreateFile { life: LIFE, file: NewFile { capacity: 4095, ..NEW_FILE } },
         Request::CreateFile {
             life: LIFE,
-            file: NewFile { kind: 3, capacity: 4095, copies: 2, prepared: true, epoch: Epoch(7) },
+            file: NewFile { segment: Some(SegmentId { volume: VolumeId(0), index: 1 }), ..NEW_FILE },
         },
         Request::Append { life: LIFE, file: FILE, offset: 512, data: Bytes::from(vec![0; 4096]).into() },
         Request::Append { life: LIFE, file: FILE, offset: 0, data: Bytes::new().into() },

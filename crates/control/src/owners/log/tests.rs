@@ -33,7 +33,7 @@ impl Bed {
     async fn over(handle: &Handle, seed: u64, is_far: bool) -> Bed {
         let options = MemoryOptions { directories: 2, capacity: 256 * MIB, ..MemoryOptions::default() };
         let memory = Memory::new(seed, options);
-        let options = SharedOptions { grant_bytes: MIB, copies: 2 };
+        let options = SharedOptions { grant_bytes: MIB, ..SharedOptions::default() };
         let shared = Shared::open(handle, memory.open(handle), options).await.unwrap();
         let address = is_far.then(|| Address::Unix("/store".into()));
         if let Some(address) = &address {

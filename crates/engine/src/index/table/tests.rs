@@ -11,6 +11,7 @@ use super::writer::{TableOptions, TableWriter};
 use super::*;
 use crate::index::memtable::Memtable;
 use crate::index::sweep::Source;
+use crate::options::Ownership;
 use crate::verified::VerifiedFiles;
 
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId(0x11), index: 2 };
@@ -35,6 +36,7 @@ async fn write(store: &Store, entries: &[Entry], copies: u8) -> Table {
         entries_max: entries.len() as u64,
         data_files_max: entries.len() as u64,
         copies,
+        ownership: Ownership::Whole,
     };
     let mut writer = TableWriter::create(store, options).await.unwrap();
     for entry in entries {

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use base::{AlignedBuf, Epoch, FileId, KIB, Result, SegmentId, SegmentSequence};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy, Store};
 
 use super::page::{self, INNER_CHILDREN, LEAF_ENTRIES, PAGE, PageKind, PagePlace, SUMMARY_FILES};
 use super::{Layout, pages_max};
 use crate::index::TableInfo;
 use crate::index::entry::{Entry, Mapping};
+use crate::options::Ownership;
 
 /// Bytes of leaves that are gathered before they are appended.
 const BATCH: usize = 128 * KIB as usize;
@@ -29,6 +30,8 @@ pub struct TableOptions {
     pub data_files_max: u64,
     /// Copies of the file.
     pub copies: u8,
+    /// Whether it says which segment it is of.
+    pub ownership: Ownership,
 }
 
 /// A table being written.
@@ -57,6 +60,8 @@ impl TableWriter {
             redundancy: Redundancy::Copies(options.copies),
             prepared: false,
             epoch: options.epoch,
+            segment: options.ownership.named(options.segment),
+            claim: Claim::Use,
         };
         let writer = store.create(create).await?;
         let info = TableInfo { file: writer.id(), sequence_min: SegmentSequence(u64::MAX), ..TableInfo::default() };

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use base::limits::JOURNAL_APPEND_MAX;
 use base::{Error, ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::Class;
 use runtime::sync::Event;
 
@@ -189,12 +189,17 @@ impl JournalWriter {
     }
 
     async fn create_file(&self) {
+        // Without one nothing can be discarded.
+        let is_first = self.0.state.borrow().files.ledger.len() == 0;
+        let claim = if is_first { Claim::Log } else { Claim::Use };
         let options = CreateOptions {
             kind: FileKind::Journal,
             capacity: self.0.options.file_bytes,
             redundancy: Redundancy::Copies(self.0.options.copies),
             prepared: true,
             epoch: base::Epoch(1),
+            segment: None,
+            claim,
         };
         let mut attempt = 0;
         let created = loop {

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use base::{Error, ErrorKind, LogSequence, Result};
-use files::{CreateOptions, FileKind, FileWriter, Redundancy};
+use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
 
 use super::{LogFile, Progress, TransactionLog};
 
@@ -111,6 +111,8 @@ impl TransactionLog {
             redundancy: Redundancy::Copies(self.0.options.copies),
             prepared: true,
             epoch: crate::options::EPOCH,
+            segment: None,
+            claim: Claim::Log,
         };
         self.0.store.create(options).await.map_err(|error| error.context("opening a transaction file"))
     }

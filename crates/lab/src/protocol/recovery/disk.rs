@@ -123,6 +123,7 @@ impl File {
             kind: self.kind,
             incarnation: Incarnation(self.incarnation.into()),
             epoch: Epoch(1),
+            segment: None,
             capacity: u64::from(self.capacity) * BLOCK,
             sealed: self.sealed().map(|length| u64::from(length) * BLOCK),
             copies: self.present().len() as u8,

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use base::{Bytes, Error, FileId, Gathered, Incarnation, ReadPart, StoreId};
+use base::{Bytes, Error, FileId, Gathered, Incarnation, ReadPart, SegmentId, StoreId};
 use wire::files::{FileAnswer, FileDescriptor, FileService, Life, LifeDescriptor, LifeSpace, NewFile};
 use wire::frame::{Request, Value};
 use wire::{LinkLost, LocalBoxFuture, Reply};
@@ -51,6 +51,13 @@ fn space(value: Value) -> LifeSpace {
 fn file(value: Value) -> Option<FileDescriptor> {
     match value {
         Value::File(file) => file,
+        value => other(&value),
+    }
+}
+
+fn files(value: Value) -> Vec<FileDescriptor> {
+    match value {
+        Value::Files(files) => files,
         value => other(&value),
     }
 }
@@ -132,10 +139,16 @@ impl FileService for NearEnd {
         incarnation: Incarnation,
         after: FileId,
     ) -> LocalBoxFuture<'_, FileAnswer<Vec<FileDescriptor>>> {
-        self.files(Request::FilesOf { store, incarnation, after }, |value| match value {
-            Value::Files(files) => files,
-            value => other(&value),
-        })
+        self.files(Request::FilesOf { store, incarnation, after }, files)
+    }
+
+    fn files_of_segment(
+        &self,
+        store: StoreId,
+        segment: SegmentId,
+        after: FileId,
+    ) -> LocalBoxFuture<'_, FileAnswer<Vec<FileDescriptor>>> {
+        self.files(Request::FilesOfSegment { store, segment, after }, files)
     }
 
     fn find(&self, store: StoreId, file_id: FileId) -> LocalBoxFuture<'_, FileAnswer<Option<FileDescriptor>>> {

@@ -43,7 +43,7 @@ pub(super) fn value(kind: Kind, body: &mut Fields<'_>) -> Option<Value> {
         Kind::Join => Value::Joined(store_id(body)?, Incarnation(body.u64()?)),
         Kind::CreateFile => Value::Created(file(body)?, space(body)?),
         Kind::Seal | Kind::FindFile => Value::File(if body.end().is_some() { None } else { Some(file(body)?) }),
-        Kind::FilesOf => Value::Files(listed(body, file)?),
+        Kind::FilesOf | Kind::FilesOfSegment => Value::Files(listed(body, file)?),
         Kind::Lives => Value::Lives(listed(body, |body| {
             let (incarnation, is_fenced) = (Incarnation(body.u64()?), body.bool()?);
             Some(LifeDescriptor { incarnation, is_fenced, space: space(body)? })

@@ -6,7 +6,7 @@ use base::{BLOCK, Bytes, Error, FileId, Incarnation, Result};
 use bytes::BufMut;
 
 use super::super::fields::Fields;
-use super::super::file::{ANY_COPY, file_id, life, put_life, store_id};
+use super::super::file::{ANY_COPY, NO_SEGMENT, file_id, life, named, put_life, store_id};
 use super::super::header::Header;
 use super::super::kind::Kind;
 use super::Request;
@@ -19,7 +19,10 @@ pub(super) fn check(request: &Request) -> Result<()> {
         Request::RepairCopy { file, offset, data, .. } => (*file, *offset, data.len() as u64, BLOCK),
         Request::ReadFile { file, offset, len, .. } => (*file, *offset, *len, 0),
         Request::Seal { file, length, .. } => (*file, *length, 0, 0),
-        Request::CreateFile { file: NewFile { capacity, .. }, .. } => {
+        Request::CreateFile { file: NewFile { capacity, segment, .. }, .. } => {
+            if let Some(segment) = segment.filter(|segment| segment.volume == NO_SEGMENT.volume) {
+                return Err(Error::invalid(format!("no file belongs to {segment}: there is no volume 0")));
+            }
             return match (BLOCK..=FILE_SIZE_MAX).contains(capacity) && is_aligned(*capacity, BLOCK) {
                 true => Ok(()),
                 false => Err(Error::invalid(format!("a file of {capacity} bytes is not a number of whole blocks"))),
@@ -38,7 +41,10 @@ pub(super) fn check(request: &Request) -> Result<()> {
 /// The fields of the header of a request.
 pub(super) fn fields(request: &Request) -> Header {
     match request {
-        Request::CreateFile { file, .. } => Header { len: file.capacity, epoch: file.epoch, ..Header::default() },
+        Request::CreateFile { file: NewFile { capacity, epoch, segment, .. }, .. } => {
+            Header { len: *capacity, epoch: *epoch, segment: segment.unwrap_or(NO_SEGMENT), ..Header::default() }
+        }
+        Request::FilesOfSegment { segment, .. } => Header { segment: *segment, ..Header::default() },
         Request::Append { offset, data, .. } => Header { offset: *offset, len: data.len() as u64, ..Header::default() },
         Request::ReadFile { offset, len, .. } => Header { offset: *offset, len: *len, ..Header::default() },
         Request::RepairCopy { offset, data, .. } => {
@@ -64,6 +70,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, request: &Request) {
             out.put_u8(file.kind);
             out.put_u8(file.copies);
             out.put_u8(file.prepared.into());
+            out.put_u8(file.claim);
         }
         Request::Append { life, file, .. }
         | Request::CheckHeaders { life, file }
@@ -90,7 +97,7 @@ pub(super) fn put_body(out: &mut Vec<u8>, request: &Request) {
             out.put_u64_le(incarnation.0);
             out.put_u64_le(after.0);
         }
-        Request::FindFile { store, file } => {
+        Request::FilesOfSegment { store, after: file, .. } | Request::FindFile { store, file } => {
             out.put_u128_le(store.0);
             out.put_u64_le(file.0);
         }
@@ -101,14 +108,16 @@ pub(super) fn put_body(out: &mut Vec<u8>, request: &Request) {
 
 /// The request of `kind` that a header, a body and a payload say.
 pub(super) fn request(kind: Kind, header: &Header, body: &mut Fields<'_>, data: Bytes) -> Option<Request> {
-    let Header { offset, len, epoch, .. } = *header;
+    let Header { offset, len, epoch, segment, .. } = *header;
     Some(match kind {
         Kind::Join => Request::Join,
         Kind::Enter => Request::Enter { store: store_id(body)?, life: life(body)? },
         Kind::CreateFile => {
             let life = life(body)?;
-            let (kind, copies, prepared) = (body.u8()?, body.u8()?, body.bool()?);
-            Request::CreateFile { life, file: NewFile { kind, capacity: len, copies, prepared, epoch } }
+            let (kind, copies, prepared, claim) = (body.u8()?, body.u8()?, body.bool()?, body.u8()?);
+            let segment = named(segment);
+            let file = NewFile { kind, capacity: len, copies, prepared, epoch, segment, claim };
+            Request::CreateFile { life, file }
         }
         Kind::Append => Request::Append { life: life(body)?, file: file_id(body)?, offset, data: data.into() },
         Kind::ReadFile => {
@@ -127,6 +136,7 @@ pub(super) fn request(kind: Kind, header: &Header, body: &mut Fields<'_>, data: 
             let (store, incarnation) = (store_id(body)?, Incarnation(body.u64()?));
             Request::FilesOf { store, incarnation, after: file_id(body)? }
         }
+        Kind::FilesOfSegment => Request::FilesOfSegment { store: store_id(body)?, segment, after: file_id(body)? },
         Kind::FindFile => Request::FindFile { store: store_id(body)?, file: file_id(body)? },
         Kind::Lives => Request::Lives { after: Incarnation(body.u64()?) },
         _ => return None,
