@@ -285,6 +285,11 @@ impl Engine {
         self.0.record_attachment(volume, generation).await
     }
 
+    /// Completes when the log takes no more records, with the reason: it writes nothing more in this life.
+    pub async fn when_broken(&self) -> base::Error {
+        self.0.log.when_broken().await
+    }
+
     /// Every segment that it has, as of now.
     pub fn segments(&self) -> Vec<SegmentCheckpoint> {
         self.0.all_segments().iter().map(|segment| self.0.checkpoint_of(segment)).collect()

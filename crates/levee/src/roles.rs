@@ -3,6 +3,7 @@
 //! Each is one loop on the main thread, as `levee up` is; a panic ends the process, and others take over.
 
 use std::path::Path;
+use std::time::Duration;
 
 use base::{Error, Result};
 use node::Settings;
@@ -19,6 +20,9 @@ use wire::api::Size;
 use crate::cli::{AgentOptions, ManagerOptions, RoleOptions, ServerOptions};
 use crate::{console, up};
 
+/// Between two tries to begin another life.
+const PAUSE: Duration = Duration::from_secs(1);
+
 type Signals = async_channel::Receiver<process::Stop>;
 
 /// What `--json` prints.
@@ -34,7 +38,7 @@ struct Announcement {
     nbd: Vec<String>,
 }
 
-/// Runs a server until a signal stops it. One that was declared dead starts again as another one.
+/// Runs a server until a signal stops it. One whose life is over begins another one, however long that takes.
 ///
 /// # Errors
 /// One sentence that says why it does not start, or why it could not stop cleanly.
@@ -45,10 +49,22 @@ pub fn server(options: &ServerOptions) -> Result<()> {
     settings.admission.bandwidth = options.bandwidth.clone().or(settings.admission.bandwidth);
     let json = options.role.json;
     run(move |handle, signals| async move {
+        let mut is_again = false;
         loop {
             let started = first(ServerRole::start(&handle, &settings), stopped(&signals)).await;
             let Ok(server) = started else { return Ok(()) };
-            let server = server?;
+            let server = match server {
+                Ok(server) => server,
+                Err(error) if is_again => {
+                    eprintln!("note: this server cannot begin another life yet: {error}");
+                    if first(stopped(&signals), handle.sleep(PAUSE)).await.is_ok() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            is_again = true;
             // From now on it is found at the same place, whatever life it is in.
             settings.cluster.listen = server.address();
             let (name, address) = (settings.cluster.name.clone(), server.address());
@@ -65,7 +81,7 @@ pub fn server(options: &ServerOptions) -> Result<()> {
                 let stopped = server.stop().await;
                 return stopped.map_err(|error| error.context("the server could not stop cleanly; others recover it"));
             }
-            eprintln!("note: this server was declared dead, and its segments are others'; it begins another life");
+            eprintln!("note: this life of the server is over, and others get its segments; it begins another one");
             server.abandon().await;
         }
     })

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Error, Generation, Result, VolumeId};
+use base::{Error, Generation, Instant, Result, VolumeId};
 use runtime::sync::first;
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
@@ -23,7 +23,7 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(2);
 
 impl ClusterManager {
     /// Decides something about volumes, and returns when that is durable.
-    async fn decide<T>(&self, decide: impl FnOnce(&mut Desk, base::Instant, u64) -> Result<T>) -> Result<T> {
+    async fn decide<T>(&self, decide: impl FnOnce(&mut Desk, Instant, u64) -> Result<T>) -> Result<T> {
         self.look(|_, _| ())?;
         self.keeper.decide_both(decide).await?
     }
@@ -70,8 +70,11 @@ impl ClusterManager {
         let rows =
             self.decide(|desk, _, _| Ok(desk.volumes().rows().map(|row| as_shown(desk, row)).collect::<Vec<_>>()));
         let mut views = Vec::new();
-        for row in rows.await? {
-            let clients = self.users(row.id).await;
+        let rows = rows.await?;
+        // An agent that does not answer is waited for once, not for each volume.
+        let deadline = self.handle.now() + AGENT_PATIENCE;
+        for row in rows {
+            let clients = self.users_until(row.id, deadline).await;
             views.push(VolumeView { row, clients });
         }
         VolumeView::sort(&mut views);
@@ -124,8 +127,12 @@ impl ClusterManager {
 
     /// How many clients use a volume, as far as agents are in touch.
     async fn users(&self, volume: VolumeId) -> usize {
+        self.users_until(volume, self.handle.now() + AGENT_PATIENCE).await
+    }
+
+    async fn users_until(&self, volume: VolumeId, deadline: Instant) -> usize {
         let asking = self.others.agents.users(volume);
-        first(asking, self.handle.sleep(AGENT_PATIENCE)).await.unwrap_or_default()
+        first(asking, self.handle.sleep_until(deadline)).await.unwrap_or_default()
     }
 
     /// A new attachment, which the owners of all segments have recorded.

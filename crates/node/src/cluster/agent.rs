@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use agent::{Agent, Router, RouterOptions, RouterStatistics};
 use base::{Map, Result};
@@ -16,6 +17,9 @@ use super::managers::Managers;
 use super::{address, listen};
 use crate::settings::Settings;
 
+/// A server that is silent for so long is asked over another connection, or another one is: about when managers take its
+/// segments from it.
+const SILENCE: Duration = Duration::from_millis(1500);
 /// Streams to servers that are kept though nobody may need them any more.
 const STREAMS_KEPT: usize = 256;
 
@@ -117,7 +121,8 @@ impl Streams {
         let dial = || {
             // A place that makes no sense is one where nobody listens.
             let address = address(place).unwrap_or_else(|_| Address::Unix(place.into()));
-            NearEnd::dial(&self.handle, address, Services::default(), Options::new(self.name.clone()))
+            let options = Options { silence: SILENCE, ..Options::new(self.name.clone()) };
+            NearEnd::dial(&self.handle, address, Services::default(), options)
         };
         ends.entry(place.to_owned()).or_insert_with(dial).clone()
     }

@@ -1,10 +1,12 @@
 //! A server: one engine with its block server, whose segments managers give and take.
 //!
 //! Start: a life in the shared store -> the engine, empty -> the address -> it says to all managers that it lives, and from
-//! then on again and again. Who was declared dead meanwhile is told so, and its life is over: [`ServerRole::dismissed`].
+//! then on again and again. Who was declared dead meanwhile is told so, and its life is over ([`ServerRole::dismissed`]); so
+//! is that of one whose log takes no more records, because the store was away for too long.
 //! Stop: nobody is served any more, what is dirty is dumped; managers find nobody at the address, and give its segments to
 //! others. Who wants no pause drains the server first.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -34,8 +36,8 @@ pub struct ServerRole {
     far: Rc<FarEnd>,
     address: Address,
     dismissed: Event,
-    is_dismissed: Rc<std::cell::Cell<bool>>,
-    _registering: Vec<Task<()>>,
+    is_dismissed: Rc<Cell<bool>>,
+    _tasks: Vec<Task<()>>,
 }
 
 impl ServerRole {
@@ -62,8 +64,15 @@ impl ServerRole {
         };
         let far = FarEnd::new(handle, services, Options::new(format!("server {}", cluster.name)));
         far.serve(listener);
-        let (dismissed, is_dismissed) = (Event::new(), Rc::new(std::cell::Cell::new(false)));
-        let mut registering = Vec::new();
+        let (dismissed, is_dismissed) = (Event::new(), Rc::new(Cell::new(false)));
+        let (broken, over, is_over) = (engine.clone(), dismissed.clone(), is_dismissed.clone());
+        let watching = async move {
+            let error = broken.when_broken().await;
+            tracing::warn!("this server takes no more writes: {error}");
+            is_over.set(true);
+            over.notify();
+        };
+        let mut tasks = vec![handle.spawn(Class::Io, "watch the log", watching)];
         for manager in &cluster.managers {
             let options = Options::new(format!("server {}", cluster.name));
             let saying = Saying {
@@ -75,7 +84,7 @@ impl ServerRole {
                 dismissed: dismissed.clone(),
                 is_dismissed: is_dismissed.clone(),
             };
-            registering.push(handle.spawn(Class::Io, "say that an engine lives", saying.run()));
+            tasks.push(handle.spawn(Class::Io, "say that an engine lives", saying.run()));
         }
         Ok(ServerRole {
             handle: handle.clone(),
@@ -86,7 +95,7 @@ impl ServerRole {
             address,
             dismissed,
             is_dismissed,
-            _registering: registering,
+            _tasks: tasks,
         })
     }
 
@@ -100,7 +109,7 @@ impl ServerRole {
         shown(&self.address)
     }
 
-    /// Returns when it was declared dead: this life is over, and its segments are others'.
+    /// Returns when this life is over: it was declared dead, or can log nothing more. Others get its segments.
     pub fn dismissed(&self) -> impl Future<Output = ()> + use<> {
         let (event, is_dismissed) = (self.dismissed.clone(), self.is_dismissed.clone());
         async move {
@@ -147,7 +156,7 @@ struct Saying {
     server: String,
     address: String,
     dismissed: Event,
-    is_dismissed: Rc<std::cell::Cell<bool>>,
+    is_dismissed: Rc<Cell<bool>>,
 }
 
 impl Saying {

@@ -140,7 +140,10 @@ impl Bed {
                 }
                 Role::Agent => std::mem::forget(AgentRole::start(&inside, &settings).await.unwrap()),
                 Role::Server => loop {
-                    let server = ServerRole::start(&inside, &settings).await.unwrap();
+                    let Ok(server) = ServerRole::start(&inside, &settings).await else {
+                        inside.sleep(Duration::from_secs(1)).await;
+                        continue;
+                    };
                     server.dismissed().await;
                     server.abandon().await;
                 },

@@ -150,6 +150,23 @@ fn a_later_attachment_ends_the_earlier_one() {
     });
 }
 
+/// So long that clients meet errors; and everything is well when it is back.
+#[test]
+fn all_goes_on_when_the_store_was_away_for_long() {
+    let mut bed = Bed::new(4, 1, 3, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let clients = Clients::start(&bed, 3);
+    bed.world.run_for(500 * MS);
+    bed.kill(Role::Store, 0);
+    bed.world.run_for(Duration::from_secs(100));
+    bed.start(Role::Store, 0);
+    bed.settle();
+    bed.world.run_for(Duration::from_secs(2));
+    assert!(clients.broken() > 0, "requests do not wait for ever");
+    clients.end(&bed);
+}
+
 /// One of each role dies at a time, again and again, or is cut off for a while.
 #[test]
 fn clients_notice_nothing_whoever_dies_but_their_agent() {
