@@ -80,7 +80,7 @@ pub struct Way {
     /// To tell it of volumes.
     pub volumes: Rc<dyn VolumeOwner>,
     /// Returns when the connection with it was lost, which is made if there is none; an error if it cannot be made.
-    pub lost: Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>,
+    pub lost: Lost,
     /// Whether its machine says that nobody listens there any more.
     pub is_refused: Rc<dyn Fn() -> bool>,
 }
@@ -94,11 +94,17 @@ pub trait Agents {
     fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;
 }
 
+/// The way to an engine at an address.
+pub type Connect = Rc<dyn Fn(Incarnation, &str) -> Way>;
+
+/// Returns when a connection was lost.
+pub type Lost = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>;
+
 /// Who else there is.
 #[derive(Clone)]
 pub struct Others {
     /// The way to an engine at an address.
-    pub connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
+    pub connect: Connect,
     /// The other managers.
     pub managers: Vec<Rc<dyn EngineRegistry>>,
     /// Agents.

@@ -23,7 +23,7 @@ use runtime::{Class, Handle, Task};
 use wire::registry::check_registration;
 use wire::{Registered, VolumeDescriptor};
 
-use super::Way;
+use super::{Connect, Way};
 use crate::owners::dispatch::Dispatch;
 use crate::owners::keeper::Keeper;
 
@@ -39,7 +39,7 @@ pub(super) struct Engines {
     handle: Handle,
     keeper: Rc<Keeper>,
     dispatch: Rc<Dispatch>,
-    connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
+    connect: Connect,
     lease: Duration,
     known: RefCell<BTreeMap<Incarnation, Known>>,
     /// The term in which this manager is in charge, and since when.
@@ -60,7 +60,7 @@ impl Engines {
         handle: &Handle,
         keeper: Rc<Keeper>,
         dispatch: Rc<Dispatch>,
-        connect: Rc<dyn Fn(Incarnation, &str) -> Way>,
+        connect: Connect,
         lease: Duration,
     ) -> Rc<Engines> {
         let engines = Rc::new_cyclic(|this| Engines {
@@ -162,7 +162,20 @@ impl Engines {
 
     /// Declares dead who is, if this manager is in charge.
     async fn look(&self) {
-        let Some(term) = self.keeper.term() else { return };
+        let gone = self.gone();
+        if gone.is_empty() {
+            return;
+        }
+        let declaring = self
+            .keeper
+            .decide(|manager, now, random| gone.iter().for_each(|engine| manager.on_gone(now, random, *engine)));
+        // Whoever is in charge next sees it, too.
+        drop(declaring.await);
+    }
+
+    /// Who is dead, as far as this manager can tell; nobody, while it is not in charge.
+    fn gone(&self) -> Vec<Incarnation> {
+        let Some(term) = self.keeper.term() else { return vec![] };
         let now = self.handle.now();
         if self.charge.get().0 != term {
             self.charge.set((term, now));
@@ -171,7 +184,9 @@ impl Engines {
         let living: Vec<Incarnation> =
             self.keeper.look(|owners, _| owners.living().map(|(engine, _)| engine).collect()).unwrap_or_default();
         let mut known = self.known.borrow_mut();
-        known.retain(|engine, known| living.contains(engine) || now - known.heard < self.lease * FORGOTTEN);
+        // The table has them in their order.
+        known
+            .retain(|engine, known| living.binary_search(engine).is_ok() || now - known.heard < self.lease * FORGOTTEN);
         let is_gone = |engine: &Incarnation| match known.get(engine) {
             Some(known) => now - known.heard.max(since) >= self.lease || (known.way.is_refused)(),
             None => now - since >= self.lease,
@@ -181,15 +196,7 @@ impl Engines {
             let server = known.get(engine).map_or("", |known| &known.server);
             tracing::info!(%engine, server, "an engine seems dead");
         }
-        drop(known);
-        if gone.is_empty() {
-            return;
-        }
-        let declaring = self
-            .keeper
-            .decide(|manager, now, random| gone.iter().for_each(|engine| manager.on_gone(now, random, *engine)));
-        // Whoever is in charge next sees it, too.
-        drop(declaring.await);
+        gone
     }
 }
 
