@@ -165,6 +165,15 @@ impl ClusterManager {
         self.keeper.term().is_some()
     }
 
+    /// How many servers are in touch; none while it is not in charge.
+    pub fn servers_in_touch(&self) -> usize {
+        let servers = self.keeper.look(|owners, _| {
+            let names = owners.living().filter(|(engine, _)| self.engines.missing(vec![*engine]).is_empty());
+            names.map(|(_, server)| server.to_owned()).collect::<std::collections::BTreeSet<_>>().len()
+        });
+        servers.unwrap_or_default()
+    }
+
     /// # Errors
     /// `Moved`: it is not in charge.
     fn look<T>(&self, look: impl FnOnce(&Table, &VolumeTable) -> T) -> Result<T> {
@@ -212,9 +221,13 @@ fn described(owners: &Table, row: &Row) -> VolumeDescriptor {
     VolumeDescriptor { generation, ..row.descriptor() }
 }
 
-/// Asks other managers which of these engines they miss, too, until one answers.
+/// Asks other managers which of these engines they miss, too, until one answers. One who is alone has renewed its own lease,
+/// and can do no more.
 async fn ask_another(managers: Vec<Rc<dyn EngineRegistry>>, missing: Vec<Incarnation>) -> Result<Vec<Incarnation>> {
-    let mut last = Error::io("there is no other manager to ask: start another one");
+    if managers.is_empty() {
+        return Ok(missing);
+    }
+    let mut last = Error::io("no other manager answers");
     for manager in managers {
         match manager.missing(missing.clone()).await {
             Ok(missing) => return Ok(missing),

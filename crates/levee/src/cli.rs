@@ -357,6 +357,10 @@ pub struct Up {
     /// Default: 1.
     #[arg(long, value_name = "N")]
     pub loops: Option<u8>,
+    /// Run so many servers in this process, over one store that they share, to try out how segments are spread, moved and
+    /// taken over: 1 to 16. A store that was made so is started so. docs/CLUSTER.md has more.
+    #[arg(long, value_name = "N", conflicts_with = "loops")]
+    pub servers: Option<u8>,
     /// Start so many bytes of reads and writes per second, such as 500M, and let bursts wait for more; "auto": what the
     /// disks take before their latency takes off, learned while the store runs; "none": no limit. Default: auto.
     #[arg(long, value_name = "SIZE", value_parser = bandwidth)]

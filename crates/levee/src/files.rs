@@ -23,6 +23,7 @@ pub fn run(options: Files) -> Result<()> {
         copies: directories.len().clamp(1, 2) as u8,
         directories,
         listen: options.listen,
+        neighbours: vec![],
         holder: format!("levee lab files, process {}", std::process::id()),
     };
     // Before any other thread: they inherit which signals they do not take.

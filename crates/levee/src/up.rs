@@ -9,7 +9,9 @@ use std::pin::pin;
 use std::task::Poll;
 
 use base::{Error, Result};
+use node::cluster::together::Together;
 use node::{Node, Ready, Settings};
+use runtime::sync::first;
 use runtime::uring::{self, process};
 use runtime::{Address, Handle};
 use serde::Serialize;
@@ -41,6 +43,9 @@ async fn serve(
     options: &Up,
     signals: async_channel::Receiver<process::Stop>,
 ) -> Result<()> {
+    if let Some(servers) = options.servers {
+        return together(handle, settings, options, servers, signals).await;
+    }
     let spinner = console::spinner("opening the store");
     let started = {
         let mut start = pin!(start(handle, settings, options));
@@ -63,6 +68,28 @@ async fn serve(
     let stopped = node.stop().await;
     spinner.finish_and_clear();
     stopped.map_err(|error| error.context("the store could not stop cleanly; the next start recovers"))
+}
+
+/// `--servers`: several servers in this process.
+async fn together(
+    handle: &Handle,
+    settings: &Settings,
+    options: &Up,
+    servers: u8,
+    signals: async_channel::Receiver<process::Stop>,
+) -> Result<()> {
+    let Ok(together) = first(Together::start(handle, settings, servers), signals.recv()).await else { return Ok(()) };
+    let together = together?;
+    together.ready().notes.iter().for_each(|note| eprintln!("note: {note}"));
+    if let (Some(name), Some(size)) = (&options.volume, options.size)
+        && let Err(error) = together.ensure_volume(name, size).await
+    {
+        let _ = together.stop().await;
+        return Err(error);
+    }
+    announce(together.ready(), options)?;
+    let _ = signals.recv().await;
+    together.stop().await.map_err(|error| error.context("the servers could not stop cleanly; the next start recovers"))
 }
 
 async fn start(handle: &Handle, settings: &Settings, options: &Up) -> Result<Node> {

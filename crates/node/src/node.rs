@@ -18,7 +18,7 @@ use control::service::{self, CreateVolume};
 use control::table::recovery;
 use control::{Connection, Manager, http};
 use files::local::{LocalOptions, OpenReport};
-use files::{DirectoryStatus, Redundancy};
+use files::{DirectoryStatus, FileKind, Redundancy};
 use runtime::{Address, Handle};
 use server::Buckets;
 use wire::VolumeOwner;
@@ -70,6 +70,12 @@ impl Node {
             false => Some(http::Listener::bind(settings.api.listen)?),
         };
         let opened = shards::open(handle, settings.event_loop.count, &local_options(settings, &resolved)).await?;
+        if opened.first().list().iter().any(|info| info.kind == FileKind::Incarnation) {
+            let directory = settings.directories[0].display();
+            return Err(Error::conflict(format!(
+                "{directory} holds a store that several servers share: start it with --servers, or give another directory"
+            )));
+        }
         let shard_options = ShardOptions {
             engine: resolved.engine_of(opened.count())?,
             requests_max: server::Options::default().requests_max,

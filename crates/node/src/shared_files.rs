@@ -31,6 +31,8 @@ pub struct SharedFilesOptions {
     pub listen: Option<Address>,
     /// Copies of what the store itself writes, and by which space is counted.
     pub copies: u8,
+    /// Names besides the store's own files that may stand in a directory.
+    pub neighbours: Vec<String>,
     /// Who we are, for others who want the directories.
     pub holder: String,
 }
@@ -55,7 +57,7 @@ impl SharedFiles {
         let local = LocalOptions {
             copies: options.copies,
             holder: options.holder.clone(),
-            neighbours: vec![SOCKET.to_owned()],
+            neighbours: [vec![SOCKET.to_owned()], options.neighbours.clone()].concat(),
             ..LocalOptions::new(options.directories.clone())
         };
         let (below, report) = local::open(handle, local).await?;

@@ -38,7 +38,7 @@ pub fn levee() -> Command {
 }
 
 /// Sends a signal to a process of ours.
-fn signal(child: &Child, name: &str) {
+pub fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
 }

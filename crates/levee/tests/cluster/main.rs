@@ -155,6 +155,49 @@ fn links_are_cut_one_way_and_both() {
     fio::check(&uri);
 }
 
+/// All of it in one process: to try it out.
+#[test]
+fn several_servers_run_in_one_process() {
+    if !fio::is_there() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("store");
+    let start = |more: &[&str]| {
+        let mut up = levee();
+        up.args(["up", "--json", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--dir"]).arg(&directory);
+        up.args(more).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = up.spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
+        (child, serde_json::from_str::<serde_json::Value>(&line).unwrap_or_default())
+    };
+    let several = ["--servers", "3", "--volume", "vm-1", "--size", "1G"];
+    for life in 0..3 {
+        let (mut child, ready) = start(&several);
+        let uri = format!("{}/vm-1", ready["nbd"].as_str().unwrap());
+        if life == 0 {
+            fio::fill(&uri);
+        }
+        fio::check(&uri);
+        let listed =
+            levee().args(["server", "list", "--json", "--api", ready["api"].as_str().unwrap()]).output().unwrap();
+        let servers: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        assert_eq!(servers.len(), 3, "{servers:?}");
+        if life == 0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        } else {
+            bed::signal(&child, "TERM");
+            let done = child.wait_with_output().unwrap();
+            assert!(done.status.success(), "{}", text(&done.stderr));
+        }
+    }
+    let (child, _) = start(&[]);
+    let refused = child.wait_with_output().unwrap();
+    assert!(text(&refused.stderr).contains("--servers"), "{}", text(&refused.stderr));
+}
+
 #[test]
 fn what_is_wrong_with_a_role_is_said_in_one_sentence() {
     let refused = |arguments: &[&str]| {

@@ -129,6 +129,7 @@ impl Bed {
                         directories: vec!["/disk-1/store".into(), "/disk-2/store".into()],
                         listen: Some(Address::Tcp(listen)),
                         copies: 2,
+                        neighbours: vec![],
                         holder: String::new(),
                     };
                     std::mem::forget(SharedFiles::start(&inside, &options).await.unwrap());

@@ -126,6 +126,23 @@ fn a_drained_server_owns_nothing_and_clients_notice_nothing() {
     assert!(bed.ask(Request::Drain { server: "nobody".into(), is_drained: true }).is_err());
 }
 
+/// With two servers one is half of them: a manager that is alone has nobody to ask whether it is the one that is cut off.
+#[test]
+fn a_manager_that_is_alone_believes_its_eyes() {
+    let mut bed = Bed::new(5, 1, 2, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let clients = Clients::start(&bed, 2);
+    bed.world.run_for(300 * MS);
+    bed.kill(Role::Server, 0);
+    bed.wait("the other one has all", |bed| {
+        let cluster = bed.cluster();
+        cluster.servers.len() == 1 && cluster.servers[0].segments == 4 && cluster.segments_on_the_way == 0
+    });
+    assert_eq!(clients.broken(), 0);
+    clients.end(&bed);
+}
+
 #[test]
 fn a_later_attachment_ends_the_earlier_one() {
     let mut bed = Bed::new(3, 1, 2, 2);
