@@ -20,7 +20,7 @@ mod volumes;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use base::{Error, Incarnation, Instant, Result, SegmentId, VolumeId};
+use base::{Error, Incarnation, Instant, Result, SegmentId, Term, VolumeId};
 use files::Store;
 use policies::ownership::{Settings, Table};
 use runtime::Handle;
@@ -140,6 +140,11 @@ impl ClusterManager {
     /// Whether it is in charge.
     pub fn is_in_charge(&self) -> bool {
         self.keeper.term().is_some()
+    }
+
+    /// The term in which it is in charge, if it is.
+    pub fn term(&self) -> Option<Term> {
+        self.keeper.term()
     }
 
     /// # Errors

@@ -100,6 +100,11 @@ impl ServerRole {
         shown(&self.address)
     }
 
+    /// Its engine, for whoever shares the loop.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Returns when it was declared dead: this life is over, and its segments are others'.
     pub fn dismissed(&self) -> impl Future<Output = ()> + use<> {
         let (event, is_dismissed) = (self.dismissed.clone(), self.is_dismissed.clone());
