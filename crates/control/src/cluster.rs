@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use base::{Error, Incarnation, Instant, Result, SegmentId, VolumeId};
+use base::{Error, Incarnation, Instant, Result, SegmentId, Term, VolumeId};
 use files::Store;
 use policies::ownership::{Settings, Table};
 use runtime::Handle;
@@ -172,6 +172,11 @@ impl ClusterManager {
             names.map(|(_, server)| server.to_owned()).collect::<std::collections::BTreeSet<_>>().len()
         });
         servers.unwrap_or_default()
+    }
+
+    /// The term in which it is in charge, if it is.
+    pub fn term(&self) -> Option<Term> {
+        self.keeper.term()
     }
 
     /// # Errors

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::{Error, Result};
 use indicatif::ProgressBar;
+use lab::verify::coverage::Event;
 use lab::verify::plan::Step;
 use lab::verify::{Coverage, FaultKind, Outcome, Plan, panics, run as run_plan, shrink_plan};
 use serde::Serialize;
@@ -22,6 +23,8 @@ use crate::console;
 const SEEDS_DEFAULT: u64 = 200;
 /// Runs that looking for a smaller plan may take.
 const SHRINK_RUNS_MAX: usize = 400;
+/// In so many worlds of several servers all happens that can.
+const SEVERAL_ENOUGH: u64 = 50;
 /// Where nobody watches a bar, a line says so often how far it is.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
@@ -210,9 +213,13 @@ impl Campaign {
                 .iter()
                 .map(|kind| (kind.name(), coverage.faults.get(kind).copied().unwrap_or(0)))
                 .collect(),
-            coverage,
+            is_everything: self.kinds == FaultKind::ALL,
+            events: Event::all()
+                .map(|event| (event.name(), coverage.events.get(&event).copied().unwrap_or(0)))
+                .collect(),
             violation: violation.map(|(seed, what)| format!("seed {seed}: {what}")),
             hash: format!("{hash:016x}"),
+            coverage,
         }
     }
 }
@@ -234,18 +241,37 @@ struct Report {
     #[serde(flatten)]
     coverage: Coverage,
     faults: BTreeMap<&'static str, u64>,
+    /// Whether everything may go wrong.
+    #[serde(skip)]
+    is_everything: bool,
+    /// What happened to several servers.
+    events: BTreeMap<String, u64>,
     violation: Option<String>,
     hash: String,
 }
 
 impl Report {
+    /// What a campaign of this size with everything in it should have come by, and did not.
+    fn never(&self) -> impl Iterator<Item = &str> {
+        let is_large = self.is_everything && self.coverage.several >= SEVERAL_ENOUGH;
+        self.events.iter().filter(move |(_, count)| is_large && **count == 0).map(|(name, _)| name.as_str())
+    }
+
     fn text(&self) -> String {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
         let Coverage { audits, sectors, throttled, ordered, spread, .. } = self.coverage;
+        let events: Vec<String> = self.events.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let never: Vec<&str> = self.never().collect();
         let rows = [
-            ("seeds", format!("{}, {:.1} a second", self.seeds, self.seeds_per_second)),
+            (
+                "seeds",
+                format!(
+                    "{}, {:.1} a second: {} worlds of one server, {} of several",
+                    self.seeds, self.seeds_per_second, self.coverage.alone, self.coverage.several
+                ),
+            ),
             (
                 "simulated",
                 format!(
@@ -266,11 +292,14 @@ impl Report {
             ("starts", format!("{recoveries} recoveries, {restarts} clean restarts, {refused_starts} refused")),
             ("volumes", format!("{attachments} attachments, {deletions} deletions")),
             ("faults", faults.join(", ")),
+            ("several servers", events.join(", ")),
             ("checked", format!("{sectors} sectors' histories, {audits} audits of all accounts")),
             ("violations", u64::from(self.violation.is_some()).to_string()),
             ("the same again", self.replay.clone()),
         ];
-        let rows: Vec<String> = rows.into_iter().map(|(name, text)| format!("{name:<15} {text}")).collect();
+        let never = (!never.is_empty()).then(|| ("never happened", never.join(", ")));
+        let rows: Vec<String> =
+            rows.into_iter().chain(never).map(|(name, text)| format!("{name:<15} {text}")).collect();
         format!("{}\nhash={}", rows.join("\n"), self.hash)
     }
 }

@@ -18,7 +18,7 @@ impl ClusterManager {
     ///
     /// # Errors
     /// `Moved`: another manager is in charge.
-    pub(super) fn snapshot(&self) -> Result<Snapshot> {
+    pub fn snapshot(&self) -> Result<Snapshot> {
         let (term, now) = (self.keeper.term().unwrap_or_default(), self.handle.now());
         let (cluster, volumes) = self.look(|owners, volumes| {
             let active = volumes.rows().filter(|row| row.state == VolumeState::Active).count();

@@ -19,13 +19,19 @@ use runtime::{Address, Class, Handle};
 use super::coverage::{BusyTime, Coverage};
 use super::history::{History, RequestId, VolumeLife, encode};
 use super::nbd::{Command, Connection, Gone, NO_HOLE, Reply, TIMEOUT};
-use super::plan::{Fault, Promise, Request, Shape, Step};
+use super::plan::{Fault, Order, Plan, Promise, Request, Shape, Step};
+use wire::LocalBoxFuture;
 
 /// How long a worker waits before it tries to attach again: each time twice as long, up to a limit.
 const ATTACH_PAUSE: Duration = Duration::from_millis(2);
 const ATTACH_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How often it tries before it gives the step up: for longer than the longest accident.
 const ATTACH_TRIES: u32 = 600;
+
+/// For so long an attachment that nobody waits for any more may still come about: as long as agent and manager try.
+const STRAY: Duration = Duration::from_secs(60);
+/// Sectors that one read of the last check asks for.
+const CHECK_SECTORS: u64 = 256;
 
 /// Error numbers of the protocol.
 const EIO: u32 = 5;
@@ -43,6 +49,39 @@ pub struct Slot {
     pub changing: bool,
     /// Whether a deletion failed that may count after the next start. What is acknowledged from now on settles it.
     pub in_doubt: bool,
+    /// The agent that clients use it through.
+    pub agent: usize,
+    /// How often another one was chosen.
+    pub moves: u64,
+}
+
+/// Through which life of which agent a volume is used. A store that is one process has one agent, with one life.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Gate {
+    /// The agent.
+    pub agent: usize,
+    /// Counts its lives.
+    pub life: u64,
+    /// See [`Slot::moves`].
+    pub moves: u64,
+}
+
+/// An agent, as clients know it.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// Where it serves NBD.
+    pub address: Address,
+    /// Counts its lives: one ends when it is killed.
+    pub life: u64,
+}
+
+/// An attachment that may still come about, though nobody waits for it any more.
+#[derive(Clone, Copy, Debug)]
+struct Stray {
+    volume: usize,
+    gate: Gate,
+    /// When it was given up, if it was.
+    since: Option<Instant>,
 }
 
 /// A store that is up, for whoever asks it for more than I/O.
@@ -72,6 +111,14 @@ pub struct Shared {
     pub coverage: Coverage,
     /// What the names of volumes stand for.
     pub slots: Vec<Slot>,
+    /// The agents.
+    pub agents: Vec<Agent>,
+    /// Attachments that are being made, or were given up.
+    strays: Vec<Stray>,
+    /// Changes without an answer, and through what they were asked for.
+    adrift: Vec<(RequestId, usize, Gate)>,
+    /// Clients are told of nothing but the end of their agent, their attachment or their volume.
+    pub is_strict: bool,
     /// Accidents that are due, for the run.
     pub accidents: Vec<(Fault, Duration)>,
     /// A clean restart is asked for.
@@ -88,6 +135,8 @@ pub struct Shared {
     pub errors_allowed: bool,
     /// When the last accident happened, by the clock of the clients.
     pub trouble_at: Instant,
+    /// When connections between clients and agents broke, or could.
+    pub cut_at: Option<Instant>,
     /// There may be no room.
     pub full_allowed: bool,
     /// The only copy of a log's last records may have vanished without a trace: no store can tell that from a crash
@@ -105,6 +154,42 @@ pub struct Shared {
 pub type Share = Rc<RefCell<Shared>>;
 
 impl Shared {
+    /// Nothing has happened yet. Volumes are used through these agents.
+    pub fn new(plan: &Plan, agents: impl IntoIterator<Item = Address>) -> Shared {
+        Shared {
+            shape: plan.shape.clone(),
+            steps: VecDeque::from(plan.steps.clone()),
+            history: History::default(),
+            coverage: Coverage::default(),
+            slots: vec![Slot::default(); plan.shape.volumes],
+            agents: agents.into_iter().map(|address| Agent { address, life: 0 }).collect(),
+            strays: Vec::new(),
+            adrift: Vec::new(),
+            is_strict: false,
+            accidents: Vec::new(),
+            restart_wanted: false,
+            store: None,
+            in_flight: 0,
+            busy: BusyTime::default(),
+            workers: 0,
+            errors_allowed: false,
+            trouble_at: Instant::ZERO,
+            cut_at: None,
+            full_allowed: false,
+            may_be_older: false,
+            may_refuse: false,
+            is_given_up: false,
+            violation: None,
+        }
+    }
+
+    /// What was exercised by the end of the world, and what was wrong.
+    pub fn conclude(&mut self, now: Instant) -> (Coverage, Option<String>) {
+        self.coverage.busy = self.busy.total();
+        self.coverage.elapsed = now.since(Instant::ZERO);
+        (self.coverage.clone(), self.violation.take())
+    }
+
     /// Writes down the first violation.
     pub fn fail(&mut self, what: impl Into<String>) {
         let what = what.into();
@@ -116,6 +201,47 @@ impl Shared {
         let slot = self.slots[volume];
         (slot.exists && !slot.changing).then_some(VolumeLife { volume, life: slot.life })
     }
+
+    /// Whether a volume's name stands for one that can be used.
+    pub fn is_usable(&self, volume: usize) -> bool {
+        self.life_of(volume).is_some()
+    }
+
+    /// Through what a volume is used now.
+    fn gate_of(&self, volume: usize) -> Gate {
+        let Slot { agent, moves, .. } = self.slots[volume];
+        Gate { agent, life: self.agents[agent].life, moves }
+    }
+
+    /// Whether a volume may be attached through another gate than this one, now or a moment ago.
+    fn is_contended(&self, volume: usize, gate: Gate, now: Instant) -> bool {
+        let may_come = |stray: &Stray| stray.since.is_none_or(|since| now.since(since) < STRAY);
+        gate != self.gate_of(volume)
+            || self.strays.iter().any(|stray| stray.volume == volume && stray.gate != gate && may_come(stray))
+    }
+
+    /// An attachment begins. What was asked of the volume through agents that are dead now will have happened when it is
+    /// there, or never will.
+    fn begin_attaching(&mut self, volume: usize, gate: Gate) -> Vec<RequestId> {
+        self.strays.push(Stray { volume, gate, since: None });
+        let agents = &self.agents;
+        let is_over = |gate: &Gate| agents[gate.agent].life != gate.life;
+        self.adrift.iter().filter(|(_, of, gate)| *of == volume && is_over(gate)).map(|(id, ..)| *id).collect()
+    }
+
+    fn end_attaching(&mut self, volume: usize, gate: Gate, is_there: bool, settled: &[RequestId], now: Instant) {
+        let begun = |stray: &Stray| stray.volume == volume && stray.gate == gate && stray.since.is_none();
+        let Some(at) = self.strays.iter().position(begun) else { return };
+        match is_there {
+            true => drop(self.strays.swap_remove(at)),
+            false => self.strays[at].since = Some(now),
+        }
+        self.strays.retain(|stray| stray.since.is_none_or(|since| now.since(since) < STRAY));
+        if is_there && !settled.is_empty() {
+            self.adrift.retain(|(id, ..)| !settled.contains(id));
+            self.history.on_settled(settled);
+        }
+    }
 }
 
 /// The name of a volume.
@@ -123,24 +249,50 @@ pub fn name_of(volume: usize) -> String {
     format!("v{volume}")
 }
 
-/// A connection, and which life of the volume it is to.
-type Attachment = (u64, Rc<Connection>);
+/// A connection, which life of the volume it is to, and through what.
+#[derive(Clone)]
+struct Attachment {
+    life: u64,
+    gate: Gate,
+    connection: Rc<Connection>,
+}
+
+/// What a request is for, and through what it goes.
+#[derive(Clone, Copy)]
+struct Way {
+    at: VolumeLife,
+    gate: Gate,
+}
+
+/// What a worker is told to do that is not a request.
+pub trait Errands {
+    /// Does what a person asks of several servers.
+    fn carry(&self, order: Order) -> LocalBoxFuture<'_, ()>;
+
+    /// Deletes a volume and makes another one of the same name.
+    fn replace(&self, volume: usize) -> LocalBoxFuture<'_, ()>;
+}
 
 /// A machine that uses the store.
 pub struct Client {
     handle: Handle,
-    address: Address,
     share: Share,
     /// By volume.
     connections: RefCell<Vec<Option<Attachment>>>,
+    errands: RefCell<Option<Rc<dyn Errands>>>,
 }
 
 impl Client {
     /// A client that has not attached yet.
-    pub fn new(handle: &Handle, address: &Address, share: &Share) -> Rc<Client> {
+    pub fn new(handle: &Handle, share: &Share) -> Rc<Client> {
         let volumes = share.borrow().slots.len();
         let connections = RefCell::new((0..volumes).map(|_| None).collect());
-        Rc::new(Client { handle: handle.clone(), address: address.clone(), share: share.clone(), connections })
+        Rc::new(Client { handle: handle.clone(), share: share.clone(), connections, errands: RefCell::default() })
+    }
+
+    /// Where several servers are, who does what is asked of them.
+    pub fn set_errands(&self, errands: Rc<dyn Errands>) {
+        *self.errands.borrow_mut() = Some(errands);
     }
 
     /// Its loop.
@@ -163,7 +315,19 @@ impl Client {
                 Step::Ask { volume, request } => self.ask(volume, &request).await,
                 Step::Idle(span) => self.handle.sleep(span).await,
                 Step::Reattach => self.connections.borrow_mut().iter_mut().for_each(|one| *one = None),
-                Step::Replace(volume) => self.replace(volume).await,
+                Step::Replace(volume) => {
+                    let errands = self.errands.borrow().clone();
+                    match errands {
+                        None => self.replace(volume).await,
+                        Some(errands) => errands.replace(volume).await,
+                    }
+                }
+                Step::Order(order) => {
+                    let errands = self.errands.borrow().clone();
+                    if let Some(errands) = errands {
+                        errands.carry(order).await;
+                    }
+                }
                 Step::Restart => self.share.borrow_mut().restart_wanted = true,
                 Step::Accident { fault, after } => self.share.borrow_mut().accidents.push((fault, after)),
             }
@@ -173,7 +337,9 @@ impl Client {
 
     /// Asks for something and writes down what came of it.
     pub async fn ask(&self, volume: usize, request: &Request) {
-        let Some((at, connection)) = self.attached(volume).await else { return };
+        let Some(Attachment { life, gate, connection }) = self.attached(volume).await else { return };
+        let at = VolumeLife { volume, life };
+        let way = Way { at, gate };
         let in_doubt = {
             let mut shared = self.share.borrow_mut();
             shared.in_flight += 1;
@@ -181,16 +347,16 @@ impl Client {
             shared.slots[volume].in_doubt
         };
         let is_done = match request {
-            Request::Read(sectors) => self.read(&connection, at, sectors.clone()).await,
-            Request::Write(sectors) => self.write(&connection, at, sectors.clone()).await,
-            Request::Discard(sectors) => self.zero(&connection, at, sectors.clone(), Command::Trim, 0).await,
+            Request::Read(sectors) => self.read(&connection, way, sectors.clone()).await,
+            Request::Write(sectors) => self.write(&connection, way, sectors.clone()).await,
+            Request::Discard(sectors) => self.zero(&connection, way, sectors.clone(), Command::Trim, 0).await,
             Request::WriteZeroes { range, allocate } => {
                 let flags = if *allocate { NO_HOLE } else { 0 };
-                self.zero(&connection, at, range.clone(), Command::WriteZeroes, flags).await
+                self.zero(&connection, way, range.clone(), Command::WriteZeroes, flags).await
             }
             Request::Flush => {
                 let outcome = connection.ask(Command::Flush, 0, 0, 0, Bytes::new()).await;
-                self.judge("a flush", at, &outcome);
+                self.judge("a flush", way, &outcome);
                 matches!(outcome, Ok(Reply::Done(_)))
             }
         };
@@ -214,11 +380,11 @@ impl Client {
     }
 
     /// Says whether it was answered with data, as the others do.
-    async fn read(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) -> bool {
-        let id = self.share.borrow_mut().history.begin_read(at, sectors.clone());
+    async fn read(&self, connection: &Connection, way: Way, sectors: Range<u64>) -> bool {
+        let id = self.share.borrow_mut().history.begin_read(way.at, sectors.clone());
         let (offset, len) = bytes_of(&sectors);
         let outcome = connection.ask(Command::Read, 0, offset, len, Bytes::new()).await;
-        self.judge("a read", at, &outcome);
+        self.judge("a read", way, &outcome);
         let mut shared = self.share.borrow_mut();
         match outcome {
             Ok(Reply::Done(data)) => {
@@ -235,33 +401,26 @@ impl Client {
         }
     }
 
-    async fn write(&self, connection: &Connection, at: VolumeLife, sectors: Range<u64>) -> bool {
-        let id = self.share.borrow_mut().history.begin_write(at, sectors.clone());
+    async fn write(&self, connection: &Connection, way: Way, sectors: Range<u64>) -> bool {
+        let id = self.share.borrow_mut().history.begin_write(way.at, sectors.clone());
         let (offset, len) = bytes_of(&sectors);
         let mut data = AlignedBuf::zeroed(len as usize);
         for (sector, out) in sectors.clone().zip(data.chunks_exact_mut(SECTOR as usize)) {
-            encode(id, at, sector, out);
+            encode(id, way.at, sector, out);
         }
         let outcome = connection.ask(Command::Write, 0, offset, len, data.freeze()).await;
-        self.conclude("a write", at, id, outcome)
+        self.conclude("a write", way, id, outcome)
     }
 
-    async fn zero(
-        &self,
-        connection: &Connection,
-        at: VolumeLife,
-        sectors: Range<u64>,
-        command: Command,
-        flags: u16,
-    ) -> bool {
-        let id = self.share.borrow_mut().history.begin_zeros(at, sectors.clone());
+    async fn zero(&self, connection: &Connection, way: Way, sectors: Range<u64>, command: Command, flags: u16) -> bool {
+        let id = self.share.borrow_mut().history.begin_zeros(way.at, sectors.clone());
         let (offset, len) = bytes_of(&sectors);
         let outcome = connection.ask(command, flags, offset, len, Bytes::new()).await;
-        self.conclude(if command == Command::Trim { "a discard" } else { "a write of zeros" }, at, id, outcome)
+        self.conclude(if command == Command::Trim { "a discard" } else { "a write of zeros" }, way, id, outcome)
     }
 
-    fn conclude(&self, what: &str, at: VolumeLife, id: RequestId, outcome: Result<Reply, Gone>) -> bool {
-        self.judge(what, at, &outcome);
+    fn conclude(&self, what: &str, way: Way, id: RequestId, outcome: Result<Reply, Gone>) -> bool {
+        self.judge(what, way, &outcome);
         let mut shared = self.share.borrow_mut();
         match outcome {
             Ok(Reply::Done(_)) => {
@@ -272,37 +431,50 @@ impl Client {
             // Parts of it may have happened, and an append that failed may be found by the next recovery.
             Ok(Reply::Failed(_)) | Err(_) => {
                 shared.history.on_unknown(id);
+                if shared.is_strict {
+                    shared.adrift.push((id, way.at.volume, way.gate));
+                }
                 false
             }
         }
     }
 
     /// Whether an error was due.
-    fn judge(&self, what: &str, at: VolumeLife, outcome: &Result<Reply, Gone>) {
+    fn judge(&self, what: &str, way: Way, outcome: &Result<Reply, Gone>) {
+        let Way { at, gate } = way;
         let mut shared = self.share.borrow_mut();
+        let now = self.handle.now();
+        let name = name_of(at.volume);
+        let is_current = shared.life_of(at.volume) == Some(at);
+        let is_excused = !shared.is_strict || !is_current || shared.is_contended(at.volume, gate, now);
         let Ok(Reply::Failed(errno)) = outcome else {
             shared.coverage.broken_requests += u64::from(outcome.is_err());
-            if *outcome == Err(Gone::TimedOut) && self.handle.now().since(shared.trouble_at) > 2 * TIMEOUT {
-                shared.fail(format!("{what} of volume v{} had no answer within {TIMEOUT:?}", at.volume));
+            let is_quiet = now.since(shared.trouble_at) > 2 * TIMEOUT;
+            match outcome {
+                Err(Gone::TimedOut) if is_quiet => {
+                    shared.fail(format!("{what} of volume {name} had no answer within {TIMEOUT:?}"));
+                }
+                Err(Gone::Broken) if !is_excused && shared.cut_at.is_none_or(|cut| now.since(cut) > TIMEOUT) => {
+                    shared.fail(format!("{what} of volume {name} lost its connection, though its agent lives"));
+                }
+                _ => {}
             }
             return;
         };
         shared.coverage.failed_requests += 1;
-        let is_current = shared.life_of(at.volume) == Some(at);
         let excused = match *errno {
             ENOSPC => shared.full_allowed || shared.errors_allowed,
             EIO => shared.errors_allowed,
-            ESHUTDOWN => true,
+            ESHUTDOWN => is_excused,
             _ => false,
         };
         if !excused && is_current {
-            shared
-                .fail(format!("{what} of volume v{} was refused with error {errno}, and nothing was wrong", at.volume));
+            shared.fail(format!("{what} of volume {name} was refused with error {errno}, and nothing was wrong"));
         }
     }
 
     /// A connection to what the volume's name stands for now.
-    async fn attached(&self, volume: usize) -> Option<(VolumeLife, Rc<Connection>)> {
+    async fn attached(&self, volume: usize) -> Option<Attachment> {
         let mut pause = ATTACH_PAUSE;
         for _ in 0..ATTACH_TRIES {
             if self.share.borrow().violation.is_some() || self.share.borrow().is_given_up {
@@ -310,21 +482,18 @@ impl Client {
             }
             let life = self.share.borrow().life_of(volume);
             if let Some(at) = life {
+                let gate = self.share.borrow().gate_of(volume);
                 let present = self.connections.borrow()[volume].clone();
                 match present {
-                    Some((life, connection)) if life == at.life && !connection.is_broken() => {
-                        return Some((at, connection));
+                    Some(there) if (there.life, there.gate) == (at.life, gate) && !there.connection.is_broken() => {
+                        return Some(there);
                     }
                     _ => {}
                 }
-                let attached = Connection::attach(&self.handle, &self.address, &name_of(volume)).await;
-                // The name may stand for another volume by now.
-                if let Ok(connection) = attached
-                    && self.share.borrow().life_of(volume) == Some(at)
-                {
-                    self.share.borrow_mut().coverage.attachments += 1;
-                    self.connections.borrow_mut()[volume] = Some((at.life, connection.clone()));
-                    return Some((at, connection));
+                if let Some(connection) = self.attach(at, gate).await {
+                    let there = Attachment { life: at.life, gate, connection };
+                    self.connections.borrow_mut()[volume] = Some(there.clone());
+                    return Some(there);
                 }
             }
             self.handle.sleep(pause).await;
@@ -337,6 +506,41 @@ impl Client {
             Promise::NothingLost | Promise::NeverWrong => shared.restart_wanted = true,
         }
         None
+    }
+
+    /// Attaches anew.
+    async fn attach(&self, at: VolumeLife, gate: Gate) -> Option<Rc<Connection>> {
+        let volume = at.volume;
+        let (address, settled) = {
+            let mut shared = self.share.borrow_mut();
+            (shared.agents[gate.agent].address.clone(), shared.begin_attaching(volume, gate))
+        };
+        let attached = Connection::attach(&self.handle, &address, &name_of(volume)).await;
+        let mut shared = self.share.borrow_mut();
+        shared.end_attaching(volume, gate, attached.is_ok(), &settled, self.handle.now());
+        // The name may stand for another volume by now, or be used elsewhere.
+        let is_wanted = shared.life_of(volume) == Some(at) && shared.gate_of(volume) == gate;
+        let connection = attached.ok().filter(|_| is_wanted)?;
+        shared.coverage.attachments += 1;
+        Some(connection)
+    }
+
+    /// Reads all that was ever written, and writes once more.
+    pub async fn read_everything(&self) {
+        let (sectors, volumes) = {
+            let shape = &self.share.borrow().shape;
+            (shape.sectors.clone(), shape.volumes)
+        };
+        for volume in 0..volumes {
+            let mut at = sectors.start;
+            while at < sectors.end {
+                let end = (at + CHECK_SECTORS).min(sectors.end);
+                self.ask(volume, &Request::Read(at..end)).await;
+                at = end;
+            }
+            self.ask(volume, &Request::Write(sectors.start..sectors.start + 1)).await;
+            self.ask(volume, &Request::Read(sectors.start..sectors.start + 1)).await;
+        }
     }
 
     /// Deletes a volume and makes it anew. Whatever is left undone is done by [`reconcile`] in the next life.

@@ -6,11 +6,15 @@ use std::time::Duration;
 use base::Instant;
 use serde::Serialize;
 
-use super::plan::FaultKind;
+use super::plan::{FaultKind, Role};
 
 /// Counts of one run or of many.
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct Coverage {
+    /// Worlds with one server, and with several.
+    pub alone: u64,
+    /// See `alone`.
+    pub several: u64,
     /// Requests that were answered with success.
     pub requests: u64,
     /// Requests that were answered with an error.
@@ -50,11 +54,16 @@ pub struct Coverage {
     /// Accidents by kind.
     #[serde(skip)]
     pub faults: BTreeMap<FaultKind, u64>,
+    /// What happened to several servers.
+    #[serde(skip)]
+    pub events: BTreeMap<Event, u64>,
 }
 
 impl Coverage {
     /// Adds those of another run.
     pub fn add(&mut self, other: &Coverage) {
+        self.alone += other.alone;
+        self.several += other.several;
         self.requests += other.requests;
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;
@@ -75,6 +84,79 @@ impl Coverage {
         for (&kind, &count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }
+        for (&event, &count) in &other.events {
+            self.count(event, count);
+        }
+    }
+}
+
+/// What can happen where there are several servers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Event {
+    /// A machine's process died.
+    Death(Role),
+    /// One did not run for a while.
+    Pause(Role),
+    /// One was cut off from another one or from all, in one direction or both.
+    Cut(Role),
+    /// A segment was ordered to another server.
+    Move,
+    /// A server was told to give all away.
+    Drain,
+    /// It may have segments again.
+    Undrain,
+    /// Clients of a volume went to another agent, while requests were in flight.
+    Elsewhere,
+    /// A volume was deleted and made anew.
+    Replacement,
+    /// A segment has another owner.
+    Handover,
+    /// A server that lived was declared dead, and began another life.
+    Dismissal,
+    /// Another manager is in charge, or the same one anew.
+    Term,
+}
+
+impl Event {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Event> {
+        let with_role: [fn(Role) -> Event; 3] = [Event::Death, Event::Pause, Event::Cut];
+        let with_role = with_role.into_iter().flat_map(|event| Role::ALL.into_iter().map(event));
+        let others = [
+            Event::Move,
+            Event::Drain,
+            Event::Undrain,
+            Event::Elsewhere,
+            Event::Replacement,
+            Event::Handover,
+            Event::Dismissal,
+            Event::Term,
+        ];
+        with_role.chain(others)
+    }
+
+    /// What a report calls it.
+    pub fn name(self) -> String {
+        match self {
+            Event::Death(role) => format!("{} dies", role.name()),
+            Event::Pause(role) => format!("{} pauses", role.name()),
+            Event::Cut(role) => format!("{} is cut off", role.name()),
+            Event::Move => "move".into(),
+            Event::Drain => "drain".into(),
+            Event::Undrain => "undrain".into(),
+            Event::Elsewhere => "attached elsewhere".into(),
+            Event::Replacement => "volume replaced".into(),
+            Event::Handover => "another owner".into(),
+            Event::Dismissal => "server dismissed".into(),
+            Event::Term => "term".into(),
+        }
+    }
+}
+
+impl Coverage {
+    /// Something happened to several servers, so many times.
+    pub fn count(&mut self, event: Event, times: u64) {
+        *self.events.entry(event).or_default() += times;
     }
 }
 

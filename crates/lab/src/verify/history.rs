@@ -150,6 +150,13 @@ impl History {
         }
     }
 
+    /// Of these changes nothing happens any more that has not happened.
+    pub fn on_settled(&mut self, ids: &[RequestId]) {
+        let now = self.tick();
+        self.unknown.retain(|id| !ids.contains(id));
+        ids.iter().for_each(|id| self.settle(*id, End::Settled(now)));
+    }
+
     fn settle(&mut self, id: RequestId, end: End) {
         let Some(Begun { at, sectors, invoked, value }) = self.begun.remove(&id) else { return };
         self.record(at, sectors, Operation { id, invoked, end, action: Action::Write(value) });

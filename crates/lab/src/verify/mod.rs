@@ -2,7 +2,8 @@
 //!
 //! **Intuition.** What runs here is the code that is shipped: `node` assembles it, the NBD frontend answers, the engine
 //! writes; only the world below `runtime` is simulated. A seed gives a [`plan`]: disks, volumes, what clients do and
-//! what goes wrong when. The run ([`run`]) carries it out; [`clients`] write down everything they asked and saw
+//! what goes wrong when. In two of three it is of one server ([`alone`](run)), in the others of several, with managers, agents
+//! and a shared store ([`several`]). The run carries it out; [`clients`] write down everything they asked and saw
 //! ([`history`]); at the end each sector must look like a register to everybody ([`crate::linearizability`]), the store
 //! must have recovered each time, and nothing may be left of what was deleted.
 //!
@@ -13,15 +14,25 @@ pub mod clients;
 pub mod coverage;
 pub mod history;
 pub mod nbd;
+pub mod outcome;
 pub mod panics;
 pub mod plan;
 pub mod run;
+pub mod several;
 
 use crate::shrink::{Shrunk, shrink};
 
 pub use self::coverage::Coverage;
+pub use self::outcome::Outcome;
 pub use self::plan::{FaultKind, Plan};
-pub use self::run::{Outcome, run};
+
+/// Carries a plan out. A panic of the code under test is a violation, too.
+pub fn run(plan: &Plan) -> Outcome {
+    Outcome::of(plan.seed, |world| match plan.shape.several {
+        None => run::run(world, plan),
+        Some(_) => several::run(world, plan),
+    })
+}
 
 /// A smaller plan that still ends with a violation, found within so many runs.
 pub fn shrink_plan(plan: &Plan, runs_max: usize) -> Shrunk<plan::Step> {

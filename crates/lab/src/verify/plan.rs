@@ -9,6 +9,7 @@
 //! See [`Promise`].
 
 mod faults;
+mod several;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use control::levels::LevelsChange;
 use node::settings::Throttle;
 
 pub use self::faults::{Fault, FaultKind, Reach};
+pub use self::several::{Harm, Machine, Order, Role, Several};
 
 /// What must hold in a run, whatever goes wrong within its budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +86,8 @@ pub struct Shape {
     pub scrub_period: Option<Duration>,
     /// Space for data files that is zero-written ahead of need in each directory, and after how much quiet.
     pub zero_ahead: (u64, Duration),
+    /// The machines, where there are several.
+    pub several: Option<Several>,
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -124,6 +128,8 @@ pub enum Step {
     Replace(usize),
     /// Stops the store cleanly, and starts it again.
     Restart,
+    /// A person asks something of several servers.
+    Order(Order),
     /// Something goes wrong, so long after the step was taken.
     Accident {
         /// What.
@@ -145,8 +151,16 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a seed, with accidents of `kinds` only.
+    /// The plan of a seed, with accidents of `kinds` only: of one server, or, in one of three, of several.
     pub fn draw(seed: u64, kinds: &[FaultKind]) -> Plan {
+        match Prng::new(seed ^ 0x6c61_6233).one_in(3) {
+            true => Plan::draw_several(seed, kinds),
+            false => Plan::draw_alone(seed, kinds),
+        }
+    }
+
+    /// The plan of a seed, of one server.
+    pub fn draw_alone(seed: u64, kinds: &[FaultKind]) -> Plan {
         let mut prng = Prng::new(seed ^ 0x6c61_6221);
         let shape = Shape::draw(&mut prng);
         let mut allowed: Vec<FaultKind> = kinds.iter().copied().filter(|kind| shape.allows(*kind)).collect();
@@ -269,11 +283,15 @@ impl Shape {
             loops: *prng.pick(&[1, 1, 1, 2, 4]),
             scrub_period: None,
             zero_ahead: (MIB, Duration::from_millis(1)),
+            several: None,
         }
     }
 
     /// Whether an accident leaves the promise whole.
     fn allows(&self, kind: FaultKind) -> bool {
+        if kind == FaultKind::SlowLink {
+            return false;
+        }
         match self.promise {
             Promise::Flawless => kind.is_harmless(),
             Promise::NothingLost | Promise::NeverWrong => true,
@@ -376,6 +394,8 @@ impl Shape {
             }
             // A store of one disk that is put back as a whole cannot know.
             FaultKind::LostDisk => Fault::LostDisk { disk, span, stale: prng.one_in(2) && self.disks > 1 },
+            // There is one machine: see `allows`.
+            FaultKind::SlowLink => Fault::Reset,
         }
     }
 }

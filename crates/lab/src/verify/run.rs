@@ -14,13 +14,10 @@ mod rot;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::Instant;
 use node::settings::EngineSettings;
 use node::{Node, Settings};
 use runtime::sim::{DiskOptions, DiskSnapshot, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
@@ -29,10 +26,8 @@ use wire::api::Size;
 
 use self::hands::Hands;
 use self::rot::rot;
-use super::clients::{Client, Share, Shared, Slot};
-use super::coverage::{BusyTime, Coverage};
-use super::history::History;
-use super::panics;
+use super::clients::{Client, Share, Shared};
+use super::coverage::Coverage;
 use super::plan::{Fault, Plan, Promise};
 
 /// The port of the server.
@@ -53,36 +48,14 @@ const JOURNAL_FILES: usize = 4;
 /// How fast copies are read to see whether they are right: a world holds a few MiB.
 const SCRUB_BYTES_PER_SEC: u64 = 64 * base::MIB;
 
-/// What came of a run.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// A hash over every operation and outcome of the world, with their times.
-    pub hash: u64,
-    /// What it exercised.
-    pub coverage: Coverage,
-    /// What a correct store would not have done.
-    pub violation: Option<String>,
-}
-
-/// Carries a plan out. A panic of the code under test is a violation, too.
-pub fn run(plan: &Plan) -> Outcome {
-    let world = World::new(plan.seed);
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut run = Run::new(&world, plan);
-        run.work();
-        run.prove();
-        let mut shared = run.share.borrow_mut();
-        shared.coverage.busy = shared.busy.total();
-        shared.coverage.elapsed = world.now().since(Instant::ZERO);
-        (shared.coverage.clone(), shared.violation.take())
-    }));
-    let (coverage, violation) = result.unwrap_or_else(|panic| {
-        let text = panics::last().or_else(|| panic.downcast_ref::<String>().cloned());
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        (Coverage::default(), Some(text.unwrap_or_else(|| "a panic without a message".into())))
-    });
-    let hash = world.history_hash() ^ coverage.requests.rotate_left(32) ^ coverage.failed_requests;
-    Outcome { hash, coverage, violation }
+/// Carries the plan of one server out in a fresh world.
+pub fn run(world: &World, plan: &Plan) -> (Coverage, Option<String>) {
+    let mut run = Run::new(world, plan);
+    run.work();
+    run.prove();
+    let mut shared = run.share.borrow_mut();
+    shared.coverage.alone = 1;
+    shared.conclude(world.now())
 }
 
 /// The server's process.
@@ -167,28 +140,9 @@ impl Run {
         settings.nbd.listen = (address, PORT).into();
         settings.api.is_off = true;
         settings.event_loop.count = Some(shape.loops);
-        let share = Rc::new(RefCell::new(Shared {
-            shape: shape.clone(),
-            steps: VecDeque::from(plan.steps.clone()),
-            history: History::default(),
-            coverage: Coverage::default(),
-            slots: vec![Slot::default(); shape.volumes],
-            accidents: Vec::new(),
-            restart_wanted: false,
-            store: None,
-            in_flight: 0,
-            busy: BusyTime::default(),
-            workers: 0,
-            errors_allowed: false,
-            trouble_at: Instant::ZERO,
-            full_allowed: false,
-            may_be_older: false,
-            may_refuse: false,
-            is_given_up: false,
-            violation: None,
-        }));
-        let handle = world.start_loop(clients);
         let nbd = Address::Tcp((address, PORT).into());
+        let share = Rc::new(RefCell::new(Shared::new(plan, [nbd])));
+        let handle = world.start_loop(clients);
         let state = State {
             server: Server::Down,
             life: 0,
@@ -207,8 +161,8 @@ impl Run {
             clients,
             settings: Rc::new(settings),
             disks: Rc::new(paths.iter().map(|path| world.disk(server, path)).collect()),
-            client: Client::new(&handle, &nbd, &share),
-            others: (1..shape.clients).map(|_| Client::new(&handle, &nbd, &share)).collect(),
+            client: Client::new(&handle, &share),
+            others: (1..shape.clients).map(|_| Client::new(&handle, &share)).collect(),
             share,
             state: Rc::new(RefCell::new(state)),
             plan: plan.clone(),

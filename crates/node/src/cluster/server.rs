@@ -109,6 +109,11 @@ impl ServerRole {
         shown(&self.address)
     }
 
+    /// Its engine, for whoever shares the loop.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Returns when this life is over: it was declared dead, or can log nothing more. Others get its segments.
     pub fn dismissed(&self) -> impl Future<Output = ()> + use<> {
         let (event, is_dismissed) = (self.dismissed.clone(), self.is_dismissed.clone());

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::several::{Harm, Machine};
+
 /// A kind of accident, as the command line names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FaultKind {
@@ -45,11 +47,13 @@ pub enum FaultKind {
     RotAtRest,
     /// A disk vanishes, and returns as it was, or as it was some time before.
     LostDisk,
+    /// What one machine sends to another one takes longer for a while; only where there are several.
+    SlowLink,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 20] = [
+    pub const ALL: [FaultKind; 21] = [
         FaultKind::Kill,
         FaultKind::PowerLoss,
         FaultKind::RestartStorm,
@@ -70,6 +74,7 @@ impl FaultKind {
         FaultKind::RotInLog,
         FaultKind::RotAtRest,
         FaultKind::LostDisk,
+        FaultKind::SlowLink,
     ];
 
     /// Its name on the command line.
@@ -95,6 +100,7 @@ impl FaultKind {
             FaultKind::RotInLog => "rot-in-log",
             FaultKind::RotAtRest => "rot-at-rest",
             FaultKind::LostDisk => "lost-disk",
+            FaultKind::SlowLink => "slow-link",
         }
     }
 
@@ -206,6 +212,13 @@ pub enum Fault {
         /// Whether it returns as an older copy of itself.
         stale: bool,
     },
+    /// Something happens to one machine of several.
+    At {
+        /// Which.
+        machine: Machine,
+        /// What.
+        harm: Harm,
+    },
 }
 
 /// Where bits flip.
@@ -237,6 +250,7 @@ impl Fault {
             Fault::Rot { reach: Reach::InLog, .. } => FaultKind::RotInLog,
             Fault::Rot { reach: Reach::AtRest, .. } => FaultKind::RotAtRest,
             Fault::LostDisk { .. } => FaultKind::LostDisk,
+            Fault::At { harm, .. } => harm.kind(),
             Fault::Disk { fault, .. } => match fault {
                 runtime::sim::Fault::ReadError => FaultKind::ReadError,
                 runtime::sim::Fault::WriteError => FaultKind::WriteError,

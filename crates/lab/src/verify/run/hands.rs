@@ -227,6 +227,8 @@ impl Hands {
                     self.start_after(world, Duration::ZERO);
                 }
             }
+            // There is one machine.
+            Fault::At { .. } => {}
             Fault::LostDisk { disk, span, stale } => self.lose_disk(world, *disk, *span, *stale),
         }
         if self.promise != Promise::Flawless && matches!(fault.kind(), FaultKind::Kill | FaultKind::PowerLoss) {

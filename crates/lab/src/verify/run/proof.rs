@@ -8,15 +8,13 @@ use files::DirectoryStatus;
 use runtime::sim::SimDisk;
 
 use super::super::clients::{Running, name_of};
-use super::super::plan::{Promise, Request};
+use super::super::plan::Promise;
 use super::{JOURNAL_FILES, Run, Server};
 
 /// How long repairs and collection may take: a directory that was away is looked for every 15 seconds.
 const SETTLE: Duration = Duration::from_secs(30);
 /// How long space may take to come back.
 const SPACE_PATIENCE: Duration = Duration::from_secs(120);
-/// Sectors that one read of the last check asks for.
-const CHECK_SECTORS: u64 = 256;
 
 impl Run {
     /// What must be true in the end.
@@ -149,20 +147,8 @@ impl Run {
 
     /// Reads all that was ever written, and writes once more.
     pub(super) fn read_everything(&self) {
-        let (client, sectors, volumes) =
-            (self.client.clone(), self.plan.shape.sectors.clone(), self.plan.shape.volumes);
-        self.world.block_on(&self.client.handle().clone(), async move {
-            for volume in 0..volumes {
-                let mut at = sectors.start;
-                while at < sectors.end {
-                    let end = (at + CHECK_SECTORS).min(sectors.end);
-                    client.ask(volume, &Request::Read(at..end)).await;
-                    at = end;
-                }
-                client.ask(volume, &Request::Write(sectors.start..sectors.start + 1)).await;
-                client.ask(volume, &Request::Read(sectors.start..sectors.start + 1)).await;
-            }
-        });
+        let client = self.client.clone();
+        self.world.block_on(&self.client.handle().clone(), async move { client.read_everything().await });
     }
 
     /// Where a disk may have damaged something, reads all copies of everything. Gives the directories in which nothing is

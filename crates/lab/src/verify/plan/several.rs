@@ -1,0 +1,314 @@
+//! Plans of several servers: which machines there are, what happens to each, and what a person asks of them.
+//!
+//! Nothing here loses what was synced, so the promise is the strictest: clients learn of the end of their agent, of their
+//! attachment or of their volume, and of nothing else. Accidents last for seconds at most, several may be there at once, and
+//! of what a person orders nothing leaves the segments without a server that may have them.
+
+use std::time::Duration;
+
+use base::{GIB, MIB, Prng, SECTOR};
+
+use super::{Fault, FaultKind, Plan, Promise, Shape, Step, micros};
+
+/// What a machine is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Role {
+    /// The shared store of files, and of the managers' leases.
+    Store,
+    /// A manager.
+    Manager,
+    /// A server.
+    Server,
+    /// An agent.
+    Agent,
+}
+
+impl Role {
+    /// All of them, in the order in which they start.
+    pub const ALL: [Role; 4] = [Role::Store, Role::Manager, Role::Server, Role::Agent];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Store => "store",
+            Role::Manager => "manager",
+            Role::Server => "server",
+            Role::Agent => "agent",
+        }
+    }
+}
+
+/// One machine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Machine {
+    /// What it is for.
+    pub role: Role,
+    /// Which of those.
+    pub index: usize,
+}
+
+/// How many machines of each role there are. The shared store is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Several {
+    /// Managers.
+    pub managers: usize,
+    /// Servers.
+    pub servers: usize,
+    /// Agents.
+    pub agents: usize,
+}
+
+impl Several {
+    /// How many machines of a role there are.
+    pub fn count(&self, role: Role) -> usize {
+        match role {
+            Role::Store => 1,
+            Role::Manager => self.managers,
+            Role::Server => self.servers,
+            Role::Agent => self.agents,
+        }
+    }
+
+    /// All machines, in the order in which they start.
+    pub fn machines(&self) -> impl Iterator<Item = Machine> + use<> {
+        let several = *self;
+        let of = move |role| (0..several.count(role)).map(move |index| Machine { role, index });
+        Role::ALL.into_iter().flat_map(of)
+    }
+
+    fn draw(prng: &mut Prng) -> Several {
+        Several {
+            managers: prng.between(1, 3) as usize,
+            servers: prng.between(2, 6) as usize,
+            agents: prng.between(1, 4) as usize,
+        }
+    }
+
+    fn draw_machine(&self, prng: &mut Prng) -> Machine {
+        let role = match prng.below(10) {
+            0 => Role::Store,
+            1..=3 => Role::Manager,
+            4 => Role::Agent,
+            _ => Role::Server,
+        };
+        Machine { role, index: prng.below(self.count(role) as u64) as usize }
+    }
+}
+
+/// What happens to a machine.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Harm {
+    /// Its process dies, or all of it, and starts again after `down`.
+    Death {
+        /// Whether the machine loses its power.
+        power: bool,
+        /// Until the next life.
+        down: Duration,
+    },
+    /// Its process does not run, with its connections open.
+    Pause(Duration),
+    /// Its clock jumps.
+    ClockJump(Duration),
+    /// Its clock gains so many millionths from now on.
+    ClockDrift(i64),
+    /// What it sends to another machine, or to all, what it gets from there, or both, stops for so long.
+    Cut {
+        /// From where; none: all.
+        from: Option<Machine>,
+        /// What it sends.
+        there: bool,
+        /// What it gets.
+        back: bool,
+        /// For how long.
+        span: Duration,
+    },
+    /// All its connections with others break.
+    Reset,
+    /// What it sends takes so much longer.
+    SlowLink {
+        /// How much.
+        delay: Duration,
+        /// For how long.
+        span: Duration,
+    },
+    /// Its disk is slow.
+    SlowDisk {
+        /// Which.
+        disk: usize,
+        /// How many times.
+        factor: u64,
+        /// For how long.
+        span: Duration,
+    },
+}
+
+impl Harm {
+    /// Its kind.
+    pub(super) fn kind(&self) -> FaultKind {
+        match self {
+            Harm::Death { power: false, .. } => FaultKind::Kill,
+            Harm::Death { power: true, .. } => FaultKind::PowerLoss,
+            Harm::Pause(_) => FaultKind::Pause,
+            Harm::ClockJump(_) => FaultKind::ClockJump,
+            Harm::ClockDrift(_) => FaultKind::ClockDrift,
+            Harm::Cut { .. } => FaultKind::Partition,
+            Harm::Reset => FaultKind::Reset,
+            Harm::SlowLink { .. } => FaultKind::SlowLink,
+            Harm::SlowDisk { .. } => FaultKind::SlowDisk,
+        }
+    }
+}
+
+/// What a person asks of several servers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// A segment of a volume is to go to a server, or anywhere.
+    Move {
+        /// The number of the volume.
+        volume: usize,
+        /// The segment.
+        index: u32,
+        /// To whom.
+        to: Option<usize>,
+    },
+    /// A server is to have no segments. With fewer than two others that may have some, all may have some again.
+    Drain(usize),
+    /// All servers may have segments.
+    UndrainAll,
+    /// The volume is used through another agent from now on. What is in flight goes on through the former one.
+    Elsewhere {
+        /// The number of the volume.
+        volume: usize,
+        /// The agent.
+        agent: usize,
+    },
+}
+
+impl Plan {
+    /// The plan of a seed, of several servers, with accidents of `kinds` only.
+    pub fn draw_several(seed: u64, kinds: &[FaultKind]) -> Plan {
+        let mut prng = Prng::new(seed ^ 0x6c61_6223);
+        let several = Several::draw(&mut prng);
+        let shape = Shape::draw_several(&mut prng, several);
+        let mut allowed: Vec<FaultKind> = kinds.iter().copied().filter(|kind| KINDS.contains(kind)).collect();
+        // As with one server, most runs have a few kinds of accidents, and deaths among them.
+        let few = *prng.pick(&[2, 4, KINDS.len()]);
+        while allowed.len() > few {
+            let at = prng.below(allowed.len() as u64) as usize;
+            if allowed[at] != FaultKind::Kill {
+                allowed.swap_remove(at);
+            }
+        }
+        let count = prng.between(60, 400);
+        let accident_one_in = *prng.pick(&[15, 30, 60]);
+        let order_one_in = *prng.pick(&[10, 25, 80]);
+        let idle_one_in = *prng.pick(&[4, 8]);
+        // How long it lasts that something is wrong: about a lease of a manager, of a server, or longer.
+        let longest_ms = *prng.pick(&[300, 2_000, 5_000]);
+        let mut steps = Vec::new();
+        for _ in 0..count {
+            if !allowed.is_empty() && prng.one_in(accident_one_in) {
+                let kind = *prng.pick(&allowed);
+                let machine = several.draw_machine(&mut prng);
+                let (machine, harm) = shape.draw_harm(kind, machine, longest_ms, &mut prng);
+                let after = Duration::from_nanos(prng.below(5_000_000));
+                steps.push(Step::Accident { fault: Fault::At { machine, harm }, after });
+            } else if prng.one_in(order_one_in) {
+                steps.push(shape.draw_order(several, &mut prng));
+            } else if prng.one_in(idle_one_in) {
+                let longest_ms = *prng.pick(&[20, 200, 1_000]);
+                steps.push(Step::Idle(Duration::from_millis(prng.below(longest_ms))));
+            } else {
+                match shape.draw_step(&mut prng) {
+                    // Nobody stops all of them at once: each is killed now and then.
+                    Step::Restart => {}
+                    step => steps.push(step),
+                }
+            }
+        }
+        Plan { seed, shape, steps }
+    }
+}
+
+/// What may go wrong with several machines.
+const KINDS: [FaultKind; 9] = [
+    FaultKind::Kill,
+    FaultKind::PowerLoss,
+    FaultKind::Pause,
+    FaultKind::ClockJump,
+    FaultKind::ClockDrift,
+    FaultKind::Partition,
+    FaultKind::Reset,
+    FaultKind::SlowLink,
+    FaultKind::SlowDisk,
+];
+
+impl Shape {
+    fn draw_several(prng: &mut Prng, several: Several) -> Shape {
+        let alone = Shape::draw(prng);
+        let volume_bytes = *prng.pick(&[MIB, 64 * MIB, 10 * GIB]);
+        // From one segment on; most of the time all four of the first group.
+        let used = (*prng.pick(&[64, 512, 2048, 2048])).min(volume_bytes / SECTOR);
+        let (disks, copies) = *prng.pick(&[(1, 1), (2, 1), (2, 2)]);
+        Shape {
+            promise: Promise::Flawless,
+            disks,
+            copies,
+            bad_disk: 0,
+            disk_latency: micros(prng, 5, 500),
+            // Each life is granted a part of it.
+            disk_bytes: 64 * GIB,
+            volume_bytes,
+            sectors: 0..used,
+            bandwidth: None,
+            levels: Default::default(),
+            loops: 1,
+            several: Some(several),
+            ..alone
+        }
+    }
+
+    fn draw_order(&self, several: Several, prng: &mut Prng) -> Step {
+        let volume = prng.below(self.volumes as u64) as usize;
+        let server = prng.below(several.servers as u64) as usize;
+        Step::Order(match prng.below(10) {
+            0..=4 => Order::Move { volume, index: prng.below(4) as u32, to: Some(server).filter(|_| !prng.one_in(3)) },
+            5 => Order::Drain(server),
+            6 => Order::UndrainAll,
+            _ => Order::Elsewhere { volume, agent: prng.below(several.agents as u64) as usize },
+        })
+    }
+
+    fn draw_harm(&self, kind: FaultKind, machine: Machine, longest_ms: u64, prng: &mut Prng) -> (Machine, Harm) {
+        let several = self.several.unwrap_or(Several { managers: 1, servers: 2, agents: 1 });
+        let store = Machine { role: Role::Store, index: 0 };
+        let span = Duration::from_millis(prng.between(1, longest_ms));
+        let harm = match kind {
+            FaultKind::PowerLoss => Harm::Death { power: true, down: span },
+            FaultKind::Pause => Harm::Pause(span),
+            FaultKind::ClockJump => Harm::ClockJump(span),
+            // As much as leases stand.
+            FaultKind::ClockDrift => Harm::ClockDrift(prng.below(20_000) as i64 - 10_000),
+            FaultKind::Partition => {
+                let other = several.draw_machine(prng);
+                let direction = prng.below(4);
+                let from = Some(other).filter(|other| *other != machine && prng.one_in(2));
+                Harm::Cut { from, there: direction != 0, back: direction != 1, span }
+            }
+            FaultKind::Reset => Harm::Reset,
+            FaultKind::SlowLink => {
+                let delay = Duration::from_micros(*prng.pick(&[500, 20_000, 300_000]));
+                Harm::SlowLink { delay, span }
+            }
+            FaultKind::SlowDisk => {
+                let disk = prng.below(self.disks as u64) as usize;
+                return (store, Harm::SlowDisk { disk, factor: *prng.pick(&[10, 100]), span });
+            }
+            _ => {
+                let down = if prng.one_in(3) { Duration::ZERO } else { span };
+                Harm::Death { power: false, down }
+            }
+        };
+        (machine, harm)
+    }
+}

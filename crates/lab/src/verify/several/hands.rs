@@ -1,0 +1,110 @@
+//! What makes things go wrong with machines, each with its own end.
+
+use std::time::Duration;
+
+use runtime::sim::World;
+use runtime::{Class, Handle};
+
+use super::super::clients::Share;
+use super::super::coverage::Event;
+use super::super::plan::{Fault, Harm, Machine, Role};
+use super::machines::Machines;
+
+/// Callbacks of the world hold it.
+#[derive(Clone)]
+pub(super) struct Hands {
+    pub machines: Machines,
+    pub share: Share,
+    /// The loop of the clients, by whose clock is said when something went wrong.
+    pub clients: Handle,
+}
+
+impl Hands {
+    /// Makes something go wrong.
+    pub(super) fn cause(&self, world: &World, fault: &Fault) {
+        tracing::info!(?fault, at = ?world.now(), "an accident");
+        let Fault::At { machine, harm } = fault else { return };
+        self.note(fault, *machine, harm);
+        let node = self.machines.node(*machine);
+        match harm {
+            Harm::Death { power, down } => self.kill(world, *machine, *power, *down),
+            Harm::Pause(span) => {
+                let span = *span;
+                if let Some(handle) = self.machines.handle(*machine) {
+                    let inside = handle.clone();
+                    handle.spawn(Class::Io, "lab pause", async move { inside.charge(span) }).detach();
+                }
+            }
+            Harm::ClockJump(span) => world.jump_clock(node, *span),
+            Harm::ClockDrift(drift_ppm) => world.set_clock_drift(node, *drift_ppm),
+            Harm::Cut { from, there, back, span } => {
+                let from = from.map(|other| self.machines.node(other));
+                let others = from.map_or_else(|| self.machines.others(*machine), |other| vec![other]);
+                for other in &others {
+                    if *there {
+                        world.cut_link(node, *other);
+                    }
+                    if *back {
+                        world.cut_link(*other, node);
+                    }
+                }
+                world.after(*span, move |world| others.iter().for_each(|other| world.heal(node, *other)));
+            }
+            Harm::Reset => {
+                let others = self.machines.others(*machine);
+                others.into_iter().for_each(|other| world.reset_connections(node, other));
+            }
+            Harm::SlowLink { delay, span } => {
+                let others = self.machines.others(*machine);
+                others.iter().for_each(|other| world.set_extra_delay(node, *other, *delay));
+                let end = move |world: &World| {
+                    others.iter().for_each(|other| world.set_extra_delay(node, *other, Duration::ZERO));
+                };
+                world.after(*span, end);
+            }
+            Harm::SlowDisk { disk, factor, span } => {
+                let disk = self.machines.disks()[*disk].clone();
+                disk.set_slowness(*factor);
+                world.after(*span, move |_| disk.set_slowness(1));
+            }
+        }
+    }
+
+    fn note(&self, fault: &Fault, machine: Machine, harm: &Harm) {
+        let mut shared = self.share.borrow_mut();
+        let now = self.clients.now();
+        shared.trouble_at = now;
+        *shared.coverage.faults.entry(fault.kind()).or_default() += 1;
+        match harm {
+            Harm::Death { .. } => {}
+            Harm::Pause(_) => shared.coverage.count(Event::Pause(machine.role), 1),
+            Harm::Cut { .. } => shared.coverage.count(Event::Cut(machine.role), 1),
+            _ => {}
+        }
+        if machine.role == Role::Agent && matches!(harm, Harm::Reset) {
+            shared.cut_at = Some(now);
+        }
+    }
+
+    /// Ends a life, and starts another one after a while.
+    pub(super) fn kill(&self, world: &World, machine: Machine, power: bool, down: Duration) {
+        if !self.machines.kill(world, machine, power) {
+            return;
+        }
+        {
+            let mut shared = self.share.borrow_mut();
+            shared.coverage.crashes += 1;
+            shared.coverage.crashes_in_flight += u64::from(shared.in_flight > 0);
+            shared.coverage.count(Event::Death(machine.role), 1);
+            if machine.role == Role::Agent {
+                shared.agents[machine.index].life += 1;
+            }
+        }
+        let hands = self.clone();
+        world.after(down, move |world| {
+            if !hands.machines.runs(machine) {
+                hands.machines.start(world, machine);
+            }
+        });
+    }
+}

@@ -1,0 +1,299 @@
+//! The machines of a run, and the processes on them.
+//!
+//! A process is what its loop has: killed, it is gone with everything that it held. What is known of it here from outside
+//! (the manager to ask, the engine to look at) is forgotten when it dies.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Incarnation, Result};
+use control::cluster::ClusterManager;
+use engine::Engine;
+use node::Settings;
+use node::cluster::agent::AgentRole;
+use node::cluster::manager::ManagerRole;
+use node::cluster::server::ServerRole;
+use node::settings::{ApiSettings, EngineSettings, NbdSettings};
+use node::shared_files::{SharedFiles, SharedFilesOptions};
+use runtime::sim::{DiskOptions, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
+use runtime::{Address, Class, Handle};
+use wire::api::{self, Size};
+
+use super::super::plan::{Machine, Plan, Role, Shape};
+
+/// Where roles listen for each other.
+const PORT: u16 = 7000;
+/// Where agents serve NBD.
+const NBD_PORT: u16 = 10809;
+/// Whoever could not start tries again after so long.
+const START_PAUSE: Duration = Duration::from_millis(100);
+
+/// See the module. Clones are the same machines.
+#[derive(Clone)]
+pub(super) struct Machines(Rc<Inner>);
+
+struct Inner {
+    nodes: BTreeMap<Machine, NodeId>,
+    addresses: BTreeMap<Machine, SocketAddr>,
+    clients: NodeId,
+    disks: Vec<SimDisk>,
+    shape: Shape,
+    state: Rc<RefCell<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counts the deaths of each machine, so that an accident meant for one life does not end another.
+    deaths: BTreeMap<Machine, u64>,
+    running: BTreeMap<Machine, Handle>,
+    managers: BTreeMap<usize, Rc<ClusterManager>>,
+    servers: BTreeMap<usize, (Incarnation, Engine)>,
+    /// Servers that were declared dead while they lived.
+    dismissed: u64,
+    /// Why something did not start, the last time.
+    refusal: Option<String>,
+}
+
+/// Whether every segment has an owner that lives, nobody is dead, and so many servers are in touch.
+pub(super) fn is_settled(cluster: &api::Cluster, servers: usize) -> bool {
+    let mut engines = cluster.servers.iter().flat_map(|server| &server.engines);
+    let are_well = engines.all(|engine| engine.state == "healthy");
+    are_well && cluster.segments_on_the_way == 0 && cluster.servers.len() == servers
+}
+
+impl Machines {
+    pub(super) fn new(world: &World, plan: &Plan) -> Machines {
+        let shape = &plan.shape;
+        let several = shape.several.unwrap_or_else(|| unreachable!("a plan of several servers has them"));
+        world.set_network(NetworkOptions { loss_one_in: shape.packet_loss_one_in, ..NetworkOptions::default() });
+        let disk = DiskOptions {
+            latency: shape.disk_latency,
+            jitter_percent: shape.disk_jitter_percent,
+            capacity: shape.disk_bytes,
+            ..DiskOptions::default()
+        };
+        let paths: Vec<String> = (0..shape.disks).map(|disk| format!("/disk{disk}")).collect();
+        let mut nodes = BTreeMap::new();
+        let mut addresses = BTreeMap::new();
+        let mut disks = Vec::new();
+        for machine in several.machines() {
+            let node = match machine.role {
+                Role::Store => {
+                    let node = world.add_node(NodeOptions::with_disks(paths.clone(), &disk));
+                    disks = paths.iter().map(|path| world.disk(node, path)).collect();
+                    node
+                }
+                _ => world.add_node(NodeOptions::default()),
+            };
+            nodes.insert(machine, node);
+            addresses.insert(machine, (world.address(node), PORT).into());
+        }
+        let clients = world.add_node(NodeOptions::default());
+        let (shape, state) = (shape.clone(), Rc::default());
+        Machines(Rc::new(Inner { nodes, addresses, clients, disks, shape, state }))
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = Machine> + use<> {
+        self.0.shape.several.into_iter().flat_map(|several| several.machines())
+    }
+
+    pub(super) fn of(&self, role: Role) -> impl Iterator<Item = Machine> + use<> {
+        self.all().filter(move |machine| machine.role == role)
+    }
+
+    pub(super) fn node(&self, machine: Machine) -> NodeId {
+        self.0.nodes[&machine]
+    }
+
+    /// All machines but this one, and that of the clients if it is an agent.
+    pub(super) fn others(&self, machine: Machine) -> Vec<NodeId> {
+        let others = self.0.nodes.iter().filter(|(other, _)| **other != machine).map(|(_, node)| *node);
+        others.chain((machine.role == Role::Agent).then_some(self.0.clients)).collect()
+    }
+
+    /// All machines, with that of the clients.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        self.0.nodes.values().copied().chain([self.0.clients]).collect()
+    }
+
+    pub(super) fn clients(&self) -> NodeId {
+        self.0.clients
+    }
+
+    pub(super) fn disks(&self) -> &[SimDisk] {
+        &self.0.disks
+    }
+
+    /// Where an agent serves NBD.
+    pub(super) fn nbd(&self, agent: Machine) -> SocketAddr {
+        (self.0.addresses[&agent].ip(), NBD_PORT).into()
+    }
+
+    pub(super) fn handle(&self, machine: Machine) -> Option<Handle> {
+        self.0.state.borrow().running.get(&machine).cloned()
+    }
+
+    pub(super) fn deaths(&self, machine: Machine) -> u64 {
+        self.0.state.borrow().deaths.get(&machine).copied().unwrap_or_default()
+    }
+
+    /// Servers that were declared dead while they lived, so far.
+    pub(super) fn dismissed(&self) -> u64 {
+        self.0.state.borrow().dismissed
+    }
+
+    /// Why something did not start, the last time.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.0.state.borrow().refusal.clone()
+    }
+
+    /// The engines that run.
+    pub(super) fn engines(&self) -> Vec<(Incarnation, Engine)> {
+        self.0.state.borrow().servers.values().cloned().collect()
+    }
+
+    /// The managers that run.
+    pub(super) fn managers(&self) -> Vec<(usize, Rc<ClusterManager>)> {
+        self.0.state.borrow().managers.iter().map(|(index, manager)| (*index, manager.clone())).collect()
+    }
+
+    /// A manager that believes to be in charge, and its loop.
+    pub(super) fn in_charge(&self) -> Option<(Handle, Rc<ClusterManager>)> {
+        let (index, manager) = self.managers().into_iter().find(|(_, manager)| manager.is_in_charge())?;
+        Some((self.handle(Machine { role: Role::Manager, index })?, manager))
+    }
+
+    /// How all of it stands, if anybody knows.
+    pub(super) fn cluster(&self) -> Option<api::Cluster> {
+        let (_, manager) = self.in_charge()?;
+        manager.snapshot().ok()?.cluster
+    }
+
+    fn settings(&self, machine: Machine) -> Settings {
+        let shape = &self.0.shape;
+        let mut settings = Settings {
+            memory: Size::Bytes(base::limits::MEMORY_MIN),
+            engine: EngineSettings {
+                journal_file: Size::Bytes(shape.journal_file_bytes),
+                data_file: Size::Bytes(shape.data_file_bytes),
+                segment_cache: Size::Bytes(shape.segment_cache_bytes),
+                memtable_bytes: Some(shape.memtable_bytes),
+                transaction_file_bytes: Some(shape.transaction_file_bytes),
+                large_write: Size::Bytes(shape.large_write_bytes),
+                ..EngineSettings::default()
+            },
+            api: ApiSettings { is_off: true, ..ApiSettings::default() },
+            ..Settings::default()
+        };
+        if machine.role == Role::Agent {
+            settings.nbd = NbdSettings { listen: self.nbd(machine), ..NbdSettings::default() };
+        }
+        let at = |machine: Machine| self.0.addresses[&machine].to_string();
+        let cluster = &mut settings.cluster;
+        cluster.name = name(machine);
+        cluster.listen = at(machine);
+        cluster.store = at(Machine { role: Role::Store, index: 0 });
+        cluster.managers = self.of(Role::Manager).map(at).collect();
+        settings
+    }
+
+    /// Starts a machine that does not run.
+    pub(super) fn start(&self, world: &World, machine: Machine) {
+        let handle = world.restart(self.node(machine));
+        self.0.state.borrow_mut().running.insert(machine, handle.clone());
+        let (inside, settings, state) = (handle.clone(), self.settings(machine), self.0.state.clone());
+        let store = SharedFilesOptions {
+            directories: (0..self.0.shape.disks).map(|disk| format!("/disk{disk}/store").into()).collect(),
+            listen: Some(Address::Tcp(self.0.addresses[&machine])),
+            neighbours: vec![],
+            copies: self.0.shape.copies,
+            holder: String::new(),
+        };
+        let life = async move {
+            loop {
+                match live(&inside, machine, &settings, &store, &state).await {
+                    Ok(()) => {}
+                    Err(error) => {
+                        tracing::info!(?machine, %error, "a start was refused");
+                        state.borrow_mut().refusal = Some(format!("{}: {error}", name(machine)));
+                        inside.sleep(START_PAUSE).await;
+                    }
+                }
+            }
+        };
+        handle.spawn(Class::Io, "a machine", life).detach();
+    }
+
+    /// Ends the present life of a machine, if there is one; says whether there was.
+    pub(super) fn kill(&self, world: &World, machine: Machine, power: bool) -> bool {
+        let node = self.node(machine);
+        if self.0.state.borrow_mut().running.remove(&machine).is_none() {
+            return false;
+        }
+        *self.0.state.borrow_mut().deaths.entry(machine).or_default() += 1;
+        match power {
+            true => world.power_loss(node),
+            false => world.kill(node),
+        }
+        // It runs no more: what is left of it here goes.
+        let (manager, engine) = {
+            let mut state = self.0.state.borrow_mut();
+            match machine.role {
+                Role::Manager => (state.managers.remove(&machine.index), None),
+                Role::Server => (None, state.servers.remove(&machine.index)),
+                Role::Store | Role::Agent => (None, None),
+            }
+        };
+        drop((manager, engine));
+        true
+    }
+
+    /// Whether a machine runs.
+    pub(super) fn runs(&self, machine: Machine) -> bool {
+        self.0.state.borrow().running.contains_key(&machine)
+    }
+}
+
+/// What a process is called.
+pub(super) fn name(machine: Machine) -> String {
+    format!("{}-{}", machine.role.name(), machine.index)
+}
+
+/// One life of a process. Only a server's ends by itself, when it was declared dead.
+async fn live(
+    handle: &Handle,
+    machine: Machine,
+    settings: &Settings,
+    store: &SharedFilesOptions,
+    state: &RefCell<State>,
+) -> Result<()> {
+    match machine.role {
+        Role::Store => {
+            let _files = SharedFiles::start(handle, store).await?;
+            std::future::pending().await
+        }
+        Role::Manager => {
+            let manager = ManagerRole::start(handle, settings).await?;
+            state.borrow_mut().managers.insert(machine.index, manager.manager().clone());
+            std::future::pending().await
+        }
+        Role::Agent => {
+            let _agent = AgentRole::start(handle, settings).await?;
+            std::future::pending().await
+        }
+        Role::Server => {
+            let server = ServerRole::start(handle, settings).await?;
+            let known = (server.incarnation(), server.engine().clone());
+            state.borrow_mut().servers.insert(machine.index, known);
+            server.dismissed().await;
+            let known = state.borrow_mut().servers.remove(&machine.index);
+            drop(known);
+            state.borrow_mut().dismissed += 1;
+            server.abandon().await;
+            Ok(())
+        }
+    }
+}

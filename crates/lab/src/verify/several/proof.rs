@@ -1,0 +1,89 @@
+//! What must be true in the end, whatever happened before.
+
+use std::time::Duration;
+
+use super::super::plan::{Machine, Role};
+use super::Run;
+
+/// Accidents and their ends take so long at most.
+const ENDS: Duration = Duration::from_secs(6);
+
+impl Run {
+    /// What must be true in the end.
+    pub(super) fn prove(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        self.heal();
+        if !self.settle() || !self.read_everything() {
+            return;
+        }
+        // What is not durable is gone now; nobody remembers anything.
+        self.kill_everything();
+        if !self.settle() || !self.read_everything() {
+            return;
+        }
+        self.look();
+        self.delete_everything();
+        if self.is_over() {
+            return;
+        }
+        let mut shared = self.share.borrow_mut();
+        let checked = shared.history.check();
+        shared.coverage.sectors += shared.history.registers();
+        if let Err(what) = checked {
+            shared.fail(what);
+        }
+    }
+
+    /// Ends everything that is wrong.
+    fn heal(&self) {
+        self.world.run_for(ENDS);
+        let nodes = self.machines.nodes();
+        for a in &nodes {
+            self.world.set_clock_drift(*a, 0);
+            for b in nodes.iter().filter(|b| *b != a) {
+                self.world.heal(*a, *b);
+                self.world.set_extra_delay(*a, *b, Duration::ZERO);
+            }
+        }
+        self.machines.disks().iter().for_each(|disk| disk.set_slowness(1));
+        self.world.set_network(Default::default());
+        let people = self.people.clone();
+        self.world.block_on(self.people.handle(), async move { people.undrain_all().await });
+    }
+
+    /// Reads all that was ever written; says whether nothing was wrong with it.
+    fn read_everything(&self) -> bool {
+        let client = self.clients[0].clone();
+        self.world.block_on(&self.people.handle().clone(), async move { client.read_everything().await });
+        !self.is_over()
+    }
+
+    /// Kills all machines at once, and starts them again.
+    fn kill_everything(&self) {
+        let all: Vec<Machine> = self.machines.all().collect();
+        for machine in &all {
+            let power = machine.role == Role::Store;
+            self.hands().kill(&self.world, *machine, power, Duration::from_millis(100));
+        }
+        self.world.run_for(Duration::from_millis(200));
+    }
+
+    /// Deletes all volumes; what they had must go.
+    fn delete_everything(&self) {
+        let (people, volumes) = (self.people.clone(), self.plan.shape.volumes);
+        let failed = self.world.block_on(self.people.handle(), async move {
+            for volume in 0..volumes {
+                if let Err(error) = people.delete(volume).await {
+                    return Some(error);
+                }
+            }
+            None
+        });
+        if let Some(error) = failed {
+            return self.share.borrow_mut().fail(format!("a volume cannot be deleted: {error}"));
+        }
+        // Here belongs: no data file or table is left, and what lives were granted is at most what there is.
+    }
+}
