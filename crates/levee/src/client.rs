@@ -11,6 +11,9 @@ use wire::api;
 
 use crate::cli::Api;
 
+/// Where the state of a store is asked for.
+pub const STATUS: &str = "/v1/status";
+
 /// Longer than the store itself takes before it gives up.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -95,7 +98,7 @@ impl Client {
         if let Ok(token) = std::env::var("LEVEE_TOKEN") {
             return Ok(token.trim().to_owned());
         }
-        let status: api::Status = self.get("/v1/status")?;
+        let status: api::Status = self.get(STATUS)?;
         let path = Path::new(&status.token_file);
         // Whatever answers there could name any file of ours: only one that is called and looks like a token is sent.
         if path.file_name() != Some(http::TOKEN_FILE.as_ref()) {

@@ -6,8 +6,8 @@ use ureq::http::Method;
 use wire::api;
 
 use crate::cli::{Segment, ServerCommand};
-use crate::client::Client;
-use crate::{console, status, volume};
+use crate::client::{self, Client};
+use crate::{console, volume};
 
 /// Does what was asked of a server.
 ///
@@ -16,7 +16,7 @@ use crate::{console, status, volume};
 pub fn run(command: ServerCommand) -> Result<()> {
     match command {
         ServerCommand::List { api } => {
-            let status: api::Status = Client::new(&api)?.get(status::PATH)?;
+            let status: api::Status = Client::new(&api)?.get(client::STATUS)?;
             let cluster = status.cluster.ok_or_else(|| {
                 Error::invalid(format!("{} is one server by itself, of levee up: it has no others", api.url))
             })?;

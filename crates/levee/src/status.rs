@@ -8,12 +8,10 @@ use base::units::format_size;
 use wire::api::{self, VolumeTraffic};
 
 use crate::cli::Status;
-use crate::client::Client;
+use crate::client::{self, Client};
 use crate::explain::{count, duration, per_second};
 use crate::{console, servers};
 
-/// Where the state is asked for.
-pub const PATH: &str = "/v1/status";
 /// Volumes that fit on the screen.
 pub const ROWS_MAX: usize = 20;
 
@@ -30,7 +28,7 @@ pub fn run(options: Status) -> ExitCode {
 }
 
 fn shown(options: &Status) -> Result<bool> {
-    let status: api::Status = Client::new(&options.api)?.get(PATH)?;
+    let status: api::Status = Client::new(&options.api)?.get(client::STATUS)?;
     match options.api.json {
         true => console::print_json(&status)?,
         false => console::print(&format!("{}\n\n{}", summary(&status), volumes(&status))),

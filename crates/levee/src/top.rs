@@ -49,10 +49,10 @@ struct Rate {
 pub fn run(options: Top) -> Result<()> {
     let client = Client::new(&options.api)?;
     let is_terminal = io::stdout().is_terminal() && !options.api.json;
-    let mut before: api::Status = client.get(status::PATH)?;
+    let mut before: api::Status = client.get(client::STATUS)?;
     for shown in 0..options.count.unwrap_or(u64::MAX) {
         std::thread::sleep(options.interval);
-        let now: api::Status = client.get(status::PATH)?;
+        let now: api::Status = client.get(client::STATUS)?;
         let interval = between(&before, &now);
         let screen = format!("{}\n\n{}", status::summary(&now), table(&interval));
         match (options.api.json, is_terminal) {
