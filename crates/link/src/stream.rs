@@ -10,10 +10,13 @@
 //! connected by itself. A [`FarEnd`] accepts connections. Both ends of a connection may do things for the other
 //! ([`Services`]): so a manager asks an agent over the connection that the agent has dialled. *Live* is one connection
 //! from its first byte to its last; what may be said on it when, and what it means, is [`wire::connection`].
+//! A peer is *refused* when its machine says that nobody listens there ([`NearEnd::is_refused`]): its process is gone, where a
+//! connection that was lost, or did not come about, says nothing.
 //!
 //! **Invariants.** A session belongs to one connection. The near end sends a request only over the connection that its
 //! session was opened over; the far end refuses any other, and when a connection ends closes the sessions that were opened
-//! over it, one whose opening was still under way too. A request that was taken is done, whether or not anybody still
+//! over it, one whose opening was still under way too. An order is done by the engine that it names, whoever lives at its
+//! address now. A request that was taken is done, whether or not anybody still
 //! waits. All of it is bounded: connections, requests in flight and their bytes by the credit of the connection, replies
 //! that wait to be sent by the same numbers, for as long as the peer takes bytes at all.
 //!

@@ -262,6 +262,18 @@ pub(super) fn messages() -> Vec<Message> {
     let delete = Request::Swap { key: "charge/0".into(), expected: Revision(0x1e1f), write: Write::Delete };
     all.push(Message::Request { sequence: 102, marks: Marks::default(), request: delete });
     all.push(Message::Reply { sequence: 100, kind: Kind::Write, reply: lost });
+    let services = Services {
+        block: true,
+        directory: true,
+        owner: true,
+        user: true,
+        files: true,
+        lease: true,
+        places: true,
+        registry: true,
+        segments: true,
+    };
+    all.push(Message::Hello(Hello { services, ..hello() }));
     all
 }
 
@@ -448,6 +460,11 @@ fn what_is_said_of_segments_adds_up() {
     let answered = |kind, value| {
         bytes_of(&Message::Reply { sequence: 1, kind, reply: reply(Ok(value), Passage::default()) }.encode(VERSION))
     };
+    // As many assignments as there may be, with volumes of which as much is to be said as may be.
+    let longest = VolumeDescriptor { name: "n".repeat(63), owner: "o".repeat(63), ..volume() };
+    let source = Source::Estate(DEAD);
+    let assignment = Assignment { volume: longest, segment: SEGMENT, epoch: Epoch(1), source };
+    read(&said(Request::Assign { engine: ENGINE, term: TERM, assignments: vec![assignment; ASSIGNED_MAX] })).unwrap();
     // The length of what was left of the second segment, behind engine, term, the whole first assignment and 21 bytes.
     let first = {
         let Request::Assign { assignments, .. } = assign() else { panic!() };
@@ -475,7 +492,19 @@ fn what_is_said_of_segments_adds_up() {
         panic!()
     };
     assert_eq!(outcomes, [Err(Error::io("ä".repeat(256)))]);
-    // A whole list and one more, of each kind; the length of a body is at 104.
+    // One byte more behind what is there; the length of a body is at 104.
+    let longer = |mut bytes: Vec<u8>, len: usize| {
+        bytes.resize(bytes.len() + len, 0);
+        let body = u32::try_from(bytes.len() - HEADER_LEN).unwrap();
+        bytes[104..108].copy_from_slice(&body.to_le_bytes());
+        bytes
+    };
+    let mut reason = longer(answered(Kind::Assign, Value::Outcomes(vec![Err(Error::io("x".repeat(512)))])), 1);
+    // Behind the status of the reply and that of the outcome.
+    reason[HEADER_LEN + 2..HEADER_LEN + 4].copy_from_slice(&513u16.to_le_bytes());
+    reseal(&mut reason);
+    assert!(read(&reason).unwrap_err().message.contains("does not say"));
+    // A whole list and one more, of each kind.
     let epoch = Epoch(1);
     let holding = Holding { segment: SEGMENT, epoch, generation: Generation(1), is_released: true };
     let whole = [
@@ -485,11 +514,9 @@ fn what_is_said_of_segments_adds_up() {
         (Kind::Assign, Value::Outcomes(vec![Ok(()); ASSIGNED_MAX]), 1),
     ];
     for (kind, value, len) in whole {
-        let mut bytes = answered(kind, value);
+        let bytes = answered(kind, value);
         read(&bytes).unwrap();
-        bytes.resize(bytes.len() + len, 0);
-        let body = u32::try_from(bytes.len() - HEADER_LEN).unwrap();
-        bytes[104..108].copy_from_slice(&body.to_le_bytes());
+        let mut bytes = longer(bytes, len);
         reseal(&mut bytes);
         assert!(read(&bytes).unwrap_err().message.contains("does not say"), "{kind:?}");
     }
