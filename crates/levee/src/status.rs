@@ -185,6 +185,7 @@ pub mod tests {
             volumes: 3,
             is_healthy: false,
             problems: vec![api::Problem { kind: "directory_failed".into(), message: "/b has failed".into() }],
+            cluster: None,
             connections: 2,
             space: api::Space {
                 capacity_bytes: 30 << 20,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use wire::api::{self, OperationTraffic, VolumeTraffic};
 
 use crate::cli::Top;
-use crate::client::Client;
+use crate::client::{self, Client};
 use crate::console;
 use crate::explain::{duration, per_second};
 use crate::status::{self, ROWS_MAX};
