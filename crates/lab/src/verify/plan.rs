@@ -9,6 +9,7 @@
 //! See [`Promise`].
 
 mod faults;
+mod machines;
 mod several;
 
 use std::ops::Range;
@@ -19,7 +20,8 @@ use control::levels::LevelsChange;
 use node::settings::Throttle;
 
 pub use self::faults::{Fault, FaultKind, Reach};
-pub use self::several::{Harm, Machine, Order, Role, Several};
+pub use self::machines::{Harm, Machine, Role};
+pub use self::several::{Order, Several};
 
 /// What must hold in a run, whatever goes wrong within its budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

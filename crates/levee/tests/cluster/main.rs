@@ -1,6 +1,7 @@
 //! Several servers as processes: they are killed, stopped and continued, drained and restarted, and their links are cut, while
 //! fio writes through an agent and reads back what it wrote. Clients meet no error, and nothing is lost.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::disallowed_methods, reason = "real processes have the clock and the threads of this one")]
 
 mod bed;
 mod fio;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::several::{Harm, Machine};
+use super::machines::{Harm, Machine};
 
 /// A kind of accident, as the command line names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -230,6 +230,23 @@ pub enum Reach {
     InLog,
     /// In the last records of a log of a store that was stopped.
     AtRest,
+}
+
+impl Harm {
+    /// Its kind.
+    fn kind(&self) -> FaultKind {
+        match self {
+            Harm::Death { power: false, .. } => FaultKind::Kill,
+            Harm::Death { power: true, .. } => FaultKind::PowerLoss,
+            Harm::Pause(_) => FaultKind::Pause,
+            Harm::ClockJump(_) => FaultKind::ClockJump,
+            Harm::ClockDrift(_) => FaultKind::ClockDrift,
+            Harm::Cut { .. } => FaultKind::Partition,
+            Harm::Reset => FaultKind::Reset,
+            Harm::SlowLink { .. } => FaultKind::SlowLink,
+            Harm::SlowDisk { .. } => FaultKind::SlowDisk,
+        }
+    }
 }
 
 impl Fault {
