@@ -187,3 +187,14 @@ fn clients_notice_nothing_whoever_dies_but_their_agent() {
     }
     assert!(answered > 3_000 && deaths > 50, "{answered} answers, {deaths} deaths");
 }
+
+/// What a dead server had of it is adopted, to be dropped.
+#[test]
+fn a_volume_goes_though_segments_of_it_are_on_their_way() {
+    let mut bed = Bed::new(4, 1, 2, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    bed.kill(Role::Server, 0);
+    bed.ask(Request::Delete { name: "disk".into(), force: true }).unwrap();
+    bed.wait("nothing of it is left", |bed| bed.cluster().segments == 0);
+}
