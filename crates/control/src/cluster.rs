@@ -139,7 +139,7 @@ impl ClusterManager {
     ) -> Rc<ClusterManager> {
         Rc::new_cyclic(|this: &Weak<ClusterManager>| {
             let describe = this.clone();
-            let describe = move |volume| describe.upgrade().and_then(|manager| manager.descriptor(volume).ok());
+            let describe = move |volume| describe.upgrade().and_then(|manager| manager.description(volume));
             let managers = others.managers.clone();
             let another = move |missing: Vec<Incarnation>| -> LocalBoxFuture<'static, Result<Vec<Incarnation>>> {
                 Box::pin(ask_another(managers.clone(), missing))
@@ -195,6 +195,16 @@ impl ClusterManager {
     /// `NotFound`, `Moved`.
     fn descriptor(&self, volume: VolumeId) -> Result<VolumeDescriptor> {
         self.look(|owners, volumes| volumes.get(volume).map(|row| described(owners, row)))?
+    }
+
+    /// What an engine needs to know of a volume to have a segment of it: also of one that is being deleted, of which a segment
+    /// on its way is dropped when it has arrived.
+    fn description(&self, volume: VolumeId) -> Option<VolumeDescriptor> {
+        let found = self.look(|owners, volumes| {
+            let row = volumes.rows().find(|row| row.id == volume)?;
+            Some(described(owners, row))
+        });
+        found.ok().flatten()
     }
 
     /// Waits until the tables have what `look` looks for. Engines have to do something first, which may take long if one of
