@@ -122,7 +122,6 @@ pub struct ClusterManager {
     dispatch: Rc<Dispatch>,
     engines: Rc<Engines>,
     others: Others,
-    this: Weak<ClusterManager>,
 }
 
 impl ClusterManager {
@@ -156,7 +155,7 @@ impl ClusterManager {
             let engines = Engines::new(handle, keeper.clone(), dispatch.clone(), others.connect.clone(), options.lease);
             let (handle, name) = (handle.clone(), name.to_owned());
             let (store, begun) = (store.clone(), handle.now());
-            ClusterManager { handle, name, store, leases, begun, keeper, dispatch, engines, others, this: this.clone() }
+            ClusterManager { handle, name, store, leases, begun, keeper, dispatch, engines, others }
         })
     }
 

@@ -3,7 +3,6 @@
 //! Every change is one of the volume table and of the table of owners at once. What engines have to do because of it
 //! follows from the tables, and goes on whoever is in charge; here somebody waits for it.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Error, Generation, Instant, Result, VolumeId};
@@ -136,7 +135,7 @@ impl ClusterManager {
     }
 
     /// A new attachment, which the owners of all segments have recorded.
-    async fn attach_volume(self: Rc<Self>, volume: VolumeId) -> Result<VolumeDescriptor> {
+    async fn attach_volume(&self, volume: VolumeId) -> Result<VolumeDescriptor> {
         let decided = self.decide(|desk, now, random| {
             let descriptor = desk.volumes().get(volume).map(|row| described(desk.owners.table(), row))?;
             let generation = Generation(descriptor.generation.0 + 1);
@@ -181,11 +180,7 @@ impl VolumeDirectory for ClusterManager {
     }
 
     fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        let this = self.this.upgrade();
-        Box::pin(async move {
-            let this = this.ok_or_else(|| Error::internal("the manager is going away"))?;
-            this.attach_volume(volume).await
-        })
+        Box::pin(self.attach_volume(volume))
     }
 
     fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
