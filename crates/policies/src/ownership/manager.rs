@@ -367,6 +367,15 @@ impl Manager {
             }
         }
         self.log(Change::Recovered(dead));
+        // Of a volume that goes, what its log has no more was dropped, and nobody heard of that.
+        let held: Vec<SegmentId> = self.table.held_by(dead).collect();
+        for segment in held {
+            let Some(row) = self.table.segment(segment).filter(|row| row.assignment.is_none()) else { continue };
+            let is_dropping = self.table.volume(segment.volume).is_some_and(|volume| volume.is_dropping);
+            if is_dropping && !has.contains(&(segment, row.epoch)) {
+                self.log(Change::Dropped { segment, epoch: row.epoch });
+            }
+        }
     }
 
     /// An assignee has the segment now.

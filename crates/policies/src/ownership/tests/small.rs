@@ -326,3 +326,31 @@ fn whose_epochs_are_used_up_assigns_nothing_more() {
     settle(&mut next, 1);
     assert_eq!((next.table().loose().count(), next.table().load(Incarnation(1))), (0, 0));
 }
+
+#[test]
+fn what_the_dead_had_dropped_is_gone_though_nobody_heard_of_it() {
+    for has_dropped in [true, false] {
+        let mut manager = manager(3);
+        manager.create(NOW, 1, VOLUME, 4).unwrap();
+        settle(&mut manager, 1);
+        let held: Vec<_> = manager.table().held_by(Incarnation(1)).collect();
+        let held: Vec<_> = held.iter().map(|id| (*id, manager.table().segment(*id).unwrap().epoch)).collect();
+        assert!(!held.is_empty());
+        manager.drop_volume(NOW, 1, VOLUME).unwrap();
+        let of_the_dead = |order: &Order| matches!(order, Order::Drop { engine: Incarnation(1), .. });
+        let orders = said(&mut manager);
+        let reports = orders.iter().filter(|order| !of_the_dead(order)).filter_map(done);
+        reports.for_each(|report| manager.on_report(NOW, 1, &report));
+        kill(&mut manager, 1);
+        let dead = Incarnation(1);
+        said(&mut manager);
+        manager.on_report(NOW, 1, &Report::Fenced { dead });
+        let recoverer = manager.table().death(dead).unwrap().recoverer.unwrap();
+        let has = if has_dropped { vec![] } else { held };
+        manager.on_report(NOW, 1, &Report::Recovered { dead, recoverer, has });
+        let orders = settle(&mut manager, 1);
+        let adopted = orders.iter().filter(|order| matches!(order, Order::Adopt { .. })).count();
+        assert_eq!(adopted > 0, !has_dropped, "what its log does not have is not asked for: {orders:?}");
+        assert_eq!(manager.table().volume(VOLUME), None);
+    }
+}
