@@ -7,6 +7,8 @@
 
 mod seeds;
 
+use lab::verify::coverage::Event;
+use lab::verify::plan::Role;
 use lab::verify::{Coverage, FaultKind, Plan, run};
 
 #[test]
@@ -47,6 +49,13 @@ fn some_seeds() {
         ("deletions", coverage.deletions),
         ("audits", coverage.audits),
         ("sectors", coverage.sectors),
+        ("worlds of one server", coverage.alone),
+        ("worlds of several", coverage.several),
+        ("deaths of managers", coverage.events.get(&Event::Death(Role::Manager)).copied().unwrap_or(0)),
+        ("deaths of servers", coverage.events.get(&Event::Death(Role::Server)).copied().unwrap_or(0)),
+        ("moves", coverage.events.get(&Event::Move).copied().unwrap_or(0)),
+        ("other owners", coverage.events.get(&Event::Handover).copied().unwrap_or(0)),
+        ("terms", coverage.events.get(&Event::Term).copied().unwrap_or(0)),
     ];
     for (what, count) in exercised {
         println!("{what}: {count}");

@@ -115,6 +115,8 @@ pub struct Shared {
     pub agents: Vec<Agent>,
     /// Attachments that are being made, or were given up.
     strays: Vec<Stray>,
+    /// Through what each volume was attached so far.
+    entered: Vec<(usize, Gate)>,
     /// Changes without an answer, and through what they were asked for.
     adrift: Vec<(RequestId, usize, Gate)>,
     /// Clients are told of nothing but the end of their agent, their attachment or their volume.
@@ -164,6 +166,7 @@ impl Shared {
             slots: vec![Slot::default(); plan.shape.volumes],
             agents: agents.into_iter().map(|address| Agent { address, life: 0 }).collect(),
             strays: Vec::new(),
+            entered: Vec::new(),
             adrift: Vec::new(),
             is_strict: false,
             accidents: Vec::new(),
@@ -216,7 +219,12 @@ impl Shared {
     /// Whether a volume may be attached through another gate than this one, now or a moment ago.
     fn is_contended(&self, volume: usize, gate: Gate, now: Instant) -> bool {
         let may_come = |stray: &Stray| stray.since.is_none_or(|since| now.since(since) < STRAY);
+        // An agent that had the volume before goes on with what it has, until it hears that this has ended.
+        let is_old = |of: usize, old: Gate| {
+            (of, old.agent, old.life) == (volume, gate.agent, gate.life) && old.moves < gate.moves
+        };
         gate != self.gate_of(volume)
+            || self.entered.iter().any(|(of, old)| is_old(*of, *old))
             || self.strays.iter().any(|stray| stray.volume == volume && stray.gate != gate && may_come(stray))
     }
 
@@ -224,6 +232,9 @@ impl Shared {
     /// there, or never will.
     fn begin_attaching(&mut self, volume: usize, gate: Gate) -> Vec<RequestId> {
         self.strays.push(Stray { volume, gate, since: None });
+        if !self.entered.contains(&(volume, gate)) {
+            self.entered.push((volume, gate));
+        }
         let agents = &self.agents;
         let is_over = |gate: &Gate| agents[gate.agent].life != gate.life;
         self.adrift.iter().filter(|(_, of, gate)| *of == volume && is_over(gate)).map(|(id, ..)| *id).collect()
@@ -235,6 +246,10 @@ impl Shared {
         match is_there {
             true => drop(self.strays.swap_remove(at)),
             false => self.strays[at].since = Some(now),
+        }
+        if is_there && gate != self.gate_of(volume) {
+            // It has ended whatever was attached meanwhile.
+            self.slots[volume].moves += 1;
         }
         self.strays.retain(|stray| stray.since.is_none_or(|since| now.since(since) < STRAY));
         if is_there && !settled.is_empty() {
