@@ -120,7 +120,8 @@ impl Sessions {
     /// Opens a session of a volume: closes older ones at once, and returns when they are drained.
     ///
     /// # Errors
-    /// `Fenced` where a newer generation came first, or while this one waited.
+    /// `Fenced` where a newer generation came first, or while this one waited; `Retry`: another session of the same one did,
+    /// or the volume's sessions were closed.
     pub(crate) async fn open(&self, volume: &VolumeDescriptor, generation: Generation) -> Result<SessionId> {
         let newest = self.newest_generation(volume.id);
         if newest.is_some_and(|newest| newest > generation) {
@@ -142,6 +143,10 @@ impl Sessions {
         self.wait_for_older(&session).await;
         match session.state.get() {
             State::Waiting => session.state.set(State::Open),
+            // The same attachment may have asked twice, over a link that had broken: only a newer one ends it.
+            State::Closed if self.newest_generation(volume.id) <= Some(generation) => {
+                return Err(Error::retry(format!("another session of {} was asked for: open one again", volume.id)));
+            }
             State::Closed => return Err(Error::fenced(format!("a newer session took {} over", volume.id))),
             State::Open => unreachable!("a session is opened once"),
         }

@@ -465,3 +465,40 @@ fn levels_hold_from_the_next_request_on() {
         assert!(server.admission_of(volume).is_none());
     });
 }
+
+/// A link broke while a session was being opened, and who asked has asked again: that ends no attachment.
+#[test]
+fn two_sessions_of_one_attachment_do_not_fence_it() {
+    let fixture = fixture(7, Options::default());
+    let volume = fixture.volumes.add(1);
+    let (server, volumes) = (fixture.server.clone(), fixture.volumes.clone());
+    let session = fixture.world.block_on(&fixture.handle, async move {
+        server.attach(volume, volumes.next_generation(volume)).await.unwrap().session
+    });
+    let writing = spawn_write(&fixture, target(session, volume, 0), Generation(1));
+    let open = |generation: u64| {
+        let server = fixture.server.clone();
+        let opening = async move { server.attach(volume, Generation(generation)).await };
+        fixture.handle.spawn(Class::Io, "open", opening)
+    };
+    let (first, second) = (open(1), open(1));
+    fixture.world.block_on(&fixture.handle, async move {
+        writing.await.unwrap();
+        assert_eq!(first.await.unwrap_err().kind, ErrorKind::Retry);
+        second.await.unwrap();
+    });
+    let session = fixture.world.block_on(&fixture.handle, {
+        let server = fixture.server.clone();
+        async move { server.attach(volume, Generation(1)).await.unwrap().session }
+    });
+    let writing = spawn_write(&fixture, target(session, volume, 0), Generation(1));
+    let first = open(1);
+    fixture.world.run_for(Duration::from_nanos(1));
+    fixture.volumes.next_generation(volume);
+    let second = open(2);
+    fixture.world.block_on(&fixture.handle, async move {
+        writing.await.unwrap();
+        assert_eq!(first.await.unwrap_err().kind, ErrorKind::Fenced);
+        second.await.unwrap();
+    });
+}
