@@ -44,10 +44,12 @@ fn one_seed_in_three_has_several_servers() {
 fn a_segment_with_two_owners_under_one_epoch_is_noticed() {
     let (_world, run) = calm();
     let segment = SegmentId { volume: VolumeId(1), index: 0 };
-    let mut see = |engine, epoch| {
+    let see = |engine, epoch| {
         run.watch.borrow_mut().on_owner(segment, Epoch(epoch), Incarnation(engine), &mut run.share.borrow_mut());
     };
-    (see(90, 1 << 60), see(91, (1 << 60) + 1), see(90, 1 << 60));
+    see(90, 1 << 60);
+    see(91, (1 << 60) + 1);
+    see(90, 1 << 60);
     assert_eq!(run.share.borrow().violation, None);
     see(91, 1 << 60);
     assert!(violation(&run).contains("two owners"));
