@@ -199,11 +199,7 @@ impl ClusterManager {
     /// What an engine needs to know of a volume to have a segment of it: also of one that is being deleted, of which a segment
     /// on its way is dropped when it has arrived.
     fn description(&self, volume: VolumeId) -> Option<VolumeDescriptor> {
-        let found = self.look(|owners, volumes| {
-            let row = volumes.rows().find(|row| row.id == volume)?;
-            Some(described(owners, row))
-        });
-        found.ok().flatten()
+        self.look(|owners, volumes| volumes.row(volume).map(|row| described(owners, row))).ok().flatten()
     }
 
     /// Waits until the tables have what `look` looks for. Engines have to do something first, which may take long if one of

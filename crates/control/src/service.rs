@@ -226,6 +226,27 @@ pub struct Call {
     pub reply: futures_channel::oneshot::Sender<Result<Reply>>,
 }
 
+/// Answers the calls of a mailbox until its senders are gone: a bounded number at a time, the others wait there.
+pub(crate) fn serve_calls(
+    handle: &Handle,
+    calls: async_channel::Receiver<Call>,
+    answer: impl Fn(Request) -> LocalBoxFuture<'static, Result<Reply>> + 'static,
+) -> Task<()> {
+    let spawner = handle.clone();
+    handle.spawn(Class::Io, "control calls", async move {
+        let in_flight = Budget::new(API_CALLS_MAX as u64);
+        while let Ok(call) = calls.recv().await {
+            let permit = in_flight.take(1).await;
+            let answer = answer(call.request);
+            let answering = async move {
+                let _ = call.reply.send(answer.await);
+                drop(permit);
+            };
+            spawner.spawn(Class::Io, "control call", answering).detach();
+        }
+    })
+}
+
 /// The manager of one store. Clones share it.
 #[derive(Clone)]
 pub struct Manager(Rc<Inner>);
@@ -361,20 +382,12 @@ impl Manager {
         }
     }
 
-    /// Answers the calls of a mailbox until its senders are gone: a bounded number at a time, the others wait there.
+    /// Answers the calls of a mailbox until its senders are gone.
     pub fn serve(&self, calls: async_channel::Receiver<Call>) -> Task<()> {
         let this = self.clone();
-        self.0.handle.spawn(Class::Io, "control calls", async move {
-            let in_flight = Budget::new(API_CALLS_MAX as u64);
-            while let Ok(call) = calls.recv().await {
-                let permit = in_flight.take(1).await;
-                let manager = this.clone();
-                let answer = async move {
-                    let _ = call.reply.send(manager.handle(call.request).await);
-                    drop(permit);
-                };
-                this.0.handle.spawn(Class::Io, "control call", answer).detach();
-            }
+        serve_calls(&self.0.handle, calls, move |request| {
+            let manager = this.clone();
+            Box::pin(async move { manager.handle(request).await })
         })
     }
 

@@ -142,6 +142,11 @@ impl VolumeTable {
         found.ok_or_else(|| Error::not_found(format!("there is no volume {volume}")))
     }
 
+    /// The volume with this id, also one that is being deleted.
+    pub fn row(&self, volume: VolumeId) -> Option<&Row> {
+        self.rows.get(&volume)
+    }
+
     /// Decides on a new volume; the id of `wanted` is set here.
     ///
     /// # Errors

@@ -4,15 +4,14 @@ use std::rc::Rc;
 
 use std::time::Duration;
 
-use base::limits::API_CALLS_MAX;
 use base::{Error, Result, SegmentId};
-use runtime::sync::{Budget, first};
-use runtime::{Class, Task};
+use runtime::Task;
+use runtime::sync::first;
 use wire::lease::{Revision, Snapshot};
 
 use super::{API, ClusterManager, PARTITION};
 use crate::charge;
-use crate::service::{Call, InCharge, Reply, Request};
+use crate::service::{Call, InCharge, Reply, Request, serve_calls};
 
 /// How long the store of leases may take to say who is in charge.
 const LEASES_PATIENCE: Duration = Duration::from_secs(2);
@@ -56,20 +55,12 @@ impl ClusterManager {
         }
     }
 
-    /// Answers the calls of a mailbox until its senders are gone: a bounded number at a time, the others wait there.
+    /// Answers the calls of a mailbox until its senders are gone.
     pub fn serve(self: &Rc<Self>, calls: async_channel::Receiver<Call>) -> Task<()> {
         let this = self.clone();
-        self.handle.spawn(Class::Io, "control calls", async move {
-            let in_flight = Budget::new(API_CALLS_MAX as u64);
-            while let Ok(call) = calls.recv().await {
-                let permit = in_flight.take(1).await;
-                let manager = this.clone();
-                let answer = async move {
-                    let _ = call.reply.send(manager.handle(call.request).await);
-                    drop(permit);
-                };
-                this.handle.spawn(Class::Io, "control call", answer).detach();
-            }
+        serve_calls(&self.handle, calls, move |request| {
+            let manager = this.clone();
+            Box::pin(async move { manager.handle(request).await })
         })
     }
 

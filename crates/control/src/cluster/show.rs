@@ -102,7 +102,6 @@ fn on_its_way(owners: &Table, volumes: &VolumeTable, id: SegmentId, row: &Segmen
         (Some(holder), Some(to)) if !owners.lives(holder) => format!("{to} to adopt it"),
         (Some(holder), Some(_)) => format!("{} to release it", name(holder)),
     };
-    let volume = volumes.rows().find(|row| row.id == id.volume);
-    let volume = volume.map_or_else(|| id.volume.to_string(), |row| row.name.clone());
+    let volume = volumes.row(id.volume).map_or_else(|| id.volume.to_string(), |row| row.name.clone());
     api::SegmentMove { volume, index: id.index, from, to, waits_for }
 }
