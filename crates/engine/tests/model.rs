@@ -93,6 +93,15 @@ fn bad_copies() {
     run(Scenario::BadCopies, 1200, required);
 }
 
+/// Content that rots in all copies after a start has proven it is lost, and no write that never landed: the next start says
+/// so, and gives nobody what stood there before.
+#[test]
+fn what_a_start_has_proven_the_next_one_does_not_doubt() {
+    for seed in [119_411_544_134_024, 11_757_582_660_417] {
+        run_seed(Scenario::BadCopies, seed, &mut Coverage::default());
+    }
+}
+
 #[test]
 fn faults() {
     let required =

@@ -401,12 +401,16 @@ impl Recovered {
     pub(crate) async fn begin_log(&self) -> Result<()> {
         let core = &self.core;
         core.log.prepare().await?;
+        // They were proven a moment ago, as was everything before: whoever starts next doubts none of it. If content rots in
+        // all copies until then, that is a loss, and no write that never landed.
+        let mut decided_through = LogSequence(self.next.0 - 1);
         for record in self.labelled.iter().filter(|_| !is_on("labelled-not-logged")) {
             let (sequence, _) = core.log.append_lazily(record);
             core.log.on_large_done(sequence);
+            decided_through = sequence;
         }
         let mut checkpoint = core.compose_checkpoint();
-        checkpoint.decided_through = LogSequence(self.next.0 - 1);
+        checkpoint.decided_through = decided_through;
         let start = checkpoint.replay_start();
         checkpoint.rejected.retain(|sequence| *sequence >= start);
         let (_, appended) = core.log.append(&Record::Checkpoint(checkpoint), Box::new(|_| ()));
