@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, ErrorKind, FileId, Result, SegmentSequence};
+use runtime::Class;
+use runtime::sync::oneshot;
 
 use crate::cache::{DumpBlock, DumpItem};
 use crate::core::{Core, Stage, Trimming};
@@ -269,7 +271,19 @@ impl Core {
         self.log.append(&Record::DropJournal { file }, Box::new(|_| ())).1.await.map(drop)
     }
 
-    /// Deletes journal files that nobody needs any more.
+    /// As [`Core::trim_journal`], for those whose callers may stop waiting: a file that is on its way out has to go.
+    pub(crate) async fn trim_journal_apart(self: &Rc<Self>) {
+        let (core, (done, trimmed)) = (self.clone(), oneshot());
+        let trimming = async move {
+            core.trim_journal().await;
+            done.send(());
+        };
+        self.handle.spawn(Class::Io, "trim the journal", trimming).detach();
+        // A store that ends has no journal to trim.
+        let _ = trimmed.await;
+    }
+
+    /// Deletes journal files that nobody needs any more. Not to be dropped before it is done.
     pub(crate) async fn trim_journal(self: &Rc<Self>) {
         if self.trimming.get() != Trimming::No {
             return self.trimming.set(Trimming::Again);

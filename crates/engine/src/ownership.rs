@@ -96,7 +96,7 @@ impl Core {
             core.released.borrow_mut().insert(id, released);
         };
         self.log.append(&record, Box::new(apply)).1.await?;
-        self.trim_journal().await;
+        self.trim_journal_apart().await;
         Ok(left)
     }
 
@@ -127,7 +127,7 @@ impl Core {
         self.remove_rest(id, epoch);
         self.admission.on_freed();
         self.on_discarded();
-        self.trim_journal().await;
+        self.trim_journal_apart().await;
         Ok(())
     }
 

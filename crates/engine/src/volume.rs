@@ -35,7 +35,7 @@ impl Core {
         self.log.append(&Record::DropVolume { volume }, Box::new(apply)).1.await?;
         self.admission.on_freed();
         self.on_discarded();
-        self.trim_journal().await;
+        self.trim_journal_apart().await;
         Ok(())
     }
 
