@@ -86,6 +86,7 @@ impl Core {
         let start = checkpoint.replay_start();
         checkpoint.rejected.retain(|sequence| *sequence >= start);
         let rejected = checkpoint.rejected.clone();
+        self.repeat_drops();
         let appended = self.log.append(&Record::Checkpoint(checkpoint), Box::new(|_| ())).1;
         appended.await?;
         self.log.on_rejected(&failed);

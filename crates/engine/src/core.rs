@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use base::{Error, LogSequence, Result, SegmentId, SegmentSequence, VolumeId};
+use base::{Epoch, Error, LogSequence, Result, SegmentId, SegmentSequence, VolumeId};
 use files::Store;
 use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle, Task};
@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) dropped: RefCell<Dropped>,
     /// Segments that were released, as they were left, until somebody is known to have them.
     pub(crate) released: RefCell<BTreeMap<SegmentId, SegmentCheckpoint>>,
+    /// Segments that were dropped, and under which epoch, until nothing is left of them.
+    pub(crate) rests: RefCell<BTreeMap<SegmentId, Epoch>>,
     /// Segments that are given to it.
     pub(crate) arrivals: Arrivals,
     pub(crate) dump_slots: Budget,

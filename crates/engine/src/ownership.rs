@@ -17,7 +17,8 @@
 //! - Adopt is the commit point: before it is durable the segment is not here. What comes before it in this log is not
 //!   about this tenure, and replays pass it over.
 //! - Epochs of a segment only grow here: one that was begun, or refused, is not begun again.
-//! - A file says which segment it is of; what no log names any more is removed by whoever has the segment ([`strays`]).
+//! - A file says which segment it is of; what no log names any more is removed by whoever has the segment ([`strays`]), and
+//!   what is left of one that was dropped by whoever has the log that says so ([`rests`]).
 //! - What was released is known, in the log, too, until somebody says who has it ([`Core::forget_release`]).
 
 use std::rc::Rc;
@@ -34,6 +35,7 @@ use crate::segment::Segment;
 use crate::transaction::{Record, SegmentCheckpoint, Tenure};
 
 pub mod estate;
+mod rests;
 mod strays;
 
 impl Core {
@@ -122,9 +124,9 @@ impl Core {
             segment.dumps.end();
             segment.larges.end();
             core.index.drop_segment(id);
+            core.on_dropped(id, epoch);
         };
         self.log.append(&Record::DropSegment { segment: id, epoch }, Box::new(apply)).1.await?;
-        self.remove_rest(id, epoch);
         self.admission.on_freed();
         self.on_discarded();
         self.trim_journal_apart().await;
@@ -188,6 +190,7 @@ impl Core {
             let Some(core) = core.upgrade() else { return };
             arrival.complete();
             core.released.borrow_mut().remove(&segment.segment);
+            core.rests.borrow_mut().remove(&segment.segment);
             for &(file, bytes) in &segment.data_files {
                 let capacity = core.store.info(file).map_or(bytes, |info| info.capacity);
                 core.garbage.opened(segment.segment, file, capacity);

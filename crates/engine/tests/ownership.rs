@@ -48,6 +48,7 @@ const ALWAYS: &[&str] = &[
     "adopted_back",
     "adopted_as_released",
     "adopters_died",
+    "droppers_died",
     "adoptions_in_doubt",
     "recoverers_died",
     "tried_again",

@@ -18,6 +18,7 @@ use files::dry_run::Change;
 use files::{FileInfo, FileKind, Store};
 use runtime::Handle;
 
+use super::rests;
 use crate::options::{Options, Ownership};
 use crate::recovery::{self, Recovered};
 use crate::statistics::RecoveryStatistics;
@@ -125,7 +126,25 @@ impl Estate {
                 self.own.delete(info.id).await?;
             }
         }
+        self.remove_rests().await;
         Ok(())
+    }
+
+    /// What the dead engine dropped and did not live to remove, nobody else looks for.
+    async fn remove_rests(&self) {
+        let rests = self.recovered.core.rests.borrow().clone();
+        for (segment, epoch) in rests {
+            let removing = async {
+                for file in rests::rest(&self.own, segment, epoch).await? {
+                    self.own.delete(file).await?;
+                }
+                Ok::<_, Error>(())
+            };
+            // Segments that live do not wait for what nobody has.
+            if let Err(error) = removing.await {
+                tracing::warn!(%segment, "files of a segment that was dropped may stay: {error}");
+            }
+        }
     }
 
     /// Takes a segment as the dead engine left it: what journals and memory held of it goes to files of the one who

@@ -31,15 +31,14 @@
 //! has an intent in this log first, which fails where this engine is fenced. Removal may come later: nobody misses them.
 //!
 //! **When.** After each Adopt; every [`LOOK_AGAIN`], for what came later and for those who died having nothing that is
-//! adopted; when somebody asks ([`crate::Engine::remove_strays`]). What is left of a segment that was dropped goes with it:
-//! then every file that names it is a stray.
+//! adopted; when somebody asks ([`crate::Engine::remove_strays`]). What is left of a segment that was dropped goes with it
+//! ([`super::rests`]): then every file that names it is a stray.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Epoch, FileId, Result, SegmentId};
-use runtime::Class;
+use base::{FileId, Result};
 
 use crate::core::Core;
 use crate::segment::Segment;
@@ -82,22 +81,6 @@ impl Core {
         }
         self.counters.strays.set(self.counters.strays.get() + strays.len() as u64);
         Ok(strays.len() as u64)
-    }
-
-    /// Removes whatever names a segment that was dropped here under `epoch`: nobody has it any more.
-    pub(super) fn remove_rest(self: &Rc<Self>, id: SegmentId, epoch: Epoch) {
-        let core = Rc::downgrade(self);
-        let removing = async move {
-            let Some(core) = core.upgrade() else { return };
-            match core.store.files_of_segment(id).await {
-                Ok(found) => {
-                    let rest = found.iter().filter(|info| info.epoch <= epoch).map(|info| info.id).collect();
-                    core.files.delete_in_background(rest);
-                }
-                Err(error) => tracing::warn!(segment = %id, "files of a segment that was dropped may stay: {error}"),
-            }
-        };
-        self.handle.spawn(Class::Background, "remove the rest of a segment", removing).detach();
     }
 
     /// Looks for strays from time to time.

@@ -66,6 +66,7 @@ pub(crate) async fn open(handle: &Handle, store: &Store, options: Options) -> Re
     // What says that it is of a segment that is not here is somebody else's to judge (rule 43 of docs/SAFETY.md).
     files_before.retain(|info| info.segment.is_none_or(|id| core.segments.borrow().contains_key(&id)));
     core.start_background();
+    core.remove_rests();
     let tidying = core.clone();
     let tidy = async move {
         tidying.remove_unidentified(unidentified, &referenced);
@@ -217,6 +218,7 @@ pub(crate) async fn recover(
         dropped: RefCell::new(Dropped::default()),
         arrivals: Arrivals::default(),
         released: RefCell::new(std::mem::take(&mut replay.released)),
+        rests: RefCell::new(std::mem::take(&mut replay.rests)),
         dump_slots: Budget::new(DUMPS_IN_FLIGHT),
         dirtied: Event::new(),
         dumped: Event::new(),

@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{BLOCK, FileId, Incarnation, LogSequence, SegmentId, SegmentSequence, VolumeId};
+use base::{BLOCK, Epoch, FileId, Incarnation, LogSequence, SegmentId, SegmentSequence, VolumeId};
 use files::{FileInfo, FileKind};
 
 use crate::index::{Mapping, SegmentTables};
@@ -24,6 +24,8 @@ pub struct Replay {
     pub is_given: bool,
     /// Segments that it released, as it left them.
     pub released: BTreeMap<SegmentId, SegmentCheckpoint>,
+    /// Segments that it dropped, and of which files may be left.
+    pub rests: BTreeMap<SegmentId, Epoch>,
     /// Volumes that were dropped and may still stand in a journal.
     pub dropped: BTreeSet<VolumeId>,
     /// Large writes that do not count.
@@ -140,16 +142,21 @@ impl Replay {
                 let tenure = Tenure { epoch: *epoch, generation: *generation };
                 let empty = SegmentCheckpoint::empty(*segment, tenure, self.from);
                 self.segments.insert(*segment, empty.into());
+                self.rests.remove(segment);
             }
             Record::Adopt { segment, .. } => {
                 self.released.remove(&segment.segment);
+                self.rests.remove(&segment.segment);
                 self.segments.insert(segment.segment, segment.clone().into());
             }
             Record::Release(segment) => {
                 self.segments.remove(&segment.segment);
                 self.released.insert(segment.segment, segment.clone());
             }
-            Record::DropSegment { segment, .. } => drop(self.segments.remove(segment)),
+            Record::DropSegment { segment, epoch } => {
+                self.segments.remove(segment);
+                self.rests.insert(*segment, *epoch);
+            }
             Record::Attach { volume, generation } => {
                 for (_, segment) in self.segments.iter_mut().filter(|(id, _)| id.volume == *volume) {
                     let tenure = &mut segment.start.tenure;
@@ -164,6 +171,7 @@ impl Replay {
     pub fn keep_only(&mut self, wanted: &BTreeSet<SegmentId>) {
         self.segments.retain(|id, _| wanted.contains(id));
         self.released.retain(|id, _| wanted.contains(id));
+        self.rests.clear();
         self.effects.retain(|(_, record)| record.segment().is_none_or(|id| wanted.contains(&id)));
     }
 

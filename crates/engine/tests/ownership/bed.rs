@@ -199,6 +199,9 @@ async fn run(seed: u64, handle: Handle, options: Options, share: Share) {
     bed.memory.clear_faults();
     clients::read_everything(&bed).await;
     check_files(&bed, &manager).await;
+    manager.drop_everything().await;
+    manager.settle().await;
+    check_files(&bed, &manager).await;
     for member in manager.living() {
         if let Err(error) = member.engine.close().await {
             share.borrow_mut().failure.get_or_insert(format!("a living engine did not close: {error}"));

@@ -24,6 +24,8 @@ pub struct Manager {
     table: BTreeMap<SegmentId, Entry>,
     /// Who has had what.
     had: BTreeSet<(SegmentId, Incarnation)>,
+    /// Their volumes are being deleted: whoever has one was asked to drop it, or will be.
+    going: BTreeSet<SegmentId>,
 }
 
 /// One who was declared dead. Nobody stops it.
@@ -58,6 +60,7 @@ impl Manager {
             dead: BTreeMap::new(),
             table: BTreeMap::new(),
             had: BTreeSet::new(),
+            going: BTreeSet::new(),
         };
         for _ in 0..MEMBERS {
             manager.living.push(bed.join().await);
@@ -217,6 +220,43 @@ impl Manager {
         }
     }
 
+    /// Drops every segment, whoever dies over it.
+    pub async fn drop_everything(&mut self) {
+        self.going = self.table.keys().copied().collect();
+        while self.bed.share.borrow().failure.is_none() {
+            self.settle().await;
+            let Some((segment, entry)) = self.table.iter().next().map(|(id, entry)| (*id, entry.clone())) else {
+                return;
+            };
+            let Some(owner) = self.member(entry.holder) else { continue };
+            let (engine, epoch) = (owner.engine.clone(), entry.epoch);
+            tracing::info!(%segment, holder = %entry.holder, %epoch, "drop");
+            match self.or_die(async move { engine.drop_segment(segment, epoch).await }).await {
+                Some(Ok(())) => drop(self.table.remove(&segment)),
+                Some(Err(error)) => return self.fail(format!("drop of {segment} by {}: {error}", entry.holder)),
+                None => {
+                    self.bed.count("droppers_died");
+                    self.declare_dead(entry.holder).await;
+                    continue;
+                }
+            }
+            match self.bed.prng(|prng| prng.below(4)) {
+                0 => {
+                    self.bed.pause(500).await;
+                    self.declare_dead(entry.holder).await;
+                }
+                1 => {
+                    // It stops, with a checkpoint at its end.
+                    if let Err(error) = owner.engine.close().await {
+                        self.fail(format!("{} does not close: {error}", entry.holder));
+                    }
+                    self.declare_dead(entry.holder).await;
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Has the end of a dead engine's log decided.
     async fn recover(&mut self, dead: Incarnation) {
         let (recoverer, handle, options) = (self.pick(), self.bed.handle.clone(), self.bed.options.clone());
@@ -245,13 +285,22 @@ impl Manager {
                 self.bed.count("adoptions_in_doubt");
             }
         }
+        let is_dropped = |segment: &SegmentId, entry: &Entry| {
+            entry.holder == dead && self.going.contains(segment) && !holdings.contains_key(segment)
+        };
+        self.table.retain(|segment, entry| !is_dropped(segment, entry));
         for (segment, entry) in self.table.iter().filter(|(_, entry)| entry.holder == dead && entry.left.is_none()) {
             if !holdings.contains_key(segment) {
                 self.fail(format!("{segment} is not in the log of {dead}, which has it under {}", entry.epoch));
             }
         }
         for (segment, held) in &holdings {
-            let entry = &self.table[segment];
+            let Some(entry) = self.table.get(segment) else {
+                if matches!(held, Holding::Owned(_)) {
+                    self.fail(format!("{dead} holds {segment} as {held:?}, which was dropped"));
+                }
+                continue;
+            };
             let is_its_own =
                 matches!(held, Holding::Owned(tenure) if tenure.epoch == entry.epoch && entry.holder == dead);
             if matches!(held, Holding::Owned(_)) && !is_its_own {
@@ -275,7 +324,9 @@ impl Manager {
         entry.assignee = Some(to.incarnation());
         let Entry { epoch, holder, left, .. } = entry.clone();
         let is_left = left.is_some();
-        if !is_left && self.bed.prng(|prng| prng.one_in(5)) {
+        // What somebody goes on copying of a segment that was dropped stays: rule 43 of docs/SAFETY.md.
+        let is_going = self.going.contains(&segment);
+        if !is_left && !is_going && self.bed.prng(|prng| prng.one_in(5)) {
             return self.have_refused(segment, to, holder, epoch).await;
         }
         tracing::info!(%segment, to = %to.incarnation(), %epoch, %holder, is_left, "assign");
