@@ -20,7 +20,9 @@
 //! - Nobody waits for longer than the patience; then the request is answered with an error, and its outcome is unknown.
 //!
 //! **Flow.** of a request: `route (known, or the directory is asked) -> door (open, or a session is opened) -> owner`. After
-//! `Moved`: the route is forgotten. After a broken link: the door is. Both look again after a pause that grows.
+//! `Moved`: the route is forgotten. After a broken link: the door is. Both look again after a pause that grows. The machine
+//! of a process that is stopped takes connections, and answers nothing: whoever waits for a door to open asks the directory
+//! meanwhile whether somebody else has the segment by now.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -31,13 +33,19 @@ use base::{
     SegmentId, Stage, VolumeId, WriteStamp,
 };
 use runtime::Handle;
-use runtime::sync::Budget;
+use runtime::sync::{Budget, first};
 use wire::{
     Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Located, Reply, SegmentDirectory, SessionId, Target,
 };
 
 /// The way to a server.
 pub type Connect = Rc<dyn Fn(&Located) -> Rc<dyn BlockService>>;
+
+/// How long an owner may take to open a door before the directory is asked whether it still is the owner, and how long
+/// until it is asked again at first; each later pause is longer by a quarter.
+const LOOK: Duration = Duration::from_millis(100);
+/// The longest of these pauses.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Settings of a router.
 #[derive(Clone, Copy, Debug)]
@@ -223,7 +231,7 @@ impl Router {
             return Ok((hold, route, door));
         }
         let route = self.find(&hold, target.segment).await?;
-        let door = self.enter(&hold, index, &route).await?;
+        let door = self.enter(&hold, target.segment, &route).await?;
         Ok((hold, route, door))
     }
 
@@ -241,16 +249,24 @@ impl Router {
     }
 
     /// The session with an owner; a new one if there is none. What an older one of this hold has in flight there lands
-    /// before.
-    async fn enter(&self, hold: &Hold, index: u32, route: &Located) -> Result<Door, Obstacle> {
+    /// before. Nobody waits for an owner that has been followed by another one.
+    async fn enter(&self, hold: &Hold, segment: SegmentId, route: &Located) -> Result<Door, Obstacle> {
         let turn = hold.opening.borrow_mut().entry(route.owner).or_insert_with(one_at_a_time).clone();
         let _alone = turn.take(1).await;
         if let Some(door) = hold.door(route.owner) {
             return Ok(door);
         }
         hold.check().map_err(Obstacle::Final)?;
+        if !hold.leads_to(segment.index, route.owner) {
+            return Err(Obstacle::Passing);
+        }
         let service = (self.connect)(route);
-        match service.attach(hold.volume, hold.generation).await {
+        let opening = service.attach(hold.volume, hold.generation);
+        let Ok(opened) = first(opening, self.followed(hold, segment, route.epoch)).await else {
+            hold.doubt(route.owner);
+            return Err(Obstacle::Passing);
+        };
+        match opened {
             Ok(Attachment { session, .. }) => {
                 self.count(|statistics| statistics.opened += 1);
                 let door = Door { service, session };
@@ -263,8 +279,24 @@ impl Router {
             }
             Err(_) => {
                 // It is dead, or has nothing of this volume any more.
-                hold.forget(index, route.epoch);
+                hold.forget(segment.index, route.epoch);
                 Err(Obstacle::Passing)
+            }
+        }
+    }
+
+    /// Returns when the directory knows of an owner after the one of `epoch`.
+    async fn followed(&self, hold: &Hold, segment: SegmentId, epoch: Epoch) {
+        let mut pause = LOOK;
+        loop {
+            self.handle.sleep(pause).await;
+            pause = (pause * 5 / 4).min(LOOK_MAX);
+            self.count(|statistics| statistics.located += 1);
+            if let Ok(located) = self.directory.locate(segment).await
+                && located.epoch > epoch
+            {
+                hold.learn(segment.index, located);
+                return;
             }
         }
     }
@@ -340,6 +372,11 @@ impl Hold {
         self.routes.borrow().get(&index).filter(|route| route.is_good).map(|route| route.to.clone())
     }
 
+    /// Whether `owner` has the segment, as far as is known.
+    fn leads_to(&self, index: u32, owner: Incarnation) -> bool {
+        self.routes.borrow().get(&index).is_some_and(|route| route.is_good && route.to.owner == owner)
+    }
+
     fn door(&self, owner: Incarnation) -> Option<Door> {
         self.doors.borrow().get(&owner).cloned()
     }
@@ -363,6 +400,12 @@ impl Hold {
         if let Some(route) = self.routes.borrow_mut().get_mut(&index).filter(|route| route.to.epoch == epoch) {
             route.is_good = false;
         }
+    }
+
+    /// Nothing that `owner` is said to have is believed any more: all of it is asked for again.
+    fn doubt(&self, owner: Incarnation) {
+        let mut routes = self.routes.borrow_mut();
+        routes.values_mut().filter(|route| route.to.owner == owner).for_each(|route| route.is_good = false);
     }
 
     /// This session with an owner has ended.

@@ -184,6 +184,32 @@ fn all_goes_on_when_the_store_was_away_for_long() {
     clients.end(&bed);
 }
 
+/// A server that nobody reaches any more is dead when its lease has ended: soon after that its segments are found elsewhere,
+/// also by an agent that is about to connect with it again.
+#[test]
+fn a_silent_server_costs_its_lease_and_little_more() {
+    for seed in bed::seeds(4) {
+        let mut bed = Bed::new(seed, 3, 4, 1);
+        bed.start_all();
+        bed.create("disk", GIB);
+        let clients = Clients::start(&bed, 4);
+        bed.world.run_for(Duration::from_millis(500));
+        let begun = bed.world.now();
+        let before: Vec<u64> = clients.models.iter().map(|model| model.answered.get()).collect();
+        bed.cut_off(Role::Server, seed as usize % 4);
+        // So many requests of a client go to every segment, the one that nobody has among them.
+        let goes_on = || clients.models.iter().zip(&before).all(|(model, before)| model.answered.get() >= before + 40);
+        bed.world.run_until(goes_on);
+        let took = bed.world.now() - begun;
+        assert!(took >= MS * 1_000, "seed {seed}: nothing was held up: {took:?}");
+        assert!(took <= MS * 2_500, "seed {seed}: I/O went on after {took:?}");
+        assert_eq!(clients.broken(), 0, "seed {seed}");
+        bed.reconnect(Role::Server, seed as usize % 4);
+        bed.settle();
+        clients.end(&bed);
+    }
+}
+
 /// One of each role dies at a time, again and again, or is cut off for a while.
 #[test]
 fn clients_notice_nothing_whoever_dies_but_their_agent() {
