@@ -71,14 +71,17 @@ impl Places {
     }
 
     /// Who gets `segment`; it counts as its own from here on. `except` are engines that have refused it: they get it only
-    /// where there is nobody else. Nobody, if nobody lives.
+    /// where there is nobody else. Where `only` some may have it, it goes to none of them beyond the bound. Nobody, if
+    /// nobody is left.
     pub(super) fn choose(
         &mut self,
         table: &Table,
         segment: SegmentId,
         except: &BTreeSet<Incarnation>,
+        only: Option<&BTreeSet<Incarnation>>,
         prng: &mut Prng,
     ) -> Option<Incarnation> {
+        let may_have = |engine: &Incarnation| only.is_none_or(|only| only.contains(engine));
         let mates = mates(table, segment);
         let has_mate = |place: &Place| {
             let is_there = |mate: &&Incarnation| table.server(**mate) == Some(&place.name[..]);
@@ -91,11 +94,15 @@ impl Places {
             (place.is_missing, place.is_drained, refused(place), is_full, has_mate(place), place.load, draw)
         };
         let ranks: Vec<_> = self.servers.iter().map(&mut rank).collect();
-        let best = (0..ranks.len()).min_by_key(|index| ranks[*index])?;
+        let is_open = |index: &usize| {
+            let place = &self.servers[*index];
+            only.is_none() || (place.load < self.bound && place.engines.iter().any(|(engine, _)| may_have(engine)))
+        };
+        let best = (0..ranks.len()).filter(is_open).min_by_key(|index| ranks[*index])?;
         let place = &mut self.servers[best];
         place.load += 1;
         let rank = |(engine, load): &&mut (Incarnation, usize)| (except.contains(engine), *load, *engine);
-        let (engine, load) = place.engines.iter_mut().min_by_key(rank)?;
+        let (engine, load) = place.engines.iter_mut().filter(|(engine, _)| may_have(engine)).min_by_key(rank)?;
         *load += 1;
         Some(*engine)
     }

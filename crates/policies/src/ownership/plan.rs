@@ -77,8 +77,8 @@ impl Manager {
         let nobody = BTreeSet::new();
         for segment in adrift {
             let except = self.refusals.get(&segment).unwrap_or(&nobody);
-            let Some(engine) = places.choose(&self.table, segment, except, prng) else { return };
-            if self.may_adopt(segment, engine) {
+            let adopters = self.adopters(segment);
+            if let Some(engine) = places.choose(&self.table, segment, except, adopters.as_ref(), prng) {
                 self.assign(segment, engine);
             }
         }
@@ -94,12 +94,12 @@ impl Manager {
         is_open && (has_holder || !is_dropping)
     }
 
-    /// Whether `engine` may adopt `segment` now: few at a time do from one dead engine.
-    fn may_adopt(&self, segment: SegmentId, engine: Incarnation) -> bool {
+    /// The only ones who may adopt `segment` now, if that is so. Each adopter reads all that a dead engine has journaled,
+    /// so few at a time do from one, each as much of it as it has room for.
+    fn adopters(&self, segment: SegmentId) -> Option<BTreeSet<Incarnation>> {
         let source = self.table.segment(segment).and_then(|row| row.holder);
-        let Some(dead) = source.filter(|source| !self.table.lives(*source)) else { return true };
-        let adopters = self.table.adopters_of(dead);
-        adopters.contains(&engine) || adopters.len() < self.settings.adopters_max
+        let adopters = self.table.adopters_of(source.filter(|source| !self.table.lives(*source))?);
+        (adopters.len() >= self.settings.adopters_max).then_some(adopters)
     }
 
     /// Moves that were wished for; then those off servers that are drained; then those that even out.
@@ -126,7 +126,7 @@ impl Manager {
                 Some(to) => self.table.lives(to).then_some(to),
                 None => {
                     let except = row.holder.into_iter().collect();
-                    self.places(1).choose(&self.table, segment, &except, prng)
+                    self.places(1).choose(&self.table, segment, &except, None, prng)
                 }
             };
             if let Some(to) = to.filter(|to| Some(*to) != row.holder) {
@@ -143,7 +143,7 @@ impl Manager {
         let segment = owned.find(|id| {
             !self.refusals.contains_key(id) && self.table.segment(*id).is_some_and(|row| self.can_move(*id, &row))
         })?;
-        let engine = self.places(1).choose(&self.table, segment, &BTreeSet::new(), prng)?;
+        let engine = self.places(1).choose(&self.table, segment, &BTreeSet::new(), None, prng)?;
         let is_better = self.table.server(engine).is_some_and(|server| !self.table.is_drained(server));
         (is_better && !self.doubt.is_missing(engine)).then_some((segment, engine))
     }
