@@ -17,6 +17,7 @@
 pub mod ask;
 pub mod balance;
 pub mod disk;
+pub mod failover;
 pub mod load;
 pub mod measured;
 pub mod mechanism;

@@ -127,7 +127,8 @@ impl Charges {
         Scaled { iops: (done.get() - before) as f64 / seconds, connections: node.connections()() }
     }
 
-    fn cpu(&self) -> CpuOptions {
+    /// What a loop pays.
+    pub(super) fn cpu(&self) -> CpuOptions {
         CpuOptions {
             clock_ns: self.clock_ns,
             submit_ns: self.operation_ns,
