@@ -165,6 +165,12 @@ impl Gate {
         self.grant(usize::MAX);
     }
 
+    /// For so long what requests take says nothing of the disks: something else than requests keeps them, or this server,
+    /// busy.
+    pub fn disturb(&self, span: Duration) {
+        self.ask(|policy, now| policy.disturb(now + span));
+    }
+
     /// Forgets a volume.
     pub fn remove_volume(&self, volume: VolumeId) {
         self.ask(|policy, _| policy.remove_volume(volume));

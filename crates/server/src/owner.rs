@@ -3,6 +3,8 @@
 //! **Flow** of an assignment: the volume is made known, so that sessions can be opened the moment the segment is here;
 //! what a dead engine had is read once for all segments of it that are asked for together; then each is adopted, and
 //! serves from its record on. Of a release: the engine refuses what comes, lets land what is in flight, and logs it.
+//! While what a dead engine had is read and copied, and while those who waited for it come all at once, requests take
+//! longer than the disks need: admission learns nothing from that.
 //!
 //! **Invariant.** An order is taken only from the newest manager that this life has heard: one under a lower term may have
 //! been on its way since before that one was in charge (docs/SAFETY.md, rule 45). What was begun under it goes on: epochs
@@ -11,6 +13,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::{Bytes, Epoch, Error, Generation, Incarnation, Result, SegmentId, Term, VolumeId};
 use engine::ownership::estate::{self, Estate};
@@ -21,6 +24,11 @@ use wire::{Assignment, Holding, LeftSegment, LocalBoxFuture, SegmentOwner, Sourc
 
 use crate::server::Server;
 
+/// For how long admission learns nothing at most, because something is inherited.
+const INHERITS_MAX: Duration = Duration::from_secs(60);
+/// And for how long afterwards.
+const SETTLES: Duration = Duration::from_secs(1);
+
 /// A server whose segments are given to it, as a manager sees it.
 pub struct Owner {
     handle: Handle,
@@ -29,13 +37,34 @@ pub struct Owner {
     options: engine::Options,
     /// The highest term that somebody has ordered under.
     term: Cell<Term>,
+    /// How often something of a dead engine is being read.
+    heirs: Cell<u32>,
+}
+
+/// Something of a dead engine is being read, until it is dropped.
+struct Heir<'a>(&'a Owner);
+
+impl Drop for Heir<'_> {
+    fn drop(&mut self) {
+        let left = self.0.heirs.get() - 1;
+        self.0.heirs.set(left);
+        if left == 0 {
+            self.0.server.disturb(SETTLES);
+        }
+    }
 }
 
 impl Owner {
     /// The manager's side of `server`, whose engine lives in `store` and was opened with `options`.
     pub fn new(handle: &Handle, server: Rc<Server<Engine>>, store: &Store, options: engine::Options) -> Rc<Owner> {
         let term = Cell::new(Term::default());
-        Rc::new(Owner { handle: handle.clone(), server, store: store.clone(), options, term })
+        Rc::new(Owner { handle: handle.clone(), server, store: store.clone(), options, term, heirs: Cell::new(0) })
+    }
+
+    fn begin_to_inherit(&self) -> Heir<'_> {
+        self.heirs.set(self.heirs.get() + 1);
+        self.server.disturb(INHERITS_MAX);
+        Heir(self)
     }
 
     /// Takes an order under `term`, unless a newer manager has ordered something here.
@@ -119,6 +148,8 @@ impl SegmentOwner for Owner {
             if let Err(error) = self.check_term(term) {
                 return all(error);
             }
+            let is_of_dead = |assignment: &Assignment| matches!(assignment.source, Source::Estate(_));
+            let _heir = assignments.iter().any(is_of_dead).then(|| self.begin_to_inherit());
             let mut estates = match self.estates(&assignments).await {
                 Ok(estates) => estates,
                 Err(error) => return all(error),
@@ -167,6 +198,7 @@ impl SegmentOwner for Owner {
     fn recover(&self, term: Term, dead: Incarnation) -> LocalBoxFuture<'_, Result<Vec<Holding>>> {
         Box::pin(async move {
             self.check_term(term)?;
+            let _heir = self.begin_to_inherit();
             let estate = Estate::open(&self.handle, &self.store, dead, &self.options).await?;
             estate.seal().await?;
             let holdings = estate.holdings().into_iter().map(|(segment, holding)| {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::limits::{CONNECTIONS_MAX, REQUESTS_PER_CONNECTION};
 use base::{
@@ -154,6 +155,11 @@ impl<B: Backend> Server<B> {
     /// How admission stands.
     pub fn admission(&self) -> (AdmissionSettings, AdmissionStatus) {
         (self.gate.settings(), self.gate.status())
+    }
+
+    /// See [`Gate::disturb`].
+    pub(crate) fn disturb(&self, span: Duration) {
+        self.gate.disturb(span);
     }
 
     /// Whether admission keeps what it promises at this moment, and how many requests wait. It looks at every segment.

@@ -22,7 +22,8 @@
 //!   happens again;
 //! - flat, and the limit binds: a probe, or the one before is kept;
 //! - bound for long, and nobody was alone: hot segments are held for a moment, to see what alone is now;
-//! - else nothing: who asks for little proves nothing.
+//! - else nothing: who asks for little proves nothing. Nor does what happens while the store is disturbed
+//!   ([`Knee::disturb`]).
 //!
 //! **Proof expires**: a limit that was too high is probed again after [`KneeSettings::proof`] and not before, one that has
 //! become too low by a change below is found within that time; what was delivered is believed for one window.
@@ -159,6 +160,8 @@ pub struct Knee {
     /// What requests took in the last window.
     latency: Option<(Tally, Instant)>,
     is_shared: bool,
+    /// No window before that is judged.
+    disturbed_until: Instant,
 }
 
 impl Knee {
@@ -184,7 +187,14 @@ impl Knee {
             left_bytes_per_sec: 0,
             latency: None,
             is_shared: false,
+            disturbed_until: Instant::ZERO,
         }
+    }
+
+    /// Until then requests wait for what none of them asked for, like the adoption of what a dead server had: how long they
+    /// take says nothing of the knee. A later call counts instead.
+    pub fn disturb(&mut self, until: Instant) {
+        self.disturbed_until = until;
     }
 
     /// Tokens of a request.
@@ -260,6 +270,11 @@ impl Knee {
     pub(super) fn look(&mut self, now: Instant, waiting: bool, is_shared: bool, background: &Background) {
         self.is_shared = is_shared;
         self.background = *background.per_sec();
+        if now < self.disturbed_until {
+            self.end_trial();
+            (self.taken_off, self.window) = (0, Window::new(now));
+            return;
+        }
         self.window.binds |= waiting && self.limit().is_some();
         let (span, usual) = (now.since(self.window.begun), self.settings.window);
         let is_seen = self.limit().is_some() && self.window.binds && self.window.steady.tally.count >= STEADY_MIN;
@@ -298,9 +313,7 @@ impl Knee {
             self.judge(now, &window, span);
             return;
         }
-        if let Trial::Probe(before) = std::mem::replace(&mut self.trial, Trial::No) {
-            self.cost = before;
-        }
+        self.end_trial();
         self.taken_off = 0;
         let bytes_per_sec = window.done().bytes() / span.as_secs_f64();
         self.left_bytes_per_sec = self.bytes_per_sec.unwrap_or(0).saturating_sub(bytes_per_sec as u64);
@@ -346,6 +359,13 @@ impl Knee {
         });
         let left = self.bytes_per_sec.filter(|_| !window.binds).unwrap_or(0);
         self.left_bytes_per_sec = left.saturating_sub(clients.bytes() as u64);
+    }
+
+    /// Nothing came of what was tried.
+    fn end_trial(&mut self) {
+        if let Trial::Probe(before) = std::mem::replace(&mut self.trial, Trial::No) {
+            self.cost = before;
+        }
     }
 
     fn fail_probe(&mut self, now: Instant, before: Cost) {

@@ -29,6 +29,13 @@ impl<T> Admission<T> {
         self.background.add(work);
     }
 
+    /// See [`super::knee::Knee::disturb`].
+    pub fn disturb(&mut self, until: Instant) {
+        if let Some(knee) = &mut self.knee {
+            knee.disturb(until);
+        }
+    }
+
     /// What the store has left, in bytes per second, as far as that is known: background work takes no more.
     pub fn available(&self) -> Option<u64> {
         match &self.knee {

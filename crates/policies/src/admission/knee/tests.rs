@@ -105,6 +105,25 @@ fn one_slow_window_is_an_outlier() {
 }
 
 #[test]
+fn what_is_slow_because_of_something_else_is_no_knee() {
+    let mut bench = Bench::new();
+    bench.serve(500, 2, 64 * KIB, 100, false, 1);
+    bench.look(false, true);
+    bench.knee.disturb(Instant(bench.now + 3_000 * MILLI));
+    bench.run(2_000, 25, 1_000, false);
+    assert_eq!(bench.knee.limit(), None, "it was disturbed");
+    // What is over is judged again.
+    bench.knee.disturb(Instant(bench.now));
+    bench.run(400, 25, 1_000, false);
+    assert!(bench.knee.limit().is_some());
+    // A probe that was under way proves nothing.
+    let limit = bench.knee.limit();
+    bench.knee.disturb(Instant(bench.now + 1_000 * MILLI));
+    bench.run(900, 25, 5_000, true);
+    assert_eq!(bench.knee.limit(), limit);
+}
+
+#[test]
 fn a_stall_and_a_clock_that_jumps_leave_no_lasting_value() {
     let mut bench = Bench::knee_found();
     bench.run(500, 2, 100, false);
