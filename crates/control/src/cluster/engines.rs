@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use base::limits::ENGINES_MAX;
 use base::{Error, Incarnation, Instant, Result, Term};
+use runtime::sync::first;
 use runtime::{Class, Handle, Task};
 use wire::registry::check_registration;
-use wire::{Registered, VolumeDescriptor};
+use wire::{Observer, Registered, VolumeDescriptor};
 
 use super::{Connect, Way};
 use crate::owners::dispatch::Dispatch;
@@ -31,6 +32,8 @@ use crate::owners::keeper::Keeper;
 const LOOKS: u32 = 20;
 /// How long to wait before an engine that could not be reached is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long an engine may take to begin a round of scrubbing.
+const SCRUB_PATIENCE: Duration = Duration::from_secs(2);
 /// After so many leases an engine that the table does not have is forgotten.
 const FORGOTTEN: u32 = 30;
 
@@ -141,23 +144,46 @@ impl Engines {
         self.known.borrow().get(&engine).map(|known| now - known.heard)
     }
 
+    /// To ask an engine how it stands, if it is in touch.
+    pub(super) fn observer(&self, engine: Incarnation) -> Option<Rc<dyn Observer>> {
+        let is_missing = !self.missing(vec![engine]).is_empty();
+        self.known.borrow().get(&engine).filter(|_| !is_missing).map(|known| known.way.observer.clone())
+    }
+
     /// Tells every engine what a volume was promised.
     pub(super) fn set_levels(&self, volume: &VolumeDescriptor) {
         let ways: Vec<Way> = self.known.borrow().values().map(|known| known.way.clone()).collect();
         ways.iter().for_each(|way| way.volumes.set_levels(volume));
     }
 
-    /// Begins to read every copy of everything, everywhere.
+    /// Has all of `engines` begin to read every copy of everything, at the same time.
     ///
     /// # Errors
-    /// The first one that an engine gives.
-    pub(super) async fn begin_scrub(&self) -> Result<()> {
-        let ways: Vec<Way> = self.known.borrow().values().map(|known| known.way.clone()).collect();
-        let mut begun = Ok(());
-        for way in ways {
-            begun = begun.and(way.volumes.begin_scrub().await);
+    /// The first one that an engine gives; `Retry` if one is not in touch, or does not answer. The others begin.
+    pub(super) async fn begin_scrub(&self, engines: Vec<Incarnation>) -> Result<()> {
+        let missing = self.missing(engines.clone());
+        let begin = |engine: &Incarnation| {
+            let way = self.known.borrow().get(engine).filter(|_| !missing.contains(engine))?.way.clone();
+            let patience = self.handle.sleep(SCRUB_PATIENCE);
+            let begun = async move { first(way.volumes.begin_scrub(), patience).await };
+            Some(self.handle.spawn(Class::Io, "begin to scrub", begun))
+        };
+        let tasks: Vec<_> = engines.iter().map(|engine| (*engine, begin(engine))).collect();
+        let mut outcome = Ok(());
+        for (engine, task) in tasks {
+            let silent = || {
+                let server = self.known.borrow().get(&engine).map_or(engine.to_string(), |known| known.server.clone());
+                Err(Error::retry(format!(
+                    "{server} does not answer, the others begin: see `levee status`, and ask again"
+                )))
+            };
+            let begun = match task {
+                Some(task) => task.await.unwrap_or_else(|()| silent()),
+                None => silent(),
+            };
+            outcome = outcome.and(begun);
         }
-        begun
+        outcome
     }
 
     /// Declares dead who is, if this manager is in charge.
