@@ -348,4 +348,6 @@ pub trait Observer {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

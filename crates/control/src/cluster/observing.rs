@@ -93,7 +93,7 @@ impl ClusterManager {
         let mut all = Explained::default();
         agents.iter().for_each(|agent| all.add(agent));
         for (engine, said) in engines {
-            let segments = segments.get(&engine.engine).copied().unwrap_or_default();
+            let segments = segments.remove(&engine.engine).unwrap_or_default();
             let row = api::ExplainedEngine {
                 server: engine.server,
                 engine: engine.engine.0,
@@ -117,6 +117,20 @@ impl ClusterManager {
                     });
                 }
             }
+        }
+        // What is left are those that live no more.
+        let silent = Some("it is dead, and its segments go to others".to_owned());
+        let row = |(engine, segments): (Incarnation, usize)| {
+            self.look(|owners, _| api::ExplainedEngine {
+                server: owners.server(engine).unwrap_or_default().to_owned(),
+                engine: engine.0,
+                segments,
+                silent: silent.clone(),
+                ..api::ExplainedEngine::default()
+            })
+        };
+        for dead in segments.into_iter().map(row) {
+            all.engines.push(dead?);
         }
         Ok(all)
     }

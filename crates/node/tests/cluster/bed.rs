@@ -38,6 +38,8 @@ pub struct Bed {
     pub world: World,
     machines: BTreeMap<(Role, usize), Machine>,
     managers: Rc<RefCell<BTreeMap<usize, Rc<ClusterManager>>>>,
+    /// How long a server may be silent.
+    pub lease_ms: u64,
 }
 
 /// The seeds of a test: `LEVEE_SEED` alone, or the first `count`, or as many as `LEVEE_SEEDS` says.
@@ -63,7 +65,7 @@ impl Bed {
                 machines.insert((role, index), Machine { node: world.add_node(options), handle: None });
             }
         }
-        Bed { world, machines, managers: Rc::default() }
+        Bed { world, machines, managers: Rc::default(), lease_ms: 2_000 }
     }
 
     pub fn handle(&self, role: Role, index: usize) -> Handle {
@@ -102,6 +104,7 @@ impl Bed {
         let cluster = &mut settings.cluster;
         cluster.name = format!("{}-{index}", format!("{role:?}").to_lowercase());
         cluster.listen = self.at(role, index).to_string();
+        cluster.lease_ms = self.lease_ms;
         cluster.store = self.at(Role::Store, 0).to_string();
         cluster.managers = (0..self.count(Role::Manager)).map(|at| self.at(Role::Manager, at).to_string()).collect();
         settings

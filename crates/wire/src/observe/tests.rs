@@ -63,7 +63,7 @@ fn admission(waiting_requests: u64) -> api::Admission {
     }
 }
 
-fn full() -> Snapshot {
+pub(super) fn full() -> Snapshot {
     Snapshot {
         name: "s1".into(),
         store: "00ff".into(),
@@ -92,7 +92,7 @@ fn full() -> Snapshot {
     }
 }
 
-fn full_explanation() -> Explained {
+pub(super) fn full_explanation() -> Explained {
     Explained {
         incarnation: 7,
         admission: Some(admission(2)),
