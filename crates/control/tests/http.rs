@@ -517,6 +517,7 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("Server", &of_several(api::Server::default())),
         ("Engine", &of_several(api::Engine::default())),
         ("EngineWork", &of_several(api::EngineWork::default())),
+        ("GoneServer", &of_several(api::GoneServer::default())),
         ("Agent", &of_several(api::Agent::default())),
         ("SegmentMove", &of_several(api::SegmentMove::default())),
         ("ExplainedEngine", &of_several(api::ExplainedEngine::default())),

@@ -322,7 +322,7 @@ fn of_engine(engine: &engine::Statistics, served: &ServerStatistics) -> Vec<Metr
         plain("large_writes_total", "Writes past the journal.", engine.large_writes),
         plain("checkpoints_total", "Checkpoints of the transaction log.", engine.checkpoints),
         plain("lost_reads_total", "Reads of blocks that no copy has right.", engine.verify.lost),
-        plain("read_ahead_streams", "Clients' reads in sequence, by segment.", ahead.streams as u64),
+        plain("read_ahead_streams", "Clients' reads in sequence, by segment.", ahead.streams),
         plain("read_ahead_held_bytes", "Memory of what is read ahead.", ahead.held_bytes),
         plain("read_ahead_bytes_total", "Bytes that were read ahead of clients.", ahead.read_bytes),
         plain("read_ahead_used_bytes_total", "Bytes among them that were asked for.", ahead.used_bytes),

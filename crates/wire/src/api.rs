@@ -494,9 +494,21 @@ pub struct Cluster {
     pub segments_on_the_way: usize,
     /// The first 100 of those.
     pub moving: Vec<SegmentMove>,
+    /// Servers of which no engine lives, and that were heard of in the last hour, by name.
+    #[serde(default)]
+    pub gone: Vec<GoneServer>,
     /// Agents that are in touch and have answered, by name.
     #[serde(default)]
     pub agents: Vec<Agent>,
+}
+
+/// A server that was there until lately: it was stopped, or is dead, and others have its segments.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct GoneServer {
+    /// Its name.
+    pub name: String,
+    /// When it was last heard of.
+    pub silent_seconds: f64,
 }
 
 /// An agent.

@@ -34,6 +34,8 @@ const LOOKS: u32 = 20;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long an engine may take to begin a round of scrubbing.
 const SCRUB_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server is remembered of which nothing is left.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 /// After so many leases an engine that the table does not have is forgotten.
 const FORGOTTEN: u32 = 30;
 
@@ -45,6 +47,9 @@ pub(super) struct Engines {
     connect: Connect,
     lease: Duration,
     known: RefCell<BTreeMap<Incarnation, Known>>,
+    /// Servers that were heard of lately, whatever became of their engines. Every manager hears of them, so whoever takes
+    /// over knows who is missing.
+    lately: RefCell<BTreeMap<String, Instant>>,
     /// The term in which this manager is in charge, and since when.
     charge: Cell<(Term, Instant)>,
     this: Weak<Engines>,
@@ -73,6 +78,7 @@ impl Engines {
             connect,
             lease,
             known: RefCell::default(),
+            lately: RefCell::default(),
             charge: Cell::new((Term(0), handle.now())),
             this: this.clone(),
         });
@@ -109,6 +115,7 @@ impl Engines {
             return Err(Error::invalid(format!("there are {ENGINES_MAX} engines already, the most that a store has")));
         }
         let heard = self.handle.now();
+        self.remember(server, heard);
         match known.get_mut(&engine).filter(|known| known.address == address) {
             Some(known) => known.heard = heard,
             None => {
@@ -142,6 +149,27 @@ impl Engines {
     pub(super) fn silent_for(&self, engine: Incarnation) -> Option<Duration> {
         let now = self.handle.now();
         self.known.borrow().get(&engine).map(|known| now - known.heard)
+    }
+
+    fn remember(&self, server: &str, heard: Instant) {
+        let mut lately = self.lately.borrow_mut();
+        match lately.get_mut(server) {
+            Some(known) => *known = heard,
+            None => {
+                lately.retain(|_, known| heard - *known < REMEMBERED);
+                if lately.len() < ENGINES_MAX {
+                    lately.insert(server.to_owned(), heard);
+                }
+            }
+        }
+    }
+
+    /// Servers that were heard of in the last hour, and how long ago.
+    pub(super) fn lately(&self) -> Vec<(String, Duration)> {
+        let now = self.handle.now();
+        let lately = self.lately.borrow();
+        let silent = lately.iter().map(|(server, heard)| (server.clone(), now - *heard));
+        silent.filter(|(_, silent)| *silent < REMEMBERED).collect()
     }
 
     /// To ask an engine how it stands, if it is in touch.

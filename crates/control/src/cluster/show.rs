@@ -65,7 +65,11 @@ impl ClusterManager {
         };
         let on_the_way = || rows().filter(|(_, row)| !is_settled(row));
         let moving = on_the_way().take(NAMED_MAX).map(|(id, row)| on_its_way(owners, volumes, id, &row));
+        let gone = self.engines.lately().into_iter().filter(|(name, _)| !servers.contains_key(name.as_str()));
+        let gone = gone.map(|(name, silent)| api::GoneServer { name, silent_seconds: silent.as_secs_f64() });
+        let gone = gone.collect();
         api::Cluster {
+            gone,
             servers: servers.into_values().collect(),
             segments: rows().count(),
             segments_on_the_way: on_the_way().count(),

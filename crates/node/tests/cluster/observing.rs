@@ -153,6 +153,32 @@ fn an_engine_that_does_not_answer_holds_nobody_up() {
     assert!(clock.now() - begun < 100 * MS && snapshot.scrub.silent_engines == 0);
 }
 
+/// Whichever manager is asked: all of them have heard of it.
+#[test]
+fn a_server_that_was_there_lately_is_missed() {
+    let mut bed = Bed::new(17, 2, 3, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let gone = |bed: &Bed| bed.cluster().gone.into_iter().map(|server| server.name).collect::<Vec<_>>();
+    assert_eq!(gone(&bed), [""; 0]);
+    bed.kill(Role::Server, 1);
+    bed.wait("it is missed", |bed| gone(bed) == ["server-1"]);
+    let in_charge = bed.cluster().manager.unwrap().name;
+    bed.kill(Role::Manager, usize::from(in_charge == "manager-1"));
+    bed.wait("the other manager misses it, too", |bed| gone(bed) == ["server-1"]);
+    bed.world.run_for(Duration::from_secs(60));
+    let silent = bed.cluster().gone[0].silent_seconds;
+    assert!((60.0..70.0).contains(&silent), "{silent}");
+    bed.start(Role::Server, 1);
+    bed.wait("it is back", |bed| gone(bed).is_empty());
+    // Nobody is missed for ever.
+    bed.kill(Role::Server, 1);
+    bed.world.run_for(Duration::from_secs(3590));
+    assert_eq!(gone(&bed), ["server-1"]);
+    bed.world.run_for(Duration::from_secs(30));
+    assert_eq!(gone(&bed), [""; 0]);
+}
+
 #[test]
 fn what_scrubbing_finds_everywhere_is_told() {
     let mut bed = Bed::new(14, 1, 3, 1);
