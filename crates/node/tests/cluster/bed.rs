@@ -200,21 +200,27 @@ impl Bed {
         managers.iter().find(|(_, manager)| manager.is_in_charge()).map(|(index, manager)| (*index, manager.clone()))
     }
 
-    /// Asks the manager in charge, when there is one.
-    pub fn ask(&self, request: Request) -> Result<Reply> {
+    /// The manager in charge, when there is one.
+    fn whoever_is_in_charge(&self) -> (usize, Rc<ClusterManager>) {
         for _ in 0..200 {
-            if let Some((index, manager)) = self.in_charge() {
-                let handle = self.handle(Role::Manager, index);
-                return self.world.block_on(&handle, async move { manager.handle(request).await });
+            if let Some(found) = self.in_charge() {
+                return found;
             }
             self.world.run_for(Duration::from_millis(50));
         }
         panic!("nobody is in charge");
     }
 
+    /// Asks the manager in charge.
+    pub fn ask(&self, request: Request) -> Result<Reply> {
+        let (index, manager) = self.whoever_is_in_charge();
+        let handle = self.handle(Role::Manager, index);
+        self.world.block_on(&handle, async move { manager.handle(request).await })
+    }
+
     fn try_cluster(&self) -> Option<api::Cluster> {
         // The tables have it; nobody is asked.
-        self.in_charge()?.1.cluster().ok()
+        self.whoever_is_in_charge().1.cluster().ok()
     }
 
     /// How all of it stands.
