@@ -128,7 +128,7 @@ fn any_manager_tells_what_servers_and_agents_do() {
         return;
     }
     let mut bed = Bed::start(2, 2, 1);
-    bed.ask(&["volume", "create", "vm-1", "--size", "1G", "--burst-iops", "2000"]);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G", "--burst-iops", "100"]);
     bed.settle(2, 4);
     let uri = bed.uri("a1", "vm-1");
     fio::fill(&uri);
@@ -140,7 +140,7 @@ fn any_manager_tells_what_servers_and_agents_do() {
         };
         let explained = ask(&["volume", "explain", "vm-1"]);
         let wanted =
-            ["burst level of 2000 IOPS", "server   s1: 2 segments", "server   s2: 2 segments", "write    half"];
+            ["burst level of 100 IOPS", "server   s1: 2 segments", "server   s2: 2 segments", "write    half"];
         assert!(wanted.iter().all(|part| explained.contains(part)), "{explained}");
         assert!(ask(&["volume", "show", "vm-1"]).contains(&format!("attach       {uri}")));
         assert!(ask(&["volume", "list"]).contains(&uri));
