@@ -139,13 +139,12 @@ fn any_manager_tells_what_servers_and_agents_do() {
             text(&output.stdout)
         };
         let explained = ask(&["volume", "explain", "vm-1"]);
-        let wanted =
-            ["burst level of 100 IOPS", "server   s1: 2 segments", "server   s2: 2 segments", "write    half"];
+        let wanted = ["burst level of 100 IOPS", "server   s1: 2 segments", "server   s2: 2 segments", "write    half"];
         assert!(wanted.iter().all(|part| explained.contains(part)), "{explained}");
         assert!(ask(&["volume", "show", "vm-1"]).contains(&format!("attach       {uri}")));
         assert!(ask(&["volume", "list"]).contains(&uri));
         assert!(ask(&["scrub"]).contains("were read, all copies counted"));
-        let top = ask(&["top", "--count", "1", "--interval", "100ms"]);
+        let top = ask(&["top", "--count", "1", "--interval", "0.5"]);
         assert!(top.contains("SERVER  SEGMENTS  READ/S") && top.contains("vm-1"), "{top}");
         let metrics = bed.get(manager, "/metrics");
         let series =
