@@ -63,6 +63,9 @@ pub const FRAME_BODY_MAX: usize = MIB as usize;
 /// Longest extensions of a frame between processes, in bytes.
 pub const FRAME_EXTENSIONS_MAX: usize = 4096;
 
+/// Longest that a process says of itself at once, in bytes.
+pub const OBSERVED_MAX: usize = MIB as usize;
+
 /// Largest file, in bytes: more than any store sets aside, and offsets in it can be added.
 pub const FILE_SIZE_MAX: u64 = 1 << 60;
 
@@ -87,3 +90,4 @@ const _: () = assert!(
     "a body has everything that a lease store has"
 );
 const _: () = assert!(VOLUMES_MAX * (VOLUME_NAME_MAX + 2) < FRAME_BODY_MAX, "a body has the names of all volumes");
+const _: () = assert!(OBSERVED_MAX as u64 <= REQUEST_SIZE_MAX, "a payload has all that is said at once");

@@ -10,10 +10,11 @@
 //!
 //! **Flow.** *Engine*: `register -> Engines -> Keeper: on_registered`, and from then on orders go to it ([`Dispatch`]). *Agent*:
 //! `resolve -> attach -> locate`, and `locate` again when a segment has moved. *Person*: the calls of [`crate::service`],
-//! from the same API as that of one server.
+//! from the same API as that of one server; how all of it stands is asked of everybody then ([`observing`]).
 
 mod calls;
 mod engines;
+mod observing;
 mod show;
 mod volumes;
 
@@ -27,8 +28,8 @@ use policies::ownership::{Settings, Table};
 use runtime::Handle;
 use runtime::sync::first;
 use wire::{
-    EngineRegistry, LeaseStore, LocalBoxFuture, Located, Registered, SegmentDirectory, SegmentOwner, VolumeDescriptor,
-    VolumeOwner,
+    EngineRegistry, LeaseStore, LocalBoxFuture, Located, Observer, Registered, SegmentDirectory, SegmentOwner,
+    VolumeDescriptor, VolumeOwner,
 };
 
 use self::engines::Engines;
@@ -79,6 +80,8 @@ pub struct Way {
     pub segments: Rc<dyn SegmentOwner>,
     /// To tell it of volumes.
     pub volumes: Rc<dyn VolumeOwner>,
+    /// To ask it how it stands.
+    pub observer: Rc<dyn Observer>,
     /// Returns when the connection with it was lost, which is made if there is none; an error if it cannot be made.
     pub lost: Lost,
     /// Whether its machine says that nobody listens there any more.
@@ -89,6 +92,9 @@ pub struct Way {
 pub trait Agents {
     /// How many clients use a volume.
     fn users(&self, volume: VolumeId) -> LocalBoxFuture<'_, usize>;
+
+    /// To ask each of them how it stands.
+    fn observers(&self) -> Vec<Rc<dyn Observer>>;
 
     /// Has them let go of a volume.
     fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;

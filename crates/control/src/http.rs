@@ -32,7 +32,9 @@ use base::{Error, Result};
 
 use crate::service::Call;
 
+pub use explain::explanation;
 pub use routes::{OPENAPI, ROUTES};
+pub use status::status;
 pub use token::read as read_token;
 
 /// The name of the token file in the first directory of a store.

@@ -1,187 +1,107 @@
-//! What a running store tells of itself: a snapshot of the plain counters and histograms that its parts hold.
-//!
-//! Nothing here is global: several nodes live in one process of a test. Whoever assembles a node implements
-//! [`Observer`]; the snapshot travels to the HTTP thread, so it is compact (a distribution is 30 numbers) and `Send`.
+//! What policies count, in the words of the API: for whoever implements [`wire::Observer`].
 
-use base::{Histogram, Instant, VolumeId};
-use files::{Statistics, StoreSpace};
-use policies::admission::{AdmissionSettings, AdmissionStatus, VolumeStatus, Waits};
-use policies::slow_requests::SlowRequests;
-use wire::{LocalBoxFuture, api};
+use std::cmp::Reverse;
 
-/// The binary logarithm of the smallest bound of a [`Distribution`] in nanoseconds: 8.2 us.
-pub const FIRST_POWER: u32 = 13;
-/// How many bounds a [`Distribution`] has, each twice the one before: the last is 8.6 s.
-pub const POWERS: usize = 21;
+use base::{Instant, Stage};
+use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Throttle, Waits};
+use policies::slow_requests::{Direction, SlowRequest, SlowRequests};
+use wire::api;
 
-/// A histogram of nanoseconds, reduced to what is published.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Distribution {
-    /// How many values lie below 2^(13 + index) ns.
-    pub below: Vec<u64>,
-    /// How many values there are.
-    pub count: u64,
-    /// Their sum in nanoseconds.
-    pub sum_ns: u64,
-}
-
-impl From<&Histogram> for Distribution {
-    fn from(histogram: &Histogram) -> Self {
-        Distribution {
-            below: histogram.counts_below_powers(FIRST_POWER, POWERS),
-            count: histogram.count(),
-            sum_ns: histogram.sum(),
-        }
+/// How the admission of a block server stands.
+pub fn admission(settings: &AdmissionSettings, server: &AdmissionStatus) -> api::Admission {
+    let limit = server.limit_bytes_per_sec;
+    let sized = Some(()).filter(|()| server.is_limited);
+    api::Admission {
+        throttle: throttle_name(settings.throttle).into(),
+        bandwidth_bytes_per_second: limit,
+        cap_bytes_per_second: match settings.throttle {
+            Throttle::ClientCap(cap) | Throttle::SegmentCap(cap) => Some(cap),
+            _ => None,
+        },
+        is_learned: settings.learns.is_some() && settings.throttle != Throttle::Off,
+        main_bytes: sized.map(|()| server.main),
+        main_size_bytes: sized.map(|()| server.main_size),
+        cheque_bytes: sized.map(|()| server.cheque),
+        cheque_size_bytes: sized.map(|()| server.cheque_size),
+        waiting_requests: server.waiting as u64,
+        active_segments: server.active_segments,
+        hot_segments: server.hot_segments,
+        started_bytes: server.started_bytes,
+        overdrawn_bytes: server.overdrawn_bytes,
+        p95_ns: server.p95_ns,
+        p99999_ns: server.p99999_ns,
+        available_bytes_per_second: server.available_bytes_per_sec,
     }
 }
 
-/// What one volume's clients did with one kind of request.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RequestCounters {
-    /// `read`, `write`, `discard` or `flush`.
-    pub operation: &'static str,
-    /// Requests that were answered, errors included.
-    pub requests: u64,
-    /// Bytes that they moved.
-    pub bytes: u64,
-    /// Those that were answered with an error.
-    pub errors: u64,
-    /// From the arrival of a request to its reply.
-    pub latency: Distribution,
-    /// The same in full: [`Histogram::buckets`].
-    pub latency_ns: Vec<(u64, u64)>,
-}
-
-/// The traffic of one volume since the store started.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct VolumeCounters {
-    /// Its id.
-    pub volume: VolumeId,
-    /// Its name.
-    pub name: String,
-    /// By kind of request.
-    pub requests: Vec<RequestCounters>,
-    /// What its requests waited for.
-    pub waits: Waits,
-}
-
-/// A number under a name, with labels.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Metric {
-    /// Its name after `levee_`, unit last; counters end in `_total`.
-    pub name: &'static str,
-    /// What it is, in one sentence.
-    pub help: &'static str,
-    /// Labels and their values; the same ones for all of a name.
-    pub labels: Vec<(&'static str, String)>,
-    /// The number.
-    pub value: f64,
-}
-
-impl Metric {
-    /// A number without a label.
-    pub fn plain(name: &'static str, help: &'static str, value: f64) -> Self {
-        Metric { name, help, labels: Vec::new(), value }
-    }
-
-    /// One of several numbers that a label tells apart.
-    pub fn labelled(
-        name: &'static str,
-        help: &'static str,
-        label: &'static str,
-        label_value: impl Into<String>,
-        value: f64,
-    ) -> Self {
-        Metric { name, help, labels: vec![(label, label_value.into())], value }
+/// What a throttle is called in settings and answers.
+pub fn throttle_name(throttle: Throttle) -> &'static str {
+    match throttle {
+        Throttle::Off => "off",
+        Throttle::OneBucket => "one-bucket",
+        Throttle::DualBuckets => "dual-buckets",
+        Throttle::ClientCap(_) => "client-cap",
+        Throttle::SegmentCap(_) => "segment-cap",
     }
 }
 
-/// Everything at one moment.
-#[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// The store's id, in hexadecimal digits.
-    pub store: String,
-    /// The number of this life of the store.
-    pub incarnation: u64,
-    /// Seconds since this life began.
-    pub uptime_seconds: f64,
-    /// Volumes that exist.
-    pub volumes: usize,
-    /// Traffic by volume; volumes without any may be left out.
-    pub traffic: Vec<VolumeCounters>,
-    /// How long requests spent in each stage, in the order of a request's life.
-    pub stages: Vec<(&'static str, Distribution)>,
-    /// Bytes to and from disk, and the state of each directory.
-    pub files: Statistics,
-    /// Room.
-    pub space: StoreSpace,
-    /// Bytes that the store holds in memory by its own account, and its bound.
-    pub memory_bytes: u64,
-    /// The bound of `memory_bytes`.
-    pub memory_bytes_max: u64,
-    /// What reads and scrubbing found.
-    pub scrub: api::Scrub,
-    /// NBD connections that are open.
-    pub connections: u64,
-    /// Bytes of data files that are surely garbage.
-    pub garbage_bytes: u64,
-    /// Logs that take no more records.
-    pub broken_logs: u64,
-    /// Engines that have no room for writes.
-    pub full_engines: u64,
-    /// Reads of blocks that no copy has right.
-    pub lost_reads: u64,
-    /// The settings of the block server's admission, and how it stands.
-    pub admission: Option<(AdmissionSettings, AdmissionStatus)>,
-    /// How several servers stand, where there are such.
-    pub cluster: Option<api::Cluster>,
-    /// Everything else: queue depths, counts of events.
-    pub metrics: Vec<Metric>,
+/// Why requests waited: the reasons that occurred.
+pub fn waits(waits: &Waits) -> Vec<api::Waiting> {
+    let occurred = Reason::ALL.iter().map(|reason| (reason, waits.of(*reason)));
+    let mut waits: Vec<api::Waiting> = occurred
+        .filter(|(_, wait)| wait.requests > 0 || wait.now > 0)
+        .map(|(reason, wait)| api::Waiting {
+            reason: reason.name().into(),
+            requests: wait.requests,
+            total_ns: wait.total_ns,
+            longest_ns: wait.max_ns,
+            waiting_requests: wait.now,
+        })
+        .collect();
+    api::Waiting::sort(&mut waits);
+    waits
 }
 
-/// How long one kind of request of a volume took, from its arrival to its reply.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Quantiles {
-    /// `read` or `write`.
-    pub operation: &'static str,
-    /// Requests that succeeded.
-    pub requests: u64,
-    /// Their median in nanoseconds.
-    pub p50_ns: u64,
-    /// Their 99th percentile.
-    pub p99_ns: u64,
+/// What slow requests waited for, the most frequent reason first; the reasons that occurred.
+pub fn slow_reasons(slow: &SlowRequests) -> Vec<api::SlowReason> {
+    let all = Direction::ALL.into_iter().flat_map(|direction| Stage::ALL.map(|stage| (direction, stage)));
+    let mut reasons: Vec<api::SlowReason> = all
+        .map(|(direction, stage)| (direction, stage, slow.blame(direction, stage)))
+        .filter(|(.., blame)| blame.requests > 0)
+        .map(|(direction, stage, blame)| api::SlowReason {
+            operation: direction.name().into(),
+            reason: stage.name().into(),
+            requests: blame.requests,
+            total_ns: blame.total_ns,
+            longest_ns: blame.max_ns,
+        })
+        .collect();
+    reasons.sort_by_key(|reason| Reverse(reason.requests));
+    reasons
 }
 
-impl Quantiles {
-    /// Of a histogram of nanoseconds.
-    pub fn of(operation: &'static str, histogram: &Histogram) -> Self {
-        let [p50_ns, p99_ns] = [500_000, 990_000].map(|per_million| histogram.quantile(per_million));
-        Quantiles { operation, requests: histogram.count(), p50_ns, p99_ns }
+/// The last slow requests, the latest first.
+pub fn slow_requests(slow: &SlowRequests, now: Instant) -> Vec<api::SlowRequest> {
+    slow.last().rev().map(|one| slow_request(one, now)).collect()
+}
+
+fn slow_request(slow: &SlowRequest, now: Instant) -> api::SlowRequest {
+    let passage = &slow.request.passage;
+    let detail = match slow.reason {
+        Stage::Tokens => passage.tokens,
+        Stage::Busy => passage.task,
+        _ => "",
+    };
+    let took = Stage::ALL.into_iter().filter(|stage| passage.of(*stage) > 0);
+    api::SlowRequest {
+        operation: slow.request.direction.name().into(),
+        offset: slow.request.offset,
+        bytes: slow.request.len,
+        ago_ns: now.nanos_since(slow.at),
+        total_ns: passage.total_ns(),
+        reason: slow.reason.name().into(),
+        beyond_ns: slow.beyond_ns,
+        detail: (!detail.is_empty()).then(|| detail.into()),
+        stages: took.map(|stage| api::StageTime { stage: stage.name().into(), ns: passage.of(stage) }).collect(),
     }
-}
-
-/// Why I/O of a volume waits or waited.
-#[derive(Clone, Debug)]
-pub struct Explained {
-    /// The settings of the block server's admission.
-    pub settings: AdmissionSettings,
-    /// How it stands.
-    pub server: AdmissionStatus,
-    /// What it knows of the volume; none where nobody has used it since the store started.
-    pub volume: Option<VolumeStatus>,
-    /// By kind of request.
-    pub latency: Vec<Quantiles>,
-    /// Which of its requests were slow; none where nobody has used it.
-    pub slow: Option<SlowRequests>,
-    /// When this was asked for.
-    pub now: Instant,
-}
-
-/// Takes snapshots. Called on the manager's loop; quick.
-pub trait Observer {
-    /// The present state, of all loops. `volumes` is left to the manager.
-    fn observe(&self) -> LocalBoxFuture<'_, Snapshot>;
-
-    /// Why I/O of a volume waits, without waiting; none while the block server is going away.
-    fn explain(&self, volume: VolumeId) -> Option<Explained>;
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,10 +26,10 @@ use base::{Error, ErrorKind, Generation, Result, VolumeId};
 use files::{Redundancy, Store};
 use runtime::sync::{Budget, oneshot};
 use runtime::{Class, Handle, Task};
-use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+use wire::observe::{Detail, Explained, Snapshot};
+use wire::{LocalBoxFuture, Observer, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 
 use crate::levels::LevelsChange;
-use crate::observe::{Explained, Observer, Snapshot};
 use crate::table::log::TableLog;
 use crate::table::{Change, Row, VolumeState, VolumeTable};
 
@@ -118,6 +119,8 @@ pub struct VolumeView {
     pub row: Row,
     /// Clients that are connected now.
     pub clients: usize,
+    /// Where clients attach it besides the listeners of this process: URIs without a volume.
+    pub nbd: Arc<[String]>,
 }
 
 impl VolumeView {
@@ -362,7 +365,7 @@ impl Manager {
             }
             Request::SetLevels { name, change } => self.set_levels(&name, change).await.map(Reply::Volume),
             Request::Explain(name) => {
-                self.explain(&name).map(|(view, explained)| Reply::Explained(view, Box::new(explained)))
+                self.explain(&name).await.map(|(view, explained)| Reply::Explained(view, Box::new(explained)))
             }
             Request::Health if self.0.closing.get() => Err(Error::retry("the store is shutting down")),
             Request::Health => Ok(Reply::Healthy),
@@ -437,7 +440,7 @@ impl Manager {
 
     fn view(&self, row: &Row) -> VolumeView {
         let clients = self.0.user.borrow().as_ref().map_or(0, |user| user.users(row.id));
-        VolumeView { row: row.clone(), clients }
+        VolumeView { row: row.clone(), clients, nbd: Arc::default() }
     }
 
     /// Promises a volume something else. It holds from its next request on, also while the volume is attached.
@@ -534,23 +537,19 @@ impl Manager {
     pub async fn observe(&self) -> Result<Snapshot> {
         let volumes = self.0.table.borrow().rows().filter(|row| row.state == VolumeState::Active).count();
         let observer = self.observer()?;
-        let mut observing = observer.observe();
-        let snapshot = poll_fn(|cx| match only_look(|| observing.as_mut().poll(cx)) {
-            Ok(poll) => poll.map(Ok),
-            Err(error) => Poll::Ready(Err(error)),
-        });
-        Ok(Snapshot { volumes, ..snapshot.await? })
+        let snapshot = only_look(async || observer.observe(Detail::Full).await).await?;
+        Ok(Snapshot { volumes, ..snapshot })
     }
 
     /// Why I/O of a volume waits or waited.
     ///
     /// # Errors
     /// `NotFound`, and those of [`Manager::observe`].
-    pub fn explain(&self, name: &str) -> Result<(VolumeView, Explained)> {
+    pub async fn explain(&self, name: &str) -> Result<(VolumeView, Explained)> {
         let view = self.show(name)?;
         let observer = self.observer()?;
-        let explained = only_look(|| observer.explain(view.row.id))?;
-        explained.map(|explained| (view, explained)).ok_or_else(starting_or_stopping)
+        let explained = only_look(async || observer.explain(view.row.id).await).await?;
+        Ok((view, explained))
     }
 
     fn observer(&self) -> Result<Rc<dyn Observer>> {
@@ -643,11 +642,18 @@ impl Manager {
 
 /// Asks something that only looks, so nothing is left half done; and nobody's disk stops because a counter cannot be
 /// read.
-fn only_look<T>(question: impl FnOnce() -> T) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(question)).map_err(|_| {
-        tracing::error!("looking at the state of the store failed: this is a bug");
-        Error::internal("the state of the store could not be read, a bug that its log tells; its disks go on")
+async fn only_look<T>(ask: impl AsyncFnOnce() -> Result<T>) -> Result<T> {
+    let mut question = std::pin::pin!(ask());
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| question.as_mut().poll(cx))) {
+        Ok(poll) => poll,
+        Err(_) => {
+            tracing::error!("looking at the state of the store failed: this is a bug");
+            Poll::Ready(Err(Error::internal(
+                "the state of the store could not be read, a bug that its log tells; its disks go on",
+            )))
+        }
     })
+    .await
 }
 
 fn starting_or_stopping() -> Error {

@@ -10,15 +10,16 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Histogram, Instant, Passage, Result, SegmentId, Stage, VolumeId};
 use control::Manager;
 use control::http::{Listener, OPENAPI, Options, ROUTES, Server};
-use control::observe::{Distribution, Explained, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters};
+use control::observe;
 use control::service::{self, Call, Request};
 use files::Redundancy;
 use files::memory::{Memory, MemoryOptions};
-use policies::admission::{self, Admission, AdmissionSettings, Waits};
+use policies::admission::{self, Admission, AdmissionSettings};
 use policies::slow_requests::{self, Direction, SlowRequests, SlowSettings};
 use runtime::sim::{NodeOptions, World};
 use serde_json::{Value, json};
-use wire::{LocalBoxFuture, VolumeOwner, VolumeUser, api};
+use wire::observe::{Detail, Distribution, Explained, RequestCounters, Snapshot, Timed, VolumeCounters};
+use wire::{LocalBoxFuture, Observer, VolumeOwner, VolumeUser, api};
 
 #[derive(Default)]
 struct Others {
@@ -50,37 +51,37 @@ impl VolumeUser for Others {
 }
 
 impl Observer for Others {
-    fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
+    fn observe(&self, _detail: Detail) -> LocalBoxFuture<'_, base::Result<Snapshot>> {
         Box::pin(async {
             let scrub = api::Scrub { is_running: self.scrubs.get() > 0, read_bytes: 4096, ..api::Scrub::default() };
             let store = "00ff".into();
             let write = RequestCounters {
-                operation: "write",
+                operation: "write".into(),
                 requests: 3,
                 bytes: 12_288,
                 errors: 1,
                 latency: Distribution::default(),
                 latency_ns: vec![(1_023, 2)],
             };
-            let (volume, name, waits) = (VolumeId(1), "a".into(), Waits::default());
-            let traffic = vec![VolumeCounters { volume, name, requests: vec![write], waits }];
-            let (connections, garbage_bytes, full_engines) = (1, 8192, 1);
-            Snapshot {
+            let (volume, name) = (VolumeId(1), "a".into());
+            let (requests, waits, slow) = (vec![write], vec![], vec![]);
+            let traffic = vec![VolumeCounters { volume, name, clients: 1, requests, waits, slow }];
+            Ok(Snapshot {
                 store,
                 incarnation: 1,
-                memory_bytes_max: 512 << 20,
+                memory: api::Memory { limit_bytes: 512 << 20, ..api::Memory::default() },
                 scrub,
                 traffic,
-                connections,
-                garbage_bytes,
-                full_engines,
+                connections: 1,
+                space: api::Space { garbage_bytes: 8192, ..api::Space::default() },
+                full_engines: 1,
                 ..Snapshot::default()
-            }
+            })
         })
     }
 
     /// A volume of which two requests wait, and one has waited.
-    fn explain(&self, volume: VolumeId) -> Option<Explained> {
+    fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, base::Result<Explained>> {
         let settings = AdmissionSettings { limit_bytes_per_sec: 409_600, ..AdmissionSettings::default() };
         let mut admission = Admission::new(settings.clone(), Instant::ZERO);
         let request =
@@ -92,14 +93,22 @@ impl Observer for Others {
         assert!(admission.next_grant(now).is_some() && admission.next_grant(now).is_none());
         let mut latency = Histogram::new();
         [1_000, 1_000, 1_000_000].into_iter().for_each(|ns| latency.record(ns));
-        Some(Explained {
-            settings,
-            server: admission.status(now),
-            volume: admission.volume(volume, now),
-            latency: vec![Quantiles::of("read", &Histogram::new()), Quantiles::of("write", &latency)],
-            slow: Some(slow_writes()),
-            now,
-        })
+        let (slow, known) = (slow_writes(), admission.volume(volume, now).unwrap());
+        let slow_ns = |direction| slow.threshold_ns(direction);
+        let explained = Explained {
+            admission: Some(observe::admission(&settings, &admission.status(now))),
+            started_requests: known.started,
+            waits: observe::waits(&known.waits),
+            hot_segments: known.hot_segments.iter().map(|segment| segment.index).collect(),
+            latency: vec![
+                Timed::of("read", &Histogram::new(), slow_ns(Direction::Read)),
+                Timed::of("write", &latency, slow_ns(Direction::Write)),
+            ],
+            slow_reasons: observe::slow_reasons(&slow),
+            slow_requests: observe::slow_requests(&slow, now),
+            ..Explained::default()
+        };
+        Box::pin(std::future::ready(Ok(explained)))
     }
 }
 
@@ -300,6 +309,7 @@ fn waiting_is_explained() {
             "waiting_requests": 2,
         }],
         "hot_segments": [],
+                "engines": [],
         "latency": [
             {"operation": "read", "requests": 0, "p50_ns": 0, "p99_ns": 0, "slow_ns": null},
             {"operation": "write", "requests": 3, "p50_ns": found["latency"][1]["p50_ns"],
@@ -451,6 +461,11 @@ fn futures<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// What a store of one server has not.
+fn of_several(value: impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap()
+}
+
 #[test]
 fn the_openapi_document_says_what_the_routes_do() {
     let document: Value = serde_json::from_str(OPENAPI).unwrap();
@@ -497,6 +512,15 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("SlowRequest", &explained["slow_requests"][0]),
         ("StageTime", &explained["slow_requests"][0]["stages"][0]),
         ("Admission", &explained["server"]),
+        ("Cluster", &of_several(api::Cluster::default())),
+        ("ManagerInCharge", &of_several(api::ManagerInCharge::default())),
+        ("Server", &of_several(api::Server::default())),
+        ("Engine", &of_several(api::Engine::default())),
+        ("EngineWork", &of_several(api::EngineWork::default())),
+        ("GoneServer", &of_several(api::GoneServer::default())),
+        ("Agent", &of_several(api::Agent::default())),
+        ("SegmentMove", &of_several(api::SegmentMove::default())),
+        ("ExplainedEngine", &of_several(api::ExplainedEngine::default())),
     ] {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let mut required: Vec<String> = serde_json::from_value(schemas[name]["required"].clone()).unwrap();

@@ -2,7 +2,7 @@
 //! its slowest requests waited for, then the numbers.
 
 use base::units::format_size;
-use wire::api::{Admission, Explanation, Latency, Levels, SlowReason, SlowRequest, Waiting};
+use wire::api::{Admission, ExplainedEngine, Explanation, Latency, Levels, SlowReason, SlowRequest, Waiting};
 
 /// Slow requests that are told one by one; `--json` has all that are kept.
 const TOLD_MAX: usize = 5;
@@ -38,7 +38,7 @@ fn rate(iops: Option<u64>, bytes: Option<u64>) -> Option<String> {
 
 fn nothing_waited(found: &Explanation) -> String {
     let name = &found.volume;
-    let why_not = match (found.server.throttle.as_str(), found.started_requests) {
+    let why_not = match (found.server.as_ref().map_or("", |server| &server.throttle), found.started_requests) {
         ("off", _) => " The store's throttle is off: nobody waits for tokens, whatever the levels say.".into(),
         (_, 0) => " It had no reads or writes since the store started.".into(),
         (_, started) => {
@@ -67,8 +67,10 @@ fn wait_for(found: &Explanation, wait: &Waiting) -> String {
 }
 
 fn because(found: &Explanation, reason: &str) -> String {
-    let limit = found.server.bandwidth_bytes_per_second.map_or("bandwidth".into(), per_second);
-    let cap = found.server.cap_bytes_per_second.map_or("cap".into(), |cap| format!("cap of {}", per_second(cap)));
+    let server = found.server.as_ref();
+    let limit = server.and_then(|server| server.bandwidth_bytes_per_second).map_or("bandwidth".into(), per_second);
+    let cap = server.and_then(|server| server.cap_bytes_per_second);
+    let cap = cap.map_or("cap".into(), |cap| format!("cap of {}", per_second(cap)));
     let level = |level: Option<String>| level.map(|level| format!(" of {level}")).unwrap_or_default();
     match reason {
         "hot_segment" => format!(
@@ -158,7 +160,7 @@ fn stage(name: &str, detail: Option<&str>) -> String {
 fn advice(found: &Explanation, reason: &str) -> Vec<String> {
     let name = &found.volume;
     let first = format!("To let it go before other bursts, raise its base level: {}", set(name, "base", &found.levels));
-    let disks = match found.server.is_learned {
+    let disks = match found.server.as_ref().is_some_and(|server| server.is_learned) {
         true => "What the disks take is learned. To let them be slower for more, raise admission.takeoff_percent",
         false => "If the disks take more, raise the limit: levee up --bandwidth SIZE, or admission.bandwidth",
     };
@@ -205,8 +207,11 @@ fn numbers(found: &Explanation) -> Vec<String> {
         let indexes: Vec<String> = found.hot_segments.iter().map(u32::to_string).collect();
         lines.push(format!("hot      segments {}", indexes.join(", ")));
     }
-    lines.push(format!("store    {}", store_of(&found.server)));
-    lines.extend(disks_of(&found.server).map(|disks| format!("disks    {disks}")));
+    if let Some(server) = &found.server {
+        lines.push(format!("store    {}", store_of(server)));
+        lines.extend(disks_of(server).map(|disks| format!("disks    {disks}")));
+    }
+    lines.extend(found.engines.iter().map(|engine| format!("server   {}", engine_of(engine))));
     lines
 }
 
@@ -236,6 +241,21 @@ fn store_of(server: &Admission) -> String {
     parts.push(count(server.waiting_requests, "request waits", "requests wait"));
     parts.push(format!("{} of {} active segments hot", server.hot_segments, server.active_segments));
     parts.join(", ")
+}
+
+/// What one server of several has of the volume, and what is waited for there.
+fn engine_of(engine: &ExplainedEngine) -> String {
+    let ExplainedEngine { server, segments, silent, started_requests, waits, .. } = engine;
+    let segments = count(*segments as u64, "segment", "segments");
+    if let Some(why) = silent {
+        return format!("{server}: {segments}; what is waited for there is not known: {why}");
+    }
+    let started = count(*started_requests, "request", "requests");
+    let first = waits.first().map_or("nothing waited".into(), |wait| {
+        let times = count(wait.requests, "request", "requests");
+        format!("{} for {times} and {}", wait.reason, duration(wait.total_ns))
+    });
+    format!("{server}: {segments}, {started}, {first}")
 }
 
 fn disks_of(server: &Admission) -> Option<String> {
@@ -284,7 +304,7 @@ mod tests {
             latency: Vec::new(),
             slow_reasons: Vec::new(),
             slow_requests: Vec::new(),
-            server: Admission {
+            server: Some(Admission {
                 throttle: "dual-buckets".into(),
                 bandwidth_bytes_per_second: None,
                 is_learned: false,
@@ -301,7 +321,8 @@ mod tests {
                 p95_ns: None,
                 p99999_ns: None,
                 available_bytes_per_second: None,
-            },
+            }),
+            engines: Vec::new(),
         }
     }
 
@@ -326,7 +347,7 @@ mod tests {
         let unused = sentences(&Explanation { started_requests: 0, ..quiet() });
         assert!(unused.contains("It had no reads or writes"), "{unused}");
         let mut off = quiet();
-        off.server.throttle = "off".into();
+        off.server.as_mut().unwrap().throttle = "off".into();
         assert!(sentences(&off).contains("throttle is off"));
     }
 
@@ -340,7 +361,7 @@ mod tests {
             Latency { operation: "write".into(), requests: 1, p50_ns: 950, p99_ns: 12_345_678, slow_ns: None },
             Latency { operation: "read".into(), requests: 0, p50_ns: 0, p99_ns: 0, slow_ns: None },
         ];
-        found.server = Admission {
+        found.server = Some(Admission {
             bandwidth_bytes_per_second: Some(20 << 20),
             main_bytes: Some(-4096),
             main_size_bytes: Some(209_715),
@@ -352,8 +373,8 @@ mod tests {
             p95_ns: Some(1_200_000),
             p99999_ns: Some(4_600_000),
             available_bytes_per_second: Some(5 << 20),
-            ..found.server
-        };
+            ..found.server.unwrap()
+        });
         let expected = "\
 vm-1 waits because it bursts: it asks for more than its share of the 20 MiB/s that the store gives out, and those who do not go first.
   2000 requests waited for this 3 s in all, the longest 2 ms; 3 wait now.
@@ -433,7 +454,7 @@ The last of them:
     fn each_reason_comes_with_what_can_be_done() {
         let mut found = quiet();
         found.levels = Levels { burst_iops: Some(200), burst_bytes_per_second: Some(1 << 20), ..Levels::default() };
-        found.server.cap_bytes_per_second = Some(60 << 20);
+        found.server.as_mut().unwrap().cap_bytes_per_second = Some(60 << 20);
         for (reason, because, advice) in [
             ("burst_level", "burst level of 200 IOPS and 1 MiB/s", "set vm-1 --burst-iops N --burst-bandwidth SIZE"),
             ("base_level", "used up its base level, and", "set vm-1 --burst-iops N --burst-bandwidth SIZE"),
@@ -452,6 +473,33 @@ The last of them:
         // Whatever a newer store calls it is named.
         found.waits = vec![wait("tax_return", 0, 1)];
         assert!(sentences(&found).starts_with("vm-1 waits because of tax_return.\n  0 requests waited"));
+    }
+
+    #[test]
+    fn of_several_servers_each_is_told() {
+        let mut found = quiet();
+        found.waits = vec![wait("burst_level", 3, 0)];
+        let engine = ExplainedEngine {
+            server: "s1".into(),
+            engine: 4,
+            segments: 2,
+            started_requests: 7,
+            waits: vec![wait("burst_level", 3, 0)],
+            ..ExplainedEngine::default()
+        };
+        let silent = Some("it has not answered within 1 s".into());
+        let other =
+            ExplainedEngine { server: "s2".into(), engine: 5, segments: 1, silent, ..ExplainedEngine::default() };
+        let idle = ExplainedEngine { server: "s3".into(), segments: 1, ..ExplainedEngine::default() };
+        found.engines = vec![engine, other, idle];
+        let part = "
+server   s1: 2 segments, 7 requests, burst_level for 3 requests and 4.5 ms
+server   s2: 1 segment; what is waited for there is not known: it has not answered within 1 s
+server   s3: 1 segment, 0 requests, nothing waited";
+        assert!(sentences(&found).ends_with(part), "{}", sentences(&found));
+        // Nobody has answered: what the levels are is known all the same.
+        found.server = None;
+        assert!(sentences(&found).contains("\nlevels ") && !sentences(&found).contains("\nstore "));
     }
 
     #[test]

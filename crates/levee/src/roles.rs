@@ -6,14 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::{Error, Result};
-use node::Settings;
 use node::cluster::agent::AgentRole;
 use node::cluster::manager::ManagerRole;
 use node::cluster::server::ServerRole;
-use node::cluster::shown;
+use node::{Settings, nbd_uri};
+use runtime::Handle;
 use runtime::sync::first;
 use runtime::uring::{self, process};
-use runtime::{Address, Handle};
 use serde::Serialize;
 use wire::api::Size;
 
@@ -101,11 +100,7 @@ pub fn agent(options: &AgentOptions) -> Result<()> {
         let started = first(AgentRole::start(&handle, &settings), stopped(&signals)).await;
         let Ok(agent) = started else { return Ok(()) };
         let agent = agent?;
-        let uri = |address: &Address| match address {
-            Address::Tcp(_) => format!("nbd://{}", shown(address)),
-            Address::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
-        };
-        let nbd: Vec<String> = agent.nbd().iter().map(uri).collect();
+        let nbd: Vec<String> = agent.nbd().iter().map(nbd_uri).collect();
         let name = settings.cluster.name.clone();
         let text = format!("Agent {name} is ready at {}. Stop it with Ctrl-C.", nbd.join(" and "));
         announce(json, &text, Announcement { role: "agent", name, nbd, ..Announcement::default() })?;

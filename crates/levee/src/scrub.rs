@@ -16,6 +16,8 @@ use crate::console;
 const PATH: &str = "/v1/scrub";
 /// Between two looks at how far it is.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Looks one after the other in which a server has not answered.
+const UNHEARD_MAX: u32 = 20;
 
 /// Has a round begun, and waits for its end.
 ///
@@ -24,11 +26,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub fn run(options: Scrub) -> Result<()> {
     let client = Client::new(&options.api)?;
     let before: api::Scrub = client.get(PATH)?;
+    check_heard(&before)?;
     let mut now: api::Scrub = client.change(Method::POST, PATH, "")?;
-    while now.is_running && !options.no_wait {
+    let mut unheard = 0;
+    while is_to_come(&now, unheard) && !options.no_wait {
         std::thread::sleep(PAUSE);
         now = client.get(PATH)?;
+        unheard = if now.silent_engines > 0 { unheard + 1 } else { 0 };
     }
+    check_heard(&now)?;
     if is_cut_short(&before, &now) {
         return Err(Error::retry("the store was started anew, and the round is not over: levee scrub begins another"));
     }
@@ -40,6 +46,25 @@ pub fn run(options: Scrub) -> Result<()> {
         0 => Ok(()),
         lost => Err(Error::corrupt(format!(
             "{lost} blocks are in no copy any more: stop the store, and levee inspect names them with their volumes"
+        ))),
+    }
+}
+
+/// Whether to look again: a round is under way, or a server may only be slow to answer.
+fn is_to_come(now: &api::Scrub, unheard: u32) -> bool {
+    match now.silent_engines {
+        0 => now.is_running,
+        _ => unheard < UNHEARD_MAX,
+    }
+}
+
+/// # Errors
+/// `Retry`: what servers found that have not answered is not known.
+fn check_heard(scrub: &api::Scrub) -> Result<()> {
+    match scrub.silent_engines {
+        0 => Ok(()),
+        count => Err(Error::retry(format!(
+            "{count} of the servers did not answer, so what scrubbing found there is not known: see levee status, and ask again"
         ))),
     }
 }
@@ -85,6 +110,10 @@ mod tests {
         );
         // The store was started anew, and had less to read.
         assert!(said(&now, &before).starts_with("0 B were read"), "{}", said(&now, &before));
+        let unheard = api::Scrub { silent_engines: 1, ..now };
+        assert!(check_heard(&now).is_ok() && check_heard(&unheard).unwrap_err().message.contains("not known"));
+        let looks = [0, UNHEARD_MAX - 1, UNHEARD_MAX].map(|count| is_to_come(&unheard, count));
+        assert_eq!((looks, is_to_come(&now, 0)), ([true, true, false], false));
         let running = api::Scrub { is_running: true, segments: 4, segments_done: 1, ..before };
         assert!(said(&before, &running).starts_with("A round is under way: 1 of 4 segments are done."));
     }

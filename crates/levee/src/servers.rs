@@ -7,6 +7,7 @@ use wire::api;
 
 use crate::cli::{Segment, ServerCommand};
 use crate::client::{self, Client};
+use crate::explain::duration;
 use crate::{console, volume};
 
 /// Does what was asked of a server.
@@ -82,9 +83,33 @@ pub fn table(cluster: &api::Cluster) -> String {
             addresses.join(", "),
         ]
     };
-    let rows: Vec<Vec<String>> = cluster.servers.iter().map(row).collect();
+    let gone = |server: &api::GoneServer| {
+        let since = duration((server.silent_seconds * 1e9) as u64);
+        vec![server.name.clone(), format!("gone for {since}"), "0".into(), String::new(), String::new()]
+    };
+    let rows: Vec<Vec<String>> = cluster.servers.iter().map(row).chain(cluster.gone.iter().map(gone)).collect();
     match rows.is_empty() {
         true => "No server is in touch. Start one with: levee server".into(),
         false => console::table(&["SERVER", "STATE", "SEGMENTS", "DRAINED", "ADDRESS"], &rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_gone_is_named() {
+        let engine = api::Engine { state: "healthy".into(), address: "host:1".into(), ..api::Engine::default() };
+        let server = api::Server { name: "s1".into(), segments: 4, engines: vec![engine], ..api::Server::default() };
+        let gone = api::GoneServer { name: "s2".into(), silent_seconds: 90.0 };
+        let cluster = api::Cluster { servers: vec![server], gone: vec![gone], ..api::Cluster::default() };
+        let expected = "\
+SERVER  STATE          SEGMENTS  DRAINED  ADDRESS
+s1      healthy        4                  host:1
+s2      gone for 90 s  0";
+        let shown = table(&cluster);
+        let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
+        assert_eq!(lines.join("\n"), expected);
     }
 }

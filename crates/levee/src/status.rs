@@ -49,7 +49,7 @@ pub fn summary(status: &api::Status) -> String {
         status.store, status.version, status.incarnation
     ));
     if let Some(cluster) = &status.cluster {
-        lines.extend(servers_of(cluster, status.volumes));
+        lines.extend(servers_of(cluster, status));
         return lines.join("\n");
     }
     let clients = count(status.connections, "connection", "connections");
@@ -73,19 +73,28 @@ pub fn summary(status: &api::Status) -> String {
 }
 
 /// Several servers: who decides, who has how much, what is on its way.
-fn servers_of(cluster: &api::Cluster, volumes: usize) -> Vec<String> {
+fn servers_of(cluster: &api::Cluster, status: &api::Status) -> Vec<String> {
     let in_charge = cluster.manager.as_ref();
     let in_charge =
         in_charge.map_or("nobody".to_owned(), |manager| format!("{} in term {}", manager.name, manager.term));
     let servers = count(cluster.servers.len() as u64, "server", "servers");
     let segments = count(cluster.segments as u64, "segment", "segments");
-    let volumes = count(volumes as u64, "volume", "volumes");
+    let volumes = count(status.volumes as u64, "volume", "volumes");
+    let agents = count(cluster.agents.len() as u64, "agent", "agents");
+    let clients = count(status.connections, "connection", "connections");
     let mut lines = vec![
         format!("manager  {in_charge}"),
         format!("cluster  {servers}, {volumes}, {segments}, {} of them on the way", cluster.segments_on_the_way),
-        String::new(),
-        servers::table(cluster),
+        format!("clients  {clients}, {agents}"),
+        format!(
+            "space    {} used ({} garbage)",
+            format_size(status.space.used_bytes),
+            format_size(status.space.garbage_bytes)
+        ),
+        format!("scrub    {}", scrub(&status.scrub)),
     ];
+    lines.extend(status.admission.as_ref().map(|admission| format!("throttle {}", throttle(admission))));
+    lines.extend([String::new(), servers::table(cluster)]);
     let moving = |segment: &api::SegmentMove| {
         let name = |server: &Option<String>| server.clone().unwrap_or_else(|| "nobody".into());
         let (from, to) = (name(&segment.from), name(&segment.to));
@@ -101,7 +110,11 @@ fn scrub(scrub: &api::Scrub) -> String {
         true => format!("running, {segments_done} of {segments} segments done"),
         false => format!("resting, {}", count(*rounds, "round done", "rounds done")),
     };
-    format!("{now}, {damaged_copies} bad copies met, {repaired_copies} repaired")
+    let silent = match scrub.silent_engines {
+        0 => String::new(),
+        engines => format!("; {} not answered", count(engines, "server has", "servers have")),
+    };
+    format!("{now}, {damaged_copies} bad copies met, {repaired_copies} repaired{silent}")
 }
 
 fn throttle(admission: &api::Admission) -> String {

@@ -128,10 +128,20 @@ fn list_of(list: &api::VolumeList) -> String {
                 volume.clients.to_string(),
                 console::date(volume.created_ms),
                 volume.owner.clone(),
+                attach_at(&volume.uris),
             ]
         })
         .collect();
-    console::table(&["NAME", "SIZE", "STATE", "CLIENTS", "CREATED", "OWNER"], &rows)
+    console::table(&["NAME", "SIZE", "STATE", "CLIENTS", "CREATED", "OWNER", "ATTACH AT"], &rows)
+}
+
+/// One of the places; `levee volume show` has all of them.
+fn attach_at(uris: &[String]) -> String {
+    match uris {
+        [] => String::new(),
+        [uri] => uri.clone(),
+        [uri, others @ ..] => format!("{uri} and {} more", others.len()),
+    }
 }
 
 fn details_of(volume: &api::Volume) -> String {

@@ -39,7 +39,7 @@ use std::time::Duration;
 use base::Incarnation;
 use base::limits::{REQUEST_SIZE_MAX, STREAM_BYTES, STREAM_REQUESTS, STREAMS_MAX};
 use wire::{
-    BlockService, EngineRegistry, FileService, LeaseStore, SegmentDirectory, SegmentOwner, VolumeDirectory,
+    BlockService, EngineRegistry, FileService, LeaseStore, Observer, SegmentDirectory, SegmentOwner, VolumeDirectory,
     VolumeOwner, VolumeUser, connection, frame,
 };
 
@@ -67,6 +67,8 @@ pub struct Services {
     pub registry: Option<Rc<dyn EngineRegistry>>,
     /// It is this engine, which owns segments, for a manager.
     pub segments: Option<(Incarnation, Rc<dyn SegmentOwner>)>,
+    /// It tells how it stands.
+    pub observer: Option<Rc<dyn Observer>>,
 }
 
 /// Settings of an end.
@@ -107,6 +109,7 @@ impl Options {
             places: services.places.is_some(),
             registry: services.registry.is_some(),
             segments: services.segments.is_some(),
+            observer: services.observer.is_some(),
         };
         connection::Options {
             services,

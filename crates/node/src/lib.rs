@@ -16,5 +16,5 @@ mod shards;
 pub mod shared_files;
 
 pub use control::{http, rules};
-pub use node::{Node, Ready};
+pub use node::{Node, Ready, nbd_uri};
 pub use settings::Settings;

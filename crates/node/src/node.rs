@@ -268,16 +268,20 @@ fn notes(report: &OpenReport) -> impl Iterator<Item = String> {
     report.notes.iter().cloned().chain(report.damaged.iter().map(|damaged| format!("damaged: {damaged}")))
 }
 
-fn api_options(handle: &Handle, settings: &Settings, ready: &Ready) -> http::Options {
-    let tcp = match &ready.nbd {
+/// The URI of an address where NBD clients connect, without a volume.
+pub fn nbd_uri(address: &Address) -> String {
+    match address {
         Address::Tcp(address) => format!("nbd://{address}"),
         Address::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
-    };
+    }
+}
+
+fn api_options(handle: &Handle, settings: &Settings, ready: &Ready) -> http::Options {
     http::Options {
         token_file: settings.directories[0].join(http::TOKEN_FILE),
         token_seed: std::array::from_fn(|_| handle.random_u64()),
         host_names: settings.api.host_names.clone(),
-        nbd: vec![format!("nbd+unix:///?socket={}", ready.socket.display()), tcp],
+        nbd: vec![nbd_uri(&Address::Unix(ready.socket.clone())), nbd_uri(&ready.nbd)],
         is_one_of_several: false,
     }
 }

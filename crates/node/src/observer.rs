@@ -1,16 +1,21 @@
-//! Gathers the counters of a node's parts into one snapshot.
+//! Gathers the counters of a process's parts into one snapshot: of a store in one process, of a server, of an agent.
+//!
+//! What a part counts is said in one place, whatever process it is in: a store in one process says what a server says and what
+//! an agent says.
 
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
-use agent::{Agent, OperationStatistics, VolumeStatistics};
-use base::{Histogram, Instant, Stage, VolumeId};
-use control::observe::{
-    Distribution, Explained, Metric, Observer, Quantiles, RequestCounters, Snapshot, VolumeCounters,
-};
-use policies::admission::{AdmissionStatus, Reason, Waits};
+use agent::{Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, VolumeStatistics};
+use base::{Error, Histogram, Instant, Result, VolumeId};
+use control::observe::{admission, slow_reasons, slow_requests, waits};
+use engine::Engine;
+use files::{FileKind, Store};
+use policies::admission::{AdmissionStatus, Waits};
 use policies::slow_requests::Direction;
 use runtime::Handle;
-use wire::{LocalBoxFuture, api};
+use server::{Server, ServerStatistics, StageStatistics};
+use wire::observe::{Detail, Distribution, Explained, Metric, Name, RequestCounters, Snapshot, Timed, VolumeCounters};
+use wire::{LocalBoxFuture, Observer, api};
 
 use crate::shards::{Counters, Shards};
 
@@ -23,133 +28,353 @@ pub struct NodeObserver {
     pub begun: Instant,
 }
 
-impl Observer for NodeObserver {
-    fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
-        Box::pin(async move {
-            match self.shards.upgrade() {
-                Some(shards) => self.snapshot(&shards, shards.counters().await),
-                // The node is being taken apart.
-                None => Snapshot::default(),
-            }
-        })
-    }
-
-    fn explain(&self, volume: VolumeId) -> Option<Explained> {
-        let shards = self.shards.upgrade()?;
-        let (settings, status) = shards.server().admission();
-        let statistics = self.agent.volume_statistics();
-        let statistics = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
-        let slow = statistics.as_ref().map(|found| found.slow.clone());
-        let statistics = statistics.unwrap_or_default();
-        let latency = vec![
-            Quantiles::of("read", &statistics.read.latency_ns),
-            Quantiles::of("write", &statistics.write.latency_ns),
-        ];
-        let volume = shards.server().admission_of(volume);
-        Some(Explained { settings, server: status, volume, latency, slow, now: self.handle.now() })
+impl NodeObserver {
+    fn shards(&self) -> Result<Rc<Shards>> {
+        self.shards.upgrade().ok_or_else(going)
     }
 }
 
-impl NodeObserver {
-    fn snapshot(&self, shards: &Shards, counters: Counters) -> Snapshot {
-        let Counters { engine, server, looped, files, space } = counters;
-        let volumes = self.agent.volume_statistics();
-        let agent = self.agent.statistics();
-        let together = |part: fn(&VolumeStatistics) -> &Histogram| {
-            let mut all = Histogram::new();
-            volumes.iter().for_each(|(_, _, volume)| all.merge(part(volume)));
-            Distribution::from(&all)
-        };
-        let queue_depth = |queue: &str, depth: u64| {
-            Metric::labelled("queue_depth", "What waits or is in progress.", "queue", queue, depth as f64)
-        };
-        let event = |name, help, count: u64| Metric::plain(name, help, count as f64);
-        let (index, ahead) = (&engine.index_tables, &engine.read_ahead);
-        let mut snapshot = Snapshot {
-            store: shards.store().id().to_string(),
-            incarnation: shards.store().incarnation().0,
-            uptime_seconds: self.handle.now().nanos_since(self.begun) as f64 / 1e9,
-            volumes: 0,
-            cluster: None,
-            traffic: volumes
-                .iter()
-                .map(|(id, name, volume)| {
-                    let waits = shards.server().admission_of(*id).map(|volume| volume.waits).unwrap_or_default();
-                    VolumeCounters { volume: *id, name: name.clone(), requests: traffic(volume), waits }
-                })
-                .collect(),
-            stages: vec![
-                ("loop_wait", Distribution::from(&looped.receive_wait)),
-                ("background_wait", Distribution::from(&looped.background_wait)),
-                ("receive_wait", together(|volume| &volume.receive_wait_ns)),
-                ("order_wait", together(|volume| &volume.order_wait_ns)),
-                ("queue", Distribution::from(&server.queue_ns)),
-                ("admission", Distribution::from(&engine.queue)),
-                ("journal", Distribution::from(&engine.journal)),
-                ("large_write", Distribution::from(&engine.large)),
-                ("index", Distribution::from(&engine.index)),
-                ("read", Distribution::from(&server.read.latency_ns)),
-                ("dump", Distribution::from(&engine.dump)),
-                ("reply", together(|volume| &volume.reply_ns)),
-            ],
-            files,
-            space,
-            memory_bytes: agent.payload_bytes
-                + engine.dirty_bytes
-                + index.memtable_bytes
-                + index.pages.bytes
-                + ahead.held_bytes,
-            memory_bytes_max: self.memory_bytes_max,
-            scrub: scrubbing(&engine),
-            connections: agent.connections_open as u64,
-            garbage_bytes: engine.garbage_bytes,
-            broken_logs: engine.broken_logs,
-            full_engines: engine.full_engines,
-            lost_reads: engine.verify.lost,
-            admission: None,
-            metrics: vec![
-                queue_depth("server", server.in_flight),
-                queue_depth("disk", looped.operations_in_flight as u64),
-                queue_depth("tasks", looped.tasks as u64),
-                Metric::plain("connections", "NBD connections that are open.", agent.connections_open as f64),
-                Metric::plain("sessions", "Sessions that are open.", server.sessions as f64),
-                event("connections_accepted_total", "NBD connections that were accepted.", agent.connections_accepted),
-                event("connections_refused_total", "Connections beyond the limit.", agent.connections_refused),
-                event("protocol_violations_total", "Connections that broke the protocol.", agent.violations),
-                event("stalled_connections_total", "Connections ended for holding memory.", agent.stalled),
-                Metric::plain("payload_bytes", "Bytes of requests in memory.", agent.payload_bytes as f64),
-                Metric::plain("dirty_bytes", "Bytes that are in the journal only.", engine.dirty_bytes as f64),
-                Metric::plain("dirty_limit_bytes", "The bound of dirty bytes.", engine.dirty_bytes_max as f64),
-                event("requests_refused_total", "Requests without session, epoch or range.", server.refused),
-                event("requests_corrupt_total", "Requests that met damaged bytes.", server.corrupt),
-                event("requests_full_total", "Requests that found no space.", server.full),
-                event("dumps_total", "Segment caches that became data files.", engine.dumps),
-                event("dumped_blocks_total", "Blocks that dumps wrote.", engine.dumped_blocks),
-                event("large_writes_total", "Writes past the journal.", engine.large_writes),
-                event("checkpoints_total", "Checkpoints of the transaction log.", engine.checkpoints),
-                event("lost_reads_total", "Reads of blocks that no copy has right.", engine.verify.lost),
-                Metric::plain("read_ahead_streams", "Clients' reads in sequence, by segment.", ahead.streams as f64),
-                Metric::plain("read_ahead_held_bytes", "Memory of what is read ahead.", ahead.held_bytes as f64),
-                event("read_ahead_bytes_total", "Bytes that were read ahead of clients.", ahead.read_bytes),
-                event("read_ahead_used_bytes_total", "Bytes among them that were asked for.", ahead.used_bytes),
-                event("memory_waits_total", "Writes that waited for memory.", engine.memory_waits),
-                event("loop_turns_total", "Turns of the event loop.", looped.turns),
-                event("loop_sleeps_total", "Turns that ended asleep.", looped.sleeps),
-                event(
-                    "background_overdue_total",
-                    "Background tasks that waited longer than a second for their turn.",
-                    looped.background_overdue,
-                ),
-            ],
-        };
-        let (settings, status) = shards.server().admission();
-        snapshot.metrics.extend(admission(&status));
-        let waits = snapshot.traffic.iter().flat_map(|volume| throttled(&volume.name, &volume.waits));
-        snapshot.metrics.extend(waits);
-        snapshot.metrics.extend(volumes.iter().flat_map(|(_, name, volume)| slow(name, volume)));
-        snapshot.admission = Some((settings, status));
-        snapshot
+impl Observer for NodeObserver {
+    fn observe(&self, _detail: Detail) -> LocalBoxFuture<'_, Result<Snapshot>> {
+        Box::pin(async move {
+            let shards = self.shards()?;
+            let counters = shards.counters().await;
+            let mut snapshot = of_server(shards.server(), &counters);
+            add_agent(&mut snapshot, &self.agent);
+            for volume in &mut snapshot.traffic {
+                let known = shards.server().admission_of(volume.volume);
+                volume.waits = known.map(|known| waits(&known.waits)).unwrap_or_default();
+            }
+            snapshot.memory.limit_bytes = self.memory_bytes_max;
+            Ok(living(snapshot, shards.store(), &self.handle, self.begun))
+        })
     }
+
+    fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<Explained>> {
+        Box::pin(async move {
+            let shards = self.shards()?;
+            let of_server = explained_by_server(shards.server(), volume);
+            Ok(Explained {
+                incarnation: shards.store().incarnation().0,
+                ..explained_by_agent(of_server, &self.agent, volume, self.handle.now())
+            })
+        })
+    }
+}
+
+/// What it takes to look at a server of several.
+pub struct ServerObserver {
+    pub handle: Handle,
+    pub name: String,
+    pub store: Store,
+    pub engine: Engine,
+    pub server: Weak<Server<Engine>>,
+    pub memory_bytes_max: u64,
+    pub begun: Instant,
+}
+
+impl ServerObserver {
+    fn server(&self) -> Result<Rc<Server<Engine>>> {
+        self.server.upgrade().ok_or_else(going)
+    }
+}
+
+impl Observer for ServerObserver {
+    fn observe(&self, detail: Detail) -> LocalBoxFuture<'_, Result<Snapshot>> {
+        Box::pin(async move {
+            let server = self.server()?;
+            let counters = Counters {
+                engine: self.engine.statistics(),
+                server: server.statistics(),
+                looped: self.handle.statistics(),
+                files: self.store.statistics(),
+                space: self.store.space(),
+            };
+            let mut snapshot = of_server(&server, &counters);
+            if detail == Detail::Full {
+                snapshot.traffic = server.waits().iter().map(|(volume, known)| waits_of(*volume, known)).collect();
+            }
+            snapshot.name.clone_from(&self.name);
+            snapshot.memory.limit_bytes = self.memory_bytes_max;
+            Ok(living(snapshot, &self.store, &self.handle, self.begun))
+        })
+    }
+
+    fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<Explained>> {
+        Box::pin(async move {
+            let explained = explained_by_server(&*self.server()?, volume);
+            Ok(Explained { incarnation: self.store.incarnation().0, ..explained })
+        })
+    }
+}
+
+/// What it takes to look at an agent of several.
+pub struct AgentObserver {
+    pub handle: Handle,
+    pub name: String,
+    pub agent: Agent,
+    pub router: Rc<Router>,
+    /// Where clients connect, as URIs.
+    pub nbd: Vec<String>,
+    pub memory_bytes_max: u64,
+    pub begun: Instant,
+}
+
+impl Observer for AgentObserver {
+    fn observe(&self, detail: Detail) -> LocalBoxFuture<'_, Result<Snapshot>> {
+        Box::pin(async move {
+            let looped = self.handle.statistics();
+            let mut snapshot = Snapshot {
+                name: self.name.clone(),
+                nbd: self.nbd.clone(),
+                uptime_seconds: seconds_since(&self.handle, self.begun),
+                stages: looped_stages(&looped),
+                metrics: of_loop(&looped),
+                ..Snapshot::default()
+            };
+            add_agent(&mut snapshot, &self.agent);
+            if detail == Detail::WithoutVolumes {
+                snapshot.traffic.clear();
+            }
+            snapshot.metrics.extend(of_router(&self.router.statistics()));
+            snapshot.memory.limit_bytes = self.memory_bytes_max;
+            Ok(snapshot)
+        })
+    }
+
+    fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<Explained>> {
+        let explained = explained_by_agent(Explained::default(), &self.agent, volume, self.handle.now());
+        Box::pin(std::future::ready(Ok(explained)))
+    }
+}
+
+fn going() -> Error {
+    Error::retry("it is starting or shutting down")
+}
+
+fn seconds_since(handle: &Handle, begun: Instant) -> f64 {
+    handle.now().nanos_since(begun) as f64 / 1e9
+}
+
+/// Says which life of a store this is of.
+fn living(snapshot: Snapshot, store: &Store, handle: &Handle, begun: Instant) -> Snapshot {
+    Snapshot {
+        store: store.id().to_string(),
+        incarnation: store.incarnation().0,
+        uptime_seconds: seconds_since(handle, begun),
+        ..snapshot
+    }
+}
+
+/// What a server with its engine and its loop says.
+fn of_server(server: &Server<Engine>, counters: &Counters) -> Snapshot {
+    let Counters { engine, server: served, looped, files, space } = counters;
+    let (settings, status) = server.admission();
+    let index = &engine.index_tables;
+    let mut stages = looped_stages(looped);
+    stages.extend([
+        ("queue".into(), Distribution::from(&served.queue_ns)),
+        ("admission".into(), Distribution::from(&engine.queue)),
+        ("journal".into(), Distribution::from(&engine.journal)),
+        ("large_write".into(), Distribution::from(&engine.large)),
+        ("index".into(), Distribution::from(&engine.index)),
+        ("read".into(), Distribution::from(&served.read.latency_ns)),
+        ("dump".into(), Distribution::from(&engine.dump)),
+    ]);
+    let mut metrics = of_loop(looped);
+    metrics.extend(of_engine(engine, served));
+    metrics.extend(of_files(files));
+    metrics.extend(of_admission(&status));
+    let directories = files.directories.iter().map(|directory| api::Directory {
+        path: directory.path.clone(),
+        state: directory.state.into(),
+        free_bytes: directory.free_bytes,
+        behind_bytes: directory.behind_bytes,
+    });
+    let held = engine.dirty_bytes + index.memtable_bytes + index.pages.bytes + engine.read_ahead.held_bytes;
+    Snapshot {
+        served: vec![
+            served_counters("read", &served.read),
+            served_counters("write", &served.write),
+            served_counters("discard", &served.discard),
+        ],
+        stages,
+        directories: directories.collect(),
+        space: api::Space {
+            capacity_bytes: space.capacity,
+            used_bytes: space.used,
+            garbage_bytes: engine.garbage_bytes,
+            free_bytes: space.free,
+            kept_bytes: files.kept_bytes,
+        },
+        memory: api::Memory { used_bytes: held, limit_bytes: 0 },
+        scrub: scrubbing(engine),
+        broken_logs: engine.broken_logs,
+        full_engines: engine.full_engines,
+        lost_reads: engine.verify.lost,
+        admission: Some(admission(&settings, &status)),
+        metrics,
+        ..Snapshot::default()
+    }
+}
+
+/// Adds what an agent says: its volumes with their clients, and what it has in memory.
+fn add_agent(snapshot: &mut Snapshot, agent: &Agent) {
+    let volumes = agent.volume_statistics();
+    let statistics = agent.statistics();
+    let together = |part: fn(&VolumeStatistics) -> &Histogram| {
+        let mut all = Histogram::new();
+        volumes.iter().for_each(|(_, _, volume)| all.merge(part(volume)));
+        Distribution::from(&all)
+    };
+    snapshot.stages.extend([
+        ("receive_wait".into(), together(|volume| &volume.receive_wait_ns)),
+        ("order_wait".into(), together(|volume| &volume.order_wait_ns)),
+        ("reply".into(), together(|volume| &volume.reply_ns)),
+    ]);
+    snapshot.traffic = volumes
+        .iter()
+        .map(|(id, name, volume)| VolumeCounters {
+            name: name.clone(),
+            clients: volume.connections as u64,
+            requests: traffic(volume),
+            slow: slow_reasons(&volume.slow),
+            ..waits_of(*id, &Waits::default())
+        })
+        .collect();
+    snapshot.connections = statistics.connections_open as u64;
+    snapshot.memory.used_bytes += statistics.payload_bytes;
+    snapshot.metrics.extend(of_agent(&statistics));
+}
+
+/// What a server knows of a volume.
+fn waits_of(volume: VolumeId, known: &Waits) -> VolumeCounters {
+    VolumeCounters { volume, name: String::new(), clients: 0, requests: vec![], waits: waits(known), slow: vec![] }
+}
+
+fn explained_by_server(server: &Server<Engine>, volume: VolumeId) -> Explained {
+    let (settings, status) = server.admission();
+    let known = server.admission_of(volume);
+    Explained {
+        admission: Some(admission(&settings, &status)),
+        started_requests: known.as_ref().map_or(0, |known| known.started),
+        waits: known.as_ref().map(|known| waits(&known.waits)).unwrap_or_default(),
+        hot_segments: known.iter().flat_map(|known| &known.hot_segments).map(|segment| segment.index).collect(),
+        ..Explained::default()
+    }
+}
+
+fn explained_by_agent(explained: Explained, agent: &Agent, volume: VolumeId, now: Instant) -> Explained {
+    let statistics = agent.volume_statistics();
+    let found = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
+    let slow = found.as_ref().map(|found| found.slow.clone());
+    let found = found.unwrap_or_default();
+    let slow_ns = |direction| slow.as_ref().and_then(|slow| slow.threshold_ns(direction));
+    Explained {
+        latency: vec![
+            Timed::of("read", &found.read.latency_ns, slow_ns(Direction::Read)),
+            Timed::of("write", &found.write.latency_ns, slow_ns(Direction::Write)),
+        ],
+        slow_reasons: slow.as_ref().map(slow_reasons).unwrap_or_default(),
+        slow_requests: slow.as_ref().map(|slow| slow_requests(slow, now)).unwrap_or_default(),
+        ..explained
+    }
+}
+
+fn looped_stages(looped: &runtime::statistics::Statistics) -> Vec<(Name, Distribution)> {
+    vec![
+        ("loop_wait".into(), Distribution::from(&looped.receive_wait)),
+        ("background_wait".into(), Distribution::from(&looped.background_wait)),
+    ]
+}
+
+fn queue_depth(queue: &'static str, depth: u64) -> Metric {
+    Metric::labelled("queue_depth", "What waits or is in progress.", "queue", queue, depth as f64)
+}
+
+fn plain(name: &'static str, help: &'static str, value: u64) -> Metric {
+    Metric::plain(name, help, value as f64)
+}
+
+fn of_loop(looped: &runtime::statistics::Statistics) -> Vec<Metric> {
+    let overdue = "Background tasks that waited longer than a second for their turn.";
+    vec![
+        queue_depth("disk", looped.operations_in_flight as u64),
+        queue_depth("tasks", looped.tasks as u64),
+        plain("loop_turns_total", "Turns of the event loop.", looped.turns),
+        plain("loop_sleeps_total", "Turns that ended asleep.", looped.sleeps),
+        plain("background_overdue_total", overdue, looped.background_overdue),
+    ]
+}
+
+fn of_engine(engine: &engine::Statistics, served: &ServerStatistics) -> Vec<Metric> {
+    let ahead = &engine.read_ahead;
+    vec![
+        queue_depth("server", served.in_flight),
+        plain("sessions", "Sessions that are open.", served.sessions as u64),
+        plain("dirty_bytes", "Bytes that are in the journal only.", engine.dirty_bytes),
+        plain("dirty_limit_bytes", "The bound of dirty bytes.", engine.dirty_bytes_max),
+        plain("requests_refused_total", "Requests without session, epoch or range.", served.refused),
+        plain("requests_corrupt_total", "Requests that met damaged bytes.", served.corrupt),
+        plain("requests_full_total", "Requests that found no space.", served.full),
+        plain("dumps_total", "Segment caches that became data files.", engine.dumps),
+        plain("dumped_blocks_total", "Blocks that dumps wrote.", engine.dumped_blocks),
+        plain("large_writes_total", "Writes past the journal.", engine.large_writes),
+        plain("checkpoints_total", "Checkpoints of the transaction log.", engine.checkpoints),
+        plain("lost_reads_total", "Reads of blocks that no copy has right.", engine.verify.lost),
+        plain("read_ahead_streams", "Clients' reads in sequence, by segment.", ahead.streams),
+        plain("read_ahead_held_bytes", "Memory of what is read ahead.", ahead.held_bytes),
+        plain("read_ahead_bytes_total", "Bytes that were read ahead of clients.", ahead.read_bytes),
+        plain("read_ahead_used_bytes_total", "Bytes among them that were asked for.", ahead.used_bytes),
+        plain("memory_waits_total", "Writes that waited for memory.", engine.memory_waits),
+    ]
+}
+
+fn of_agent(agent: &AgentStatistics) -> Vec<Metric> {
+    vec![
+        plain("connections", "NBD connections that are open.", agent.connections_open as u64),
+        plain("connections_accepted_total", "NBD connections that were accepted.", agent.connections_accepted),
+        plain("connections_refused_total", "Connections beyond the limit.", agent.connections_refused),
+        plain("protocol_violations_total", "Connections that broke the protocol.", agent.violations),
+        plain("stalled_connections_total", "Connections ended for holding memory.", agent.stalled),
+        plain("payload_bytes", "Bytes of requests in memory.", agent.payload_bytes),
+    ]
+}
+
+/// Requests that had to go elsewhere.
+fn of_router(router: &RouterStatistics) -> Vec<Metric> {
+    vec![
+        plain("segments_located_total", "Times that a manager was asked who has a segment.", router.located),
+        plain("sessions_opened_total", "Sessions that were opened with servers.", router.opened),
+        plain("requests_moved_total", "Requests tried again because their segment had moved.", router.moved),
+        plain("requests_broken_total", "Requests tried again because a connection broke.", router.broken),
+        plain("requests_given_up_total", "Requests that found nobody in time.", router.given_up),
+    ]
+}
+
+/// Every kind of file, with its name in metrics.
+const KINDS: [(FileKind, &str); 6] = [
+    (FileKind::Journal, "journal"),
+    (FileKind::Transaction, "transaction"),
+    (FileKind::Data, "data"),
+    (FileKind::Table, "table"),
+    (FileKind::Log, "log"),
+    (FileKind::Incarnation, "incarnation"),
+];
+
+fn of_files(files: &files::Statistics) -> Vec<Metric> {
+    let mut metrics = Vec::new();
+    for (name, help, bytes) in [
+        ("disk_written_bytes_total", "Bytes written to files, all copies together.", &files.written_bytes),
+        ("disk_read_bytes_total", "Bytes read from files.", &files.read_bytes),
+    ] {
+        metrics
+            .extend(KINDS.map(|(kind, said)| Metric::labelled(name, help, "kind", said, bytes[kind as usize] as f64)));
+    }
+    let zeroed = "Zeros written ahead to space for data files, which count as written, too.";
+    metrics.push(plain("disk_zeroed_bytes_total", zeroed, files.zeroed_bytes));
+    metrics.push(plain("disk_copy_errors_total", "Reads and writes that failed in one copy.", files.copy_errors));
+    metrics
 }
 
 fn scrubbing(engine: &engine::Statistics) -> api::Scrub {
@@ -164,11 +389,11 @@ fn scrubbing(engine: &engine::Statistics) -> api::Scrub {
         lost_blocks: scrub.lost,
         damaged_copies: verify.mismatches,
         repaired_copies: verify.repaired,
+        silent_engines: 0,
     }
 }
 
-fn admission(status: &AdmissionStatus) -> Vec<Metric> {
-    let plain = |name, help, value: u64| Metric::plain(name, help, value as f64);
+fn of_admission(status: &AdmissionStatus) -> Vec<Metric> {
     let mut metrics = vec![
         plain("admission_waiting_requests", "Requests that wait for tokens.", status.waiting as u64),
         plain("admission_active_segments", "Segments used in the last second.", status.active_segments),
@@ -204,41 +429,9 @@ fn admission(status: &AdmissionStatus) -> Vec<Metric> {
 /// Name and help of the buckets' tokens.
 const TOKENS: (&str, &str) = ("admission_tokens_bytes", "Tokens in a bucket of admission; below zero: debt.");
 
-/// For which reasons requests of a volume waited; only those that occurred.
-fn throttled(volume: &str, waits: &Waits) -> Vec<Metric> {
-    let occurred = Reason::ALL.into_iter().filter(|reason| waits.of(*reason).requests > 0);
-    let metrics = occurred.flat_map(|reason| {
-        let labels = vec![("volume", volume.to_owned()), ("reason", reason.name().to_owned())];
-        let wait = waits.of(reason);
-        let requests =
-            Metric::plain("throttled_requests_total", "Requests that waited for tokens.", wait.requests as f64);
-        let total = wait.total_ns as f64 / 1e9;
-        let seconds = Metric::plain("throttled_seconds_total", "How long requests waited for tokens, added up.", total);
-        [Metric { labels: labels.clone(), ..requests }, Metric { labels, ..seconds }]
-    });
-    metrics.collect()
-}
-
-/// What slow requests of a volume waited for; only reasons that occurred.
-fn slow(volume: &str, statistics: &VolumeStatistics) -> Vec<Metric> {
-    let all = Direction::ALL.into_iter().flat_map(|direction| Stage::ALL.map(|stage| (direction, stage)));
-    let blames = all.map(|(direction, stage)| (direction, stage, statistics.slow.blame(direction, stage)));
-    let metrics = blames.filter(|(.., blame)| blame.requests > 0).map(|(direction, stage, blame)| Metric {
-        name: "slow_requests_total",
-        help: "Requests among the slowest 0.1% of their time, by what they waited for.",
-        labels: vec![
-            ("volume", volume.to_owned()),
-            ("operation", direction.name().to_owned()),
-            ("reason", stage.name().to_owned()),
-        ],
-        value: blame.requests as f64,
-    });
-    metrics.collect()
-}
-
 fn traffic(volume: &VolumeStatistics) -> Vec<RequestCounters> {
-    let counters = |operation, counted: &OperationStatistics| RequestCounters {
-        operation,
+    let counters = |operation: &'static str, counted: &OperationStatistics| RequestCounters {
+        operation: operation.into(),
         requests: counted.latency_ns.count() + counted.errors,
         bytes: counted.bytes,
         errors: counted.errors,
@@ -252,4 +445,16 @@ fn traffic(volume: &VolumeStatistics) -> Vec<RequestCounters> {
         counters("discard", &volume.discard),
         counters("query", &volume.query),
     ]
+}
+
+/// What a block server did of one kind of request.
+fn served_counters(operation: &'static str, served: &StageStatistics) -> RequestCounters {
+    RequestCounters {
+        operation: operation.into(),
+        requests: served.latency_ns.count(),
+        bytes: served.bytes,
+        errors: served.errors,
+        latency: Distribution::from(&served.latency_ns),
+        latency_ns: served.latency_ns.buckets().collect(),
+    }
 }

@@ -8,13 +8,13 @@ mod client;
 
 use std::time::Duration;
 
-use base::{GIB, Passage, Stage};
+use base::{GIB, Stage};
 use control::levels::LevelsChange;
 use node::settings::EngineSettings;
 use node::{Node, Settings};
-use policies::slow_requests::SlowRequest;
 use runtime::sim::{DiskOptions, Fault, NodeOptions, SimDisk, World};
 use runtime::{Class, Handle};
+use wire::api::SlowRequest;
 
 use self::client::{Client, request};
 
@@ -83,37 +83,39 @@ impl Bed {
         }
     }
 
-    fn slow(&self) -> Vec<SlowRequest> {
-        let slow = self.node.manager().explain("disk").unwrap().1.slow.unwrap();
-        slow.check_invariants();
-        slow.last().copied().collect()
+    /// The latest first.
+    async fn slow(&self) -> Vec<SlowRequest> {
+        let (_, explained) = self.node.manager().explain("disk").await.unwrap();
+        let blamed: u64 = explained.slow_reasons.iter().map(|reason| reason.requests).sum();
+        assert!(blamed >= explained.slow_requests.len() as u64, "each slow request has a reason");
+        explained.slow_requests
     }
 
     /// The latest slow request, which was not slow before `began` was counted.
-    fn latest(&self, began: usize) -> SlowRequest {
-        let slow = self.slow();
+    async fn latest(&self, began: usize) -> SlowRequest {
+        let slow = self.slow().await;
         assert!(slow.len() > began, "a request was slow");
-        *slow.last().unwrap()
+        slow.into_iter().next().unwrap()
     }
 }
 
 /// The stages of a request are its time.
-fn assert_adds_up(passage: &Passage, at_least: Duration) {
-    let sum: u64 = Stage::ALL.into_iter().map(|stage| passage.of(stage)).sum();
-    assert!(sum == passage.total_ns() && Duration::from_nanos(sum) >= at_least, "{passage:?}");
+fn assert_adds_up(slow: &SlowRequest, at_least: Duration) {
+    let sum: u64 = slow.stages.iter().map(|stage| stage.ns).sum();
+    assert!(sum == slow.total_ns && Duration::from_nanos(sum) >= at_least, "{slow:?}");
 }
 
 #[test]
 fn a_slow_disk_is_blamed_for_a_read() {
     in_a_store(&["/disk"], 1, async |bed| {
         bed.learn_reads().await;
-        let began = bed.slow().len();
+        let began = bed.slow().await.len();
         bed.disks[0].set_slowness(100);
         bed.read(4096, 4096).await;
         bed.disks[0].set_slowness(1);
-        let slow = bed.latest(began);
-        assert_eq!(slow.reason, Stage::Disk, "{slow:?}");
-        assert_adds_up(&slow.request.passage, Duration::from_millis(4));
+        let slow = bed.latest(began).await;
+        assert_eq!(slow.reason, Stage::Disk.name(), "{slow:?}");
+        assert_adds_up(&slow, Duration::from_millis(4));
         bed
     });
 }
@@ -124,13 +126,13 @@ fn a_slow_disk_is_blamed_for_a_write() {
     for loops in [1, 2] {
         in_a_store(&["/disk"], loops, async |bed| {
             bed.learn_writes().await;
-            let began = bed.slow().len();
+            let began = bed.slow().await.len();
             bed.disks[0].set_slowness(10_000);
             bed.write(4096).await;
             bed.disks[0].set_slowness(1);
-            let slow = bed.latest(began);
-            assert_eq!(slow.reason, Stage::Append, "{slow:?}");
-            assert_adds_up(&slow.request.passage, Duration::from_millis(100));
+            let slow = bed.latest(began).await;
+            assert_eq!(slow.reason, Stage::Append.name(), "{slow:?}");
+            assert_adds_up(&slow, Duration::from_millis(100));
             bed
         });
     }
@@ -140,7 +142,7 @@ fn a_slow_disk_is_blamed_for_a_write() {
 fn a_wrong_copy_is_blamed_for_the_read_that_meets_it() {
     in_a_store(&["/disk0", "/disk1"], 1, async |bed| {
         bed.learn_reads().await;
-        let began = bed.slow().len();
+        let began = bed.slow().await.len();
         for disk in &bed.disks {
             disk.inject(Fault::ReadError, 1);
         }
@@ -148,8 +150,8 @@ fn a_wrong_copy_is_blamed_for_the_read_that_meets_it() {
             bed.read(number * 4096, 4096).await;
         }
         bed.disks.iter().for_each(SimDisk::stop_injections);
-        let slow = bed.latest(began);
-        assert_eq!(slow.reason, Stage::Repair, "{slow:?}");
+        let slow = bed.latest(began).await;
+        assert_eq!(slow.reason, Stage::Repair.name(), "{slow:?}");
         bed
     });
 }
@@ -158,15 +160,15 @@ fn a_wrong_copy_is_blamed_for_the_read_that_meets_it() {
 fn a_level_is_blamed_with_its_name() {
     in_a_store(&["/disk"], 1, async |bed| {
         bed.learn_writes().await;
-        let began = bed.slow().len();
+        let began = bed.slow().await.len();
         let change = LevelsChange { burst_iops: Some(10), ..LevelsChange::default() };
         bed.node.manager().set_levels("disk", change).await.unwrap();
         for number in 0..20 {
             bed.write(number * 4096).await;
         }
-        let slow = bed.latest(began);
-        assert_eq!((slow.reason, slow.request.passage.tokens), (Stage::Tokens, "burst_level"), "{slow:?}");
-        assert_adds_up(&slow.request.passage, Duration::from_millis(50));
+        let slow = bed.latest(began).await;
+        assert_eq!((slow.reason.as_str(), slow.detail.as_deref()), ("tokens", Some("burst_level")), "{slow:?}");
+        assert_adds_up(&slow, Duration::from_millis(50));
         bed
     });
 }
@@ -184,7 +186,7 @@ fn a_loop_that_did_something_else_is_blamed_with_the_task() {
     for later in [None, Some(Duration::from_micros(60))] {
         in_a_store(&["/disk"], 1, async move |bed| {
             bed.learn_writes().await;
-            let began = bed.slow().len();
+            let began = bed.slow().await.len();
             if let Some(later) = later {
                 let (handle, pause) = (bed.handle.clone(), bed.handle.sleep(later));
                 let blocking = async move {
@@ -196,9 +198,10 @@ fn a_loop_that_did_something_else_is_blamed_with_the_task() {
                 block(&bed.handle);
             }
             bed.write(4096).await;
-            let slow = bed.latest(began);
-            assert_eq!((slow.reason, slow.request.passage.task), (Stage::Busy, "a long step"), "{later:?}: {slow:?}");
-            assert_adds_up(&slow.request.passage, Duration::from_millis(15));
+            let slow = bed.latest(began).await;
+            let (reason, task) = (slow.reason.as_str(), slow.detail.as_deref());
+            assert_eq!((reason, task), ("busy_loop", Some("a long step")), "{later:?}: {slow:?}");
+            assert_adds_up(&slow, Duration::from_millis(15));
             bed
         });
     }
@@ -208,13 +211,13 @@ fn a_loop_that_did_something_else_is_blamed_with_the_task() {
 fn an_overlapping_write_is_blamed() {
     in_a_store(&["/disk"], 1, async |bed| {
         bed.learn_writes().await;
-        let began = bed.slow().len();
+        let began = bed.slow().await.len();
         let (head, payload) = (request(1, 4096, 4096), [9; 4096]);
         let writes: Vec<&[u8]> = (0..8).flat_map(|_| [&head[..], &payload[..]]).collect();
         bed.client.send(&writes).await;
         bed.client.replies(8, 0).await;
-        let slow = bed.latest(began);
-        assert_eq!(slow.reason, Stage::Order, "{slow:?}");
+        let slow = bed.latest(began).await;
+        assert_eq!(slow.reason, Stage::Order.name(), "{slow:?}");
         bed
     });
 }
@@ -226,14 +229,14 @@ fn a_client_that_does_not_take_its_replies_is_blamed() {
         for _ in 0..40 {
             bed.read(0, len).await;
         }
-        let began = bed.slow().len();
+        let began = bed.slow().await.len();
         let head = request(0, 0, len);
         bed.client.send(&[&head[..]; 8]).await;
         bed.handle.sleep(Duration::from_secs(1)).await;
         bed.client.replies(8, len as usize).await;
-        let slow = bed.latest(began);
-        assert_eq!(slow.reason, Stage::Reply, "{slow:?}");
-        assert_adds_up(&slow.request.passage, Duration::from_millis(900));
+        let slow = bed.latest(began).await;
+        assert_eq!(slow.reason, Stage::Reply.name(), "{slow:?}");
+        assert_adds_up(&slow, Duration::from_millis(900));
         bed
     });
 }
@@ -242,14 +245,14 @@ fn a_client_that_does_not_take_its_replies_is_blamed() {
 fn a_client_that_sends_half_a_write_is_blamed() {
     in_a_store(&["/disk"], 1, async |bed| {
         bed.learn_writes().await;
-        let began = bed.slow().len();
+        let began = bed.slow().await.len();
         bed.client.send(&[&request(1, 4096, 4096), &[9; 2048]]).await;
         bed.handle.sleep(Duration::from_secs(1)).await;
         bed.client.send(&[&[9; 2048]]).await;
         bed.client.replies(1, 0).await;
-        let slow = bed.latest(began);
-        assert_eq!(slow.reason, Stage::Payload, "{slow:?}");
-        assert_adds_up(&slow.request.passage, Duration::from_millis(990));
+        let slow = bed.latest(began).await;
+        assert_eq!(slow.reason, Stage::Payload.name(), "{slow:?}");
+        assert_adds_up(&slow, Duration::from_millis(990));
         bed
     });
 }

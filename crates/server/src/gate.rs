@@ -18,7 +18,7 @@ use base::units::format_size;
 use base::{Error, Instant, Result, VolumeId};
 use futures_channel::oneshot::Sender;
 use policies::admission::{
-    Admission, AdmissionSettings, AdmissionStatus, ClientId, Outcome, Reason, Request, Verdict, VolumeStatus,
+    Admission, AdmissionSettings, AdmissionStatus, ClientId, Outcome, Reason, Request, Verdict, VolumeStatus, Waits,
 };
 use policies::background::{Left, Work};
 use runtime::sync::foreign;
@@ -186,6 +186,10 @@ impl Gate {
 
     pub fn volume(&self, volume: VolumeId) -> Option<VolumeStatus> {
         self.ask(|policy, now| policy.volume(volume, now))
+    }
+
+    pub fn waits(&self) -> Vec<(VolumeId, Waits)> {
+        self.ask(|policy, _| policy.waits())
     }
 
     /// See [`Admission::audit`].

@@ -9,7 +9,7 @@ use base::{
     AllocationExtent, Bytes, Error, ErrorKind, Generation, Instant, Passage, ReadPart, Result, Stage, VolumeId,
     WriteStamp,
 };
-use policies::admission::{AdmissionSettings, AdmissionStatus, Outcome, Request, VolumeStatus};
+use policies::admission::{AdmissionSettings, AdmissionStatus, Outcome, Request, VolumeStatus, Waits};
 use policies::slow_requests::Direction;
 use runtime::Handle;
 use runtime::sync::{Budget, Permit};
@@ -181,6 +181,11 @@ impl<B: Backend> Server<B> {
     /// What admission knows of a volume, if it has seen requests for it.
     pub fn admission_of(&self, volume: VolumeId) -> Option<VolumeStatus> {
         self.gate.volume(volume)
+    }
+
+    /// What the requests of each volume that admission knows waited for.
+    pub fn waits(&self) -> Vec<(VolumeId, Waits)> {
+        self.gate.waits()
     }
 
     /// Refuses new requests and returns when those in flight are done. The engine is closed by its owner.

@@ -2,6 +2,8 @@
 //!
 //! Field names end in their unit. A reader ignores fields that it does not know; the server refuses them.
 
+use std::cmp::Reverse;
+
 use serde::{Deserialize, Serialize};
 
 /// A volume.
@@ -138,6 +140,9 @@ pub struct Scrub {
     pub damaged_copies: u64,
     /// Those that were repaired.
     pub repaired_copies: u64,
+    /// Engines in touch that have not answered: what they found is not in these numbers. 0 where the store is one server.
+    #[serde(default)]
+    pub silent_engines: u64,
 }
 
 /// `GET /v1/volumes/{name}/explain`: why its I/O waits or waited, since the store started, and what the
@@ -162,8 +167,30 @@ pub struct Explanation {
     pub slow_reasons: Vec<SlowReason>,
     /// The last of them, the latest first.
     pub slow_requests: Vec<SlowRequest>,
-    /// How the block server stands.
-    pub server: Admission,
+    /// How the block server stands; of several servers, all of them together; null: none of them has answered.
+    pub server: Option<Admission>,
+    /// Of several servers: the engines that have segments of the volume, or had requests of it.
+    #[serde(default)]
+    pub engines: Vec<ExplainedEngine>,
+}
+
+/// What one engine of several does with a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ExplainedEngine {
+    /// The name of its server.
+    pub server: String,
+    /// The number of its life.
+    pub engine: u64,
+    /// Segments of the volume that it has.
+    pub segments: usize,
+    /// Why nothing is known of it; null where it has answered.
+    pub silent: Option<String>,
+    /// Reads and writes of the volume that were started there.
+    pub started_requests: u64,
+    /// Why requests waited there, as in [`Explanation`].
+    pub waits: Vec<Waiting>,
+    /// How its block server stands; null where it has not answered.
+    pub admission: Option<Admission>,
 }
 
 /// What waiting for one reason came to.
@@ -179,6 +206,13 @@ pub struct Waiting {
     pub longest_ns: u64,
     /// Requests that wait now.
     pub waiting_requests: u64,
+}
+
+impl Waiting {
+    /// What is waited for now comes first, then what cost most.
+    pub fn sort(waits: &mut [Waiting]) {
+        waits.sort_by_key(|wait| Reverse((wait.waiting_requests > 0, wait.total_ns)));
+    }
 }
 
 /// How long one kind of request took, from its arrival to its reply, waiting included.
@@ -366,7 +400,7 @@ pub struct Status {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
     /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `log_broken`, `full`, `lost_data`, or of several
-    /// servers `no_servers`, `server_silent`, `server_dead`, `segments_on_the_way`.
+    /// servers `no_servers`, `server_silent`, `server_mute`, `server_dead`, `segments_on_the_way`.
     pub kind: String,
     /// What is wrong and what to do, for a person.
     pub message: String,
@@ -404,7 +438,7 @@ pub struct OperationTraffic {
 }
 
 /// Room, counted for one copy of new data.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Space {
     /// What the store may use in all.
     pub capacity_bytes: u64,
@@ -419,7 +453,7 @@ pub struct Space {
 }
 
 /// Memory.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// What the store holds.
     pub used_bytes: u64,
@@ -460,6 +494,34 @@ pub struct Cluster {
     pub segments_on_the_way: usize,
     /// The first 100 of those.
     pub moving: Vec<SegmentMove>,
+    /// Servers of which no engine lives, and that were heard of in the last hour, by name.
+    #[serde(default)]
+    pub gone: Vec<GoneServer>,
+    /// Agents that are in touch and have answered, by name.
+    #[serde(default)]
+    pub agents: Vec<Agent>,
+}
+
+/// A server that was there until lately: it was stopped, or is dead, and others have its segments.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct GoneServer {
+    /// Its name.
+    pub name: String,
+    /// When it was last heard of.
+    pub silent_seconds: f64,
+}
+
+/// An agent.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Agent {
+    /// Its name.
+    pub name: String,
+    /// Where NBD clients connect: URIs without a volume.
+    pub nbd: Vec<String>,
+    /// How long it runs.
+    pub uptime_seconds: f64,
+    /// NBD connections that are open.
+    pub connections: u64,
 }
 
 /// The manager that decides.
@@ -498,6 +560,27 @@ pub struct Engine {
     pub silent_seconds: Option<f64>,
     /// Segments whose last word is in its log.
     pub segments: usize,
+    /// How it stands, in its own words; null where it was not asked, or has not answered.
+    #[serde(default)]
+    pub work: Option<EngineWork>,
+    /// Why it has not answered; null where it has, or was not asked.
+    #[serde(default)]
+    pub no_answer: Option<String>,
+}
+
+/// How an engine stands.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct EngineWork {
+    /// How long it runs.
+    pub uptime_seconds: f64,
+    /// Reads, writes and discards of its segments, by kind, retries of agents included.
+    pub operations: Vec<OperationTraffic>,
+    /// Requests that wait for tokens.
+    pub waiting_requests: u64,
+    /// Bytes that its files have set aside in the shared store.
+    pub used_bytes: u64,
+    /// What it holds in memory, and its bound.
+    pub memory: Memory,
 }
 
 /// A segment that nobody serves, or that is to go elsewhere.
@@ -541,6 +624,20 @@ mod tests {
         assert_eq!(read(r#"{"name": "a", "size": 4096}"#), Ok(4096));
         assert_eq!(read(r#"{"name": "a", "size": "10G"}"#), Ok(10 << 30));
         assert!(read(r#"{"name": "a", "size": "ten"}"#).is_err());
+    }
+
+    #[test]
+    fn what_is_waited_for_now_comes_first() {
+        let wait = |reason: &str, total_ns, waiting_requests| Waiting {
+            reason: reason.into(),
+            requests: 1,
+            total_ns,
+            longest_ns: total_ns,
+            waiting_requests,
+        };
+        let mut waits = [wait("a", 9, 0), wait("b", 1, 1), wait("c", 10, 0), wait("d", 2, 1)];
+        Waiting::sort(&mut waits);
+        assert_eq!(waits.each_ref().map(|wait| wait.reason.as_str()), ["d", "b", "c", "a"]);
     }
 
     #[test]

@@ -348,7 +348,7 @@ impl Connection {
             Some(Kind::Write | Kind::Append | Kind::RepairCopy | Kind::Assign) if header.code & Kind::REPLY == 0 => {
                 self.taken.has_room(len, &self.hello)
             }
-            Some(Kind::Read | Kind::ReadFile | Kind::ReleaseSegment) => {
+            Some(Kind::Read | Kind::ReadFile | Kind::ReleaseSegment | Kind::Observe | Kind::Explain) => {
                 self.asked.by_sequence.get(&header.sequence).is_some_and(|(_, asked)| len <= *asked)
             }
             _ => false,

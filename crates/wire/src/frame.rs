@@ -4,8 +4,8 @@
 //! [`BlockService`](crate::BlockService), [`VolumeDirectory`](crate::VolumeDirectory),
 //! [`VolumeOwner`](crate::VolumeOwner), [`VolumeUser`](crate::VolumeUser), [`FileService`](crate::FileService),
 //! [`LeaseStore`](crate::LeaseStore), [`SegmentDirectory`](crate::SegmentDirectory),
-//! [`EngineRegistry`](crate::EngineRegistry) and [`SegmentOwner`](crate::SegmentOwner), and their replies. Each is one
-//! **frame**; a list that may be longer than one holds is asked for in parts.
+//! [`EngineRegistry`](crate::EngineRegistry), [`SegmentOwner`](crate::SegmentOwner) and [`Observer`](crate::Observer), and
+//! their replies. Each is one **frame**; a list that may be longer than one holds is asked for in parts.
 //! This module turns messages into frames and back. It knows nothing of what was said before: that is
 //! [`connection`](crate::connection).
 //!

@@ -5,8 +5,8 @@
 //! stream to another process. What the agent must know of a volume (its size, its layout, its generation) it asks a
 //! [`VolumeDirectory`], the manager's face. A server whose files are in a store that it shares with others asks that store's
 //! [`FileService`]. Who has which segment is decided by a manager, which asks engines for it ([`SegmentOwner`]), and tells
-//! others ([`SegmentDirectory`]); engines say to it that they live ([`EngineRegistry`]). Between processes all of it is bytes: [`frame`] says which, and
-//! [`connection`] when they may be said.
+//! others ([`SegmentDirectory`]); engines say to it that they live ([`EngineRegistry`]). Whoever is asked tells how it stands
+//! ([`Observer`]). Between processes all of it is bytes: [`frame`] says which, and [`connection`] when they may be said.
 //!
 //! Names: a *session* is one agent's hold on one volume at one block server; a *generation* numbers the attachments
 //! of a volume, an *epoch* the ownerships of a segment, and of each the higher one fences every lower one. A *piece*
@@ -27,6 +27,7 @@ pub mod files;
 pub mod frame;
 pub mod layout;
 pub mod lease;
+pub mod observe;
 pub mod owner;
 pub mod registry;
 pub mod service;
@@ -35,6 +36,7 @@ pub use directory::{VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 pub use files::FileService;
 pub use layout::{Layout, Piece};
 pub use lease::LeaseStore;
+pub use observe::Observer;
 pub use owner::{Assignment, Holding, LeftSegment, Located, SegmentDirectory, SegmentOwner, Source};
 pub use registry::{EngineRegistry, Registered};
 pub use service::{Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Reply, SessionId, Target};

@@ -31,20 +31,19 @@ impl ClusterManager {
             }
             Request::SetLevels { name, change } => self.set_levels(&name, change).await.map(Reply::Volume),
             Request::Explain(name) => {
-                self.show(&name).await?;
-                Err(Error::invalid(
-                    "why I/O waits is known to the servers, which do not tell managers yet: see their metrics",
-                ))
+                let view = self.show(&name).await?;
+                let explained = self.explained(view.row.id).await?;
+                Ok(Reply::Explained(view, Box::new(explained)))
             }
             Request::Scrub => {
-                self.look(|_, _| ())?;
-                self.engines.begin_scrub().await?;
-                Ok(Reply::Snapshot(Box::new(self.snapshot()?)))
+                let living = self.look(|owners, _| owners.living().map(|(engine, _)| engine).collect())?;
+                self.engines.begin_scrub(living).await?;
+                self.snapshot().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot)))
             }
-            Request::Observe => self.snapshot().map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
+            Request::Observe => self.snapshot().await.map(|snapshot| Reply::Snapshot(Box::new(snapshot))),
             Request::Status => {
-                let volumes = self.volumes().await?;
-                Ok(Reply::Status(Box::new(self.snapshot()?), volumes))
+                let (snapshot, volumes) = self.status().await?;
+                Ok(Reply::Status(Box::new(snapshot), volumes))
             }
             Request::Drain { server, is_drained } => self.drain(&server, is_drained).await.map(|()| Reply::Done),
             Request::MoveSegment { volume, index, to } => {

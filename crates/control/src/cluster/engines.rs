@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use base::limits::ENGINES_MAX;
 use base::{Error, Incarnation, Instant, Result, Term};
+use runtime::sync::first;
 use runtime::{Class, Handle, Task};
 use wire::registry::check_registration;
-use wire::{Registered, VolumeDescriptor};
+use wire::{Observer, Registered, VolumeDescriptor};
 
 use super::{Connect, Way};
 use crate::owners::dispatch::Dispatch;
@@ -31,6 +32,10 @@ use crate::owners::keeper::Keeper;
 const LOOKS: u32 = 20;
 /// How long to wait before an engine that could not be reached is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long an engine may take to begin a round of scrubbing.
+const SCRUB_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server is remembered of which nothing is left.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 /// After so many leases an engine that the table does not have is forgotten.
 const FORGOTTEN: u32 = 30;
 
@@ -42,6 +47,9 @@ pub(super) struct Engines {
     connect: Connect,
     lease: Duration,
     known: RefCell<BTreeMap<Incarnation, Known>>,
+    /// Servers that were heard of lately, whatever became of their engines. Every manager hears of them, so whoever takes
+    /// over knows who is missing.
+    lately: RefCell<BTreeMap<String, Instant>>,
     /// The term in which this manager is in charge, and since when.
     charge: Cell<(Term, Instant)>,
     this: Weak<Engines>,
@@ -70,6 +78,7 @@ impl Engines {
             connect,
             lease,
             known: RefCell::default(),
+            lately: RefCell::default(),
             charge: Cell::new((Term(0), handle.now())),
             this: this.clone(),
         });
@@ -106,6 +115,7 @@ impl Engines {
             return Err(Error::invalid(format!("there are {ENGINES_MAX} engines already, the most that a store has")));
         }
         let heard = self.handle.now();
+        self.remember(server, heard);
         match known.get_mut(&engine).filter(|known| known.address == address) {
             Some(known) => known.heard = heard,
             None => {
@@ -141,23 +151,67 @@ impl Engines {
         self.known.borrow().get(&engine).map(|known| now - known.heard)
     }
 
+    fn remember(&self, server: &str, heard: Instant) {
+        let mut lately = self.lately.borrow_mut();
+        match lately.get_mut(server) {
+            Some(known) => *known = heard,
+            None => {
+                lately.retain(|_, known| heard - *known < REMEMBERED);
+                if lately.len() < ENGINES_MAX {
+                    lately.insert(server.to_owned(), heard);
+                }
+            }
+        }
+    }
+
+    /// Servers that were heard of in the last hour, and how long ago.
+    pub(super) fn lately(&self) -> Vec<(String, Duration)> {
+        let now = self.handle.now();
+        let lately = self.lately.borrow();
+        let silent = lately.iter().map(|(server, heard)| (server.clone(), now - *heard));
+        silent.filter(|(_, silent)| *silent < REMEMBERED).collect()
+    }
+
+    /// To ask an engine how it stands, if it is in touch.
+    pub(super) fn observer(&self, engine: Incarnation) -> Option<Rc<dyn Observer>> {
+        let is_missing = !self.missing(vec![engine]).is_empty();
+        self.known.borrow().get(&engine).filter(|_| !is_missing).map(|known| known.way.observer.clone())
+    }
+
     /// Tells every engine what a volume was promised.
     pub(super) fn set_levels(&self, volume: &VolumeDescriptor) {
         let ways: Vec<Way> = self.known.borrow().values().map(|known| known.way.clone()).collect();
         ways.iter().for_each(|way| way.volumes.set_levels(volume));
     }
 
-    /// Begins to read every copy of everything, everywhere.
+    /// Has all of `engines` begin to read every copy of everything, at the same time.
     ///
     /// # Errors
-    /// The first one that an engine gives.
-    pub(super) async fn begin_scrub(&self) -> Result<()> {
-        let ways: Vec<Way> = self.known.borrow().values().map(|known| known.way.clone()).collect();
-        let mut begun = Ok(());
-        for way in ways {
-            begun = begun.and(way.volumes.begin_scrub().await);
+    /// The first one that an engine gives; `Retry` if one is not in touch, or does not answer. The others begin.
+    pub(super) async fn begin_scrub(&self, engines: Vec<Incarnation>) -> Result<()> {
+        let missing = self.missing(engines.clone());
+        let begin = |engine: &Incarnation| {
+            let way = self.known.borrow().get(engine).filter(|_| !missing.contains(engine))?.way.clone();
+            let patience = self.handle.sleep(SCRUB_PATIENCE);
+            let begun = async move { first(way.volumes.begin_scrub(), patience).await };
+            Some(self.handle.spawn(Class::Io, "begin to scrub", begun))
+        };
+        let tasks: Vec<_> = engines.iter().map(|engine| (*engine, begin(engine))).collect();
+        let mut outcome = Ok(());
+        for (engine, task) in tasks {
+            let silent = || {
+                let server = self.known.borrow().get(&engine).map_or(engine.to_string(), |known| known.server.clone());
+                Err(Error::retry(format!(
+                    "{server} does not answer, the others begin: see `levee status`, and ask again"
+                )))
+            };
+            let begun = match task {
+                Some(task) => task.await.unwrap_or_else(|()| silent()),
+                None => silent(),
+            };
+            outcome = outcome.and(begun);
         }
-        begun
+        outcome
     }
 
     /// Declares dead who is, if this manager is in charge.

@@ -5,38 +5,43 @@ use std::collections::BTreeMap;
 use base::{Incarnation, Result, SegmentId};
 use policies::ownership::{Death, Segment, Table};
 use wire::api;
+use wire::observe::Snapshot;
 
 use super::ClusterManager;
-use crate::observe::Snapshot;
 use crate::table::{VolumeState, VolumeTable};
 
 /// Segments on their way that are named; of the others there is a count.
 const NAMED_MAX: usize = 100;
 
 impl ClusterManager {
-    /// The state of everything.
+    /// What this manager knows by itself, without what is in the tables of servers and segments.
     ///
     /// # Errors
     /// `Moved`: another manager is in charge.
-    pub fn snapshot(&self) -> Result<Snapshot> {
-        let (term, now) = (self.keeper.term().unwrap_or_default(), self.handle.now());
-        let (cluster, volumes) = self.look(|owners, volumes| {
-            let active = volumes.rows().filter(|row| row.state == VolumeState::Active).count();
-            (self.cluster(owners, volumes), active)
-        })?;
-        let manager = api::ManagerInCharge { name: self.name.clone(), term: term.0 };
-        let uptime_seconds = (now - self.begun).as_secs_f64();
+    pub(super) fn own(&self) -> Result<Snapshot> {
+        let active = |volumes: &VolumeTable| volumes.rows().filter(|row| row.state == VolumeState::Active).count();
         Ok(Snapshot {
+            name: self.name.clone(),
             store: self.store.id().to_string(),
             incarnation: self.store.incarnation().0,
-            uptime_seconds,
-            volumes,
-            cluster: Some(api::Cluster { manager: Some(manager), ..cluster }),
+            uptime_seconds: (self.handle.now() - self.begun).as_secs_f64(),
+            volumes: self.look(|_, volumes| active(volumes))?,
             ..Snapshot::default()
         })
     }
 
-    fn cluster(&self, owners: &Table, volumes: &VolumeTable) -> api::Cluster {
+    /// How servers and segments stand, as the tables have it. Nobody is asked.
+    ///
+    /// # Errors
+    /// `Moved`: another manager is in charge.
+    pub fn cluster(&self) -> Result<api::Cluster> {
+        let term = self.keeper.term().unwrap_or_default().0;
+        let manager = api::ManagerInCharge { name: self.name.clone(), term };
+        let cluster = self.look(|owners, volumes| self.in_tables(owners, volumes))?;
+        Ok(api::Cluster { manager: Some(manager), ..cluster })
+    }
+
+    fn in_tables(&self, owners: &Table, volumes: &VolumeTable) -> api::Cluster {
         let mut servers: BTreeMap<&str, api::Server> = BTreeMap::new();
         let mut of_server = |engine: Incarnation, name| {
             let is_drained = owners.is_drained(name);
@@ -60,12 +65,16 @@ impl ClusterManager {
         };
         let on_the_way = || rows().filter(|(_, row)| !is_settled(row));
         let moving = on_the_way().take(NAMED_MAX).map(|(id, row)| on_its_way(owners, volumes, id, &row));
+        let gone = self.engines.lately().into_iter().filter(|(name, _)| !servers.contains_key(name.as_str()));
+        let gone = gone.map(|(name, silent)| api::GoneServer { name, silent_seconds: silent.as_secs_f64() });
+        let gone = gone.collect();
         api::Cluster {
-            manager: None,
+            gone,
             servers: servers.into_values().collect(),
             segments: rows().count(),
             segments_on_the_way: on_the_way().count(),
             moving: moving.collect(),
+            ..api::Cluster::default()
         }
     }
 
@@ -83,6 +92,7 @@ impl ClusterManager {
             state: state.into(),
             silent_seconds: self.engines.silent_for(engine).map(|silent| silent.as_secs_f64()),
             segments: owners.held_by(engine).count(),
+            ..api::Engine::default()
         }
     }
 }

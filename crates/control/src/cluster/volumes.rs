@@ -48,7 +48,7 @@ impl ClusterManager {
             Ok((row, false))
         });
         let (row, existed) = decided.await?;
-        Ok((VolumeView { row, clients: 0 }, existed))
+        Ok((VolumeView { row, clients: 0, nbd: self.listeners().await }, existed))
     }
 
     /// One volume.
@@ -57,27 +57,19 @@ impl ClusterManager {
     /// `NotFound`, `Moved`.
     pub(super) async fn show(&self, name: &str) -> Result<VolumeView> {
         let row = self.decide(|desk, _, _| desk.volumes().find(name).map(|row| as_shown(desk, row))).await?;
-        let clients = self.users(row.id).await;
-        Ok(VolumeView { row, clients })
+        Ok(self.view(row).await)
     }
 
-    /// Every volume by name, those that are being deleted last.
+    async fn view(&self, row: Row) -> VolumeView {
+        VolumeView { clients: self.users(row.id).await, row, nbd: self.listeners().await }
+    }
+
+    /// What the table has of every volume.
     ///
     /// # Errors
     /// `Moved`.
-    pub(super) async fn volumes(&self) -> Result<Vec<VolumeView>> {
-        let rows =
-            self.decide(|desk, _, _| Ok(desk.volumes().rows().map(|row| as_shown(desk, row)).collect::<Vec<_>>()));
-        let mut views = Vec::new();
-        let rows = rows.await?;
-        // An agent that does not answer is waited for once, not for each volume.
-        let deadline = self.handle.now() + AGENT_PATIENCE;
-        for row in rows {
-            let clients = self.users_until(row.id, deadline).await;
-            views.push(VolumeView { row, clients });
-        }
-        VolumeView::sort(&mut views);
-        Ok(views)
+    pub(super) async fn rows(&self) -> Result<Vec<Row>> {
+        self.decide(|desk, _, _| Ok(desk.volumes().rows().map(|row| as_shown(desk, row)).collect())).await
     }
 
     /// Promises a volume something else.
@@ -92,7 +84,7 @@ impl ClusterManager {
         });
         let row = planned.await?;
         self.engines.set_levels(&row.descriptor());
-        Ok(VolumeView { clients: self.users(row.id).await, row })
+        Ok(self.view(row).await)
     }
 
     /// Deletes a volume; says whether its space was given back already (otherwise that goes on in the background).
@@ -126,12 +118,8 @@ impl ClusterManager {
 
     /// How many clients use a volume, as far as agents are in touch.
     async fn users(&self, volume: VolumeId) -> usize {
-        self.users_until(volume, self.handle.now() + AGENT_PATIENCE).await
-    }
-
-    async fn users_until(&self, volume: VolumeId, deadline: Instant) -> usize {
         let asking = self.others.agents.users(volume);
-        first(asking, self.handle.sleep_until(deadline)).await.unwrap_or_default()
+        first(asking, self.handle.sleep(AGENT_PATIENCE)).await.unwrap_or_default()
     }
 
     /// A new attachment, which the owners of all segments have recorded.

@@ -14,13 +14,13 @@ use axum::{Json, Router};
 use base::Error;
 use base::limits::API_BODY_MAX;
 use wire::api;
+use wire::observe::Snapshot;
 
 use super::api::Api;
 use super::bodies::{parse_create, parse_drained, parse_force, parse_levels, parse_move};
 use super::refusal::Refusal;
 use super::{explain, guard, relay, status};
 use crate::metrics;
-use crate::observe::Snapshot;
 use crate::rules;
 use crate::service::{Call, Reply, Request, VolumeView};
 use crate::table::VolumeState;
@@ -230,7 +230,8 @@ impl Api {
 
     fn volume(&self, view: VolumeView) -> api::Volume {
         let is_active = view.row.state == VolumeState::Active;
-        let uris = self.nbd.iter().filter(|_| is_active).map(|uri| volume_uri(uri, &view.row.name)).collect();
+        let listeners = self.nbd.iter().chain(view.nbd.iter());
+        let uris = listeners.filter(|_| is_active).map(|uri| volume_uri(uri, &view.row.name)).collect();
         api::Volume {
             id: view.row.id.0,
             segments: view.row.descriptor().segments,

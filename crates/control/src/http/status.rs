@@ -1,10 +1,8 @@
 //! The state of a store as the API says it, and what is wrong with it.
 
-use files::DirectoryStatus;
 use wire::api;
+use wire::observe::Snapshot;
 
-use super::explain::{admission, waits_of};
-use crate::observe::{RequestCounters, Snapshot};
 use crate::service::VolumeView;
 use crate::table::VolumeState;
 
@@ -21,30 +19,15 @@ pub fn status(snapshot: &Snapshot, volumes: &[VolumeView], nbd: Vec<String>, tok
         is_healthy: problems.is_empty(),
         problems,
         connections: snapshot.connections,
-        space: api::Space {
-            capacity_bytes: snapshot.space.capacity,
-            used_bytes: snapshot.space.used,
-            garbage_bytes: snapshot.garbage_bytes,
-            free_bytes: snapshot.space.free,
-            kept_bytes: snapshot.files.kept_bytes,
-        },
-        memory: api::Memory { used_bytes: snapshot.memory_bytes, limit_bytes: snapshot.memory_bytes_max },
-        directories: snapshot.files.directories.iter().map(directory).collect(),
+        space: snapshot.space.clone(),
+        memory: snapshot.memory.clone(),
+        directories: snapshot.directories.clone(),
         scrub: snapshot.scrub,
-        admission: snapshot.admission.as_ref().map(|(settings, server)| admission(settings, server)),
+        admission: snapshot.admission.clone(),
         traffic: traffic(snapshot, volumes),
         cluster: snapshot.cluster.clone(),
-        nbd,
+        nbd: nbd.into_iter().chain(snapshot.nbd.iter().cloned()).collect(),
         token_file,
-    }
-}
-
-fn directory(directory: &DirectoryStatus) -> api::Directory {
-    api::Directory {
-        path: directory.path.clone(),
-        state: directory.state.into(),
-        free_bytes: directory.free_bytes,
-        behind_bytes: directory.behind_bytes,
     }
 }
 
@@ -57,21 +40,13 @@ fn traffic(snapshot: &Snapshot, volumes: &[VolumeView]) -> Vec<api::VolumeTraffi
             volume: view.row.name.clone(),
             size_bytes: view.row.size,
             clients: view.clients,
-            waits: used.map(|counters| waits_of(&counters.waits)).unwrap_or_default(),
-            operations: used.map(|counters| counters.requests.iter().map(operation).collect()).unwrap_or_default(),
+            waits: used.map(|counters| counters.waits.clone()).unwrap_or_default(),
+            operations: used
+                .map(|counters| counters.requests.iter().map(|counters| counters.traffic()).collect())
+                .unwrap_or_default(),
         }
     });
     traffic.collect()
-}
-
-fn operation(counters: &RequestCounters) -> api::OperationTraffic {
-    api::OperationTraffic {
-        operation: counters.operation.into(),
-        requests: counters.requests,
-        bytes: counters.bytes,
-        errors: counters.errors,
-        latency_ns: counters.latency_ns.clone(),
-    }
 }
 
 /// What a person should see to, the worst first.
@@ -92,9 +67,9 @@ fn problems(snapshot: &Snapshot) -> Vec<api::Problem> {
         let message = "there is no room for writes: delete or discard something, or give the store more";
         found.push(problem("full", message.into()));
     }
-    for directory in &snapshot.files.directories {
+    for directory in &snapshot.directories {
         let path = &directory.path;
-        found.extend(match directory.state {
+        found.extend(match directory.state.as_str() {
             "healthy" => None,
             "resynchronizing" => Some(problem(
                 "directory_resynchronizing",
@@ -117,8 +92,14 @@ fn problems_of_servers(cluster: &api::Cluster) -> Vec<api::Problem> {
         found.push(problem("no_servers", "no server is in touch: start one with levee server".into()));
     }
     for server in &cluster.servers {
-        for engine in server.engines.iter().filter(|engine| engine.state != "healthy") {
+        for engine in &server.engines {
             let name = &server.name;
+            if let Some(why) = &engine.no_answer {
+                found.push(problem("server_mute", format!("{name} does not say how it stands: {why}")));
+            }
+            if engine.state == "healthy" {
+                continue;
+            }
             found.push(match engine.state.as_str() {
                 "silent" => {
                     problem("server_silent", format!("{name} was not heard of: see whether it runs, and the network"))
@@ -148,14 +129,14 @@ mod tests {
     fn each_problem_is_named_and_a_store_without_any_is_healthy() {
         let quiet = Snapshot::default();
         assert!(status(&quiet, &[], Vec::new(), String::new()).is_healthy);
-        let directories = ["healthy", "failed", "missing", "resynchronizing"].map(|state| DirectoryStatus {
+        let directories = ["healthy", "failed", "missing", "resynchronizing"].map(|state| api::Directory {
             path: format!("/{state}"),
-            state,
+            state: state.into(),
             free_bytes: 1,
             behind_bytes: 2,
         });
-        let files = files::Statistics { directories: directories.into(), ..files::Statistics::default() };
-        let bad = Snapshot { lost_reads: 1, broken_logs: 1, full_engines: 1, files, ..quiet };
+        let directories = directories.into();
+        let bad = Snapshot { lost_reads: 1, broken_logs: 1, full_engines: 1, directories, ..quiet };
         let found = status(&bad, &[], Vec::new(), String::new());
         let kinds: Vec<&str> = found.problems.iter().map(|problem| problem.kind.as_str()).collect();
         assert_eq!(

@@ -375,11 +375,11 @@ fn calls_from_another_thread_are_answered_in_bounded_numbers() {
 struct Broken;
 
 impl Observer for Broken {
-    fn observe(&self) -> LocalBoxFuture<'_, Snapshot> {
+    fn observe(&self, _detail: Detail) -> LocalBoxFuture<'_, Result<Snapshot>> {
         Box::pin(async { panic!("a counter that makes no sense") })
     }
 
-    fn explain(&self, _volume: VolumeId) -> Option<Explained> {
+    fn explain(&self, _volume: VolumeId) -> LocalBoxFuture<'_, Result<Explained>> {
         panic!("a volume that makes no sense")
     }
 }

@@ -143,7 +143,7 @@ fn in_charge(managers: &Managers) -> Option<(Handle, Rc<ClusterManager>)> {
 
 /// How many segments a server has.
 fn segments_of(managers: &Managers, server: &str) -> usize {
-    let cluster = in_charge(managers).and_then(|(_, manager)| manager.snapshot().ok()?.cluster);
+    let cluster = in_charge(managers).and_then(|(_, manager)| manager.cluster().ok());
     let servers = cluster.into_iter().flat_map(|cluster| cluster.servers);
     servers.filter(|shown| shown.name == server).map(|shown| shown.segments).sum()
 }
@@ -263,7 +263,7 @@ impl Machines {
             }
         });
         self.wait("every segment has an owner", || {
-            manager.snapshot().is_ok_and(|snapshot| snapshot.cluster.is_some_and(|it| it.segments_on_the_way == 0))
+            manager.cluster().is_ok_and(|cluster| cluster.segments_on_the_way == 0)
         });
     }
 

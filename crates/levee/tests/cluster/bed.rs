@@ -152,6 +152,12 @@ impl Bed {
         command.args(arguments).args(["--api", api, "--token-file"]).arg(token).output().unwrap()
     }
 
+    /// What its API answers.
+    pub fn get(&self, manager: &str, path: &str) -> String {
+        let api = self.processes[manager].ready["api"].as_str().unwrap();
+        ureq::get(format!("{api}{path}")).call().unwrap().body_mut().read_to_string().unwrap()
+    }
+
     /// The same by any manager that runs, again while nobody is in charge.
     pub fn ask(&self, arguments: &[&str]) -> String {
         let begun = Instant::now();

@@ -121,6 +121,43 @@ fn a_second_agent_takes_a_volume_and_the_first_says_so_to_its_clients() {
     assert!(text(&in_use.stderr).contains("there is no volume"), "{in_use:?}");
 }
 
+/// Whoever is asked, it is what the servers and the agent have counted.
+#[test]
+fn any_manager_tells_what_servers_and_agents_do() {
+    if !fio::is_there() {
+        return;
+    }
+    let mut bed = Bed::start(2, 2, 1);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G", "--burst-iops", "100"]);
+    bed.settle(2, 4);
+    let uri = bed.uri("a1", "vm-1");
+    fio::fill(&uri);
+    for manager in ["m1", "m2"] {
+        let ask = |arguments: &[&str]| {
+            let output = bed.output(manager, arguments);
+            assert!(output.status.success(), "{manager}: {arguments:?}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        let explained = ask(&["volume", "explain", "vm-1"]);
+        let wanted = ["burst level of 100 IOPS", "server   s1: 2 segments", "server   s2: 2 segments", "write    half"];
+        assert!(wanted.iter().all(|part| explained.contains(part)), "{explained}");
+        assert!(ask(&["volume", "show", "vm-1"]).contains(&format!("attach       {uri}")));
+        assert!(ask(&["volume", "list"]).contains(&uri));
+        assert!(ask(&["scrub"]).contains("were read, all copies counted"));
+        let top = ask(&["top", "--count", "1", "--interval", "0.5"]);
+        assert!(top.contains("SERVER  SEGMENTS  READ/S") && top.contains("vm-1"), "{top}");
+        let metrics = bed.get(manager, "/metrics");
+        let series =
+            ["levee_volume_requests_total{agent=\"a1\",volume=\"vm-1\"", "levee_served_requests_total{server=\"s2\""];
+        assert!(series.iter().all(|series| metrics.contains(series)), "{metrics}");
+    }
+    bed.kill("a1");
+    bed.kill("s1");
+    bed.wait("both are missed", |bed| {
+        !bed.ask(&["volume", "list"]).contains(&uri) && bed.ask(&["server", "list"]).contains("gone for")
+    });
+}
+
 #[test]
 fn links_are_cut_one_way_and_both() {
     if !fio::is_there() {

@@ -145,7 +145,9 @@ impl Live {
         }
         if !peer.services.have(request.kind()) {
             let (name, kind) = (&peer.name, request.kind().name());
-            return refused(Error::invalid(format!("{name} does no {kind}: is its address that of another service?")));
+            return refused(Error::invalid(format!(
+                "{name} does no {kind}: its address is that of another service, or it is older and has to be upgraded"
+            )));
         }
         // Whoever has all that it takes goes ahead before the next one gets anything.
         let turn = peer.line.take(1).await;

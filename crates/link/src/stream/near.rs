@@ -4,6 +4,7 @@ mod block;
 mod control;
 mod files;
 mod lease;
+mod observe;
 mod segments;
 
 use std::cell::{Cell, RefCell};

@@ -7,6 +7,8 @@ use base::{Bytes, Epoch, Error, Passage, ReadPart, Result, Set};
 use runtime::{Class, Handle};
 use wire::files::FileAnswer;
 use wire::frame::{Request, Value};
+use wire::observe::Detail;
+use wire::observe::bytes::{self, NO_VOLUMES};
 use wire::{Answer, Reply, SessionId};
 
 use super::Services;
@@ -70,6 +72,9 @@ impl Duties {
             | Request::FilesOfSegment { .. } => self.files(request).await.map(|value| reply(epoch, value)),
             Request::Grant { .. } | Request::KeepAlive { .. } | Request::Swap { .. } | Request::Watch { .. } => {
                 self.lease(request).await.map(|value| reply(epoch, value))
+            }
+            Request::Observe { .. } | Request::Explain { .. } => {
+                self.observer(request).await.map(|value| reply(epoch, value))
             }
             Request::Locate { .. }
             | Request::Register { .. }
@@ -234,6 +239,25 @@ impl Duties {
                 store.compare_and_swap(&key, expected, write).await.map(Value::Swapped)
             }
             Request::Watch { prefix, seen } => store.watch(&prefix, seen).await.map(Value::Snapshot),
+            _ => return None,
+        })
+    }
+}
+
+/// Whoever tells of itself is asked.
+impl Duties {
+    async fn observer(&self, request: Request) -> Option<Result<Value>> {
+        let observer = self.services.observer.clone()?;
+        Some(match request {
+            Request::Observe { after } => {
+                let detail = if after == NO_VOLUMES { Detail::WithoutVolumes } else { Detail::Full };
+                let snapshot = observer.observe(detail).await;
+                snapshot.and_then(|snapshot| bytes::part_of(snapshot, after)).map(Value::Observed)
+            }
+            Request::Explain { volume } => {
+                let explained = observer.explain(volume).await;
+                explained.and_then(|explained| bytes::of_explained(&explained)).map(Value::Observed)
+            }
             _ => return None,
         })
     }

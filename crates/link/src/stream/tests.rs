@@ -5,6 +5,7 @@ mod engine;
 mod faults;
 mod fuzz;
 mod hostile;
+mod observing;
 mod real;
 mod refused;
 mod segments;

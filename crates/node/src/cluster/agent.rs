@@ -8,13 +8,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use agent::{Agent, Router, RouterOptions, RouterStatistics};
-use base::{Map, Result};
+use base::{Error, Map, Result, VolumeId};
 use link::stream::{NearEnd, Options, Services};
 use runtime::{Address, Handle};
-use wire::{BlockService, Located};
+use wire::observe::{Detail, Explained, Snapshot};
+use wire::{BlockService, LocalBoxFuture, Located, Observer, VolumeUser};
 
 use super::managers::Managers;
 use super::{address, listen};
+use crate::node::nbd_uri;
+use crate::observer::AgentObserver;
 use crate::settings::Settings;
 
 /// A server that is silent for so long is asked over another connection, or another one is: about when managers take its
@@ -41,9 +44,10 @@ impl AgentRole {
         let resolved = settings.resolve_without_directories()?;
         let name = format!("agent {}", cluster.name);
         // Managers ask an agent over the connection that it has made: who uses what is known when there is an agent.
-        let user: Rc<LateUser> = Rc::default();
+        let late: Rc<LateAgent> = Rc::default();
         let to_manager = |manager: &Address| {
-            let services = Services { user: Some(user.clone()), ..Services::default() };
+            let (user, observer) = (Some(late.clone() as _), Some(late.clone() as _));
+            let services = Services { user, observer, ..Services::default() };
             NearEnd::dial(handle, manager.clone(), services, Options::new(name.clone()))
         };
         let managers = Managers::new(handle, cluster.managers.iter().map(to_manager).collect());
@@ -53,7 +57,6 @@ impl AgentRole {
         let router = Router::new(handle, managers.clone(), Rc::new(connect), options);
         let options = agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
         let agent = Agent::new(handle, managers, router.clone(), options, 1);
-        *user.0.borrow_mut() = Some(agent.clone());
         let mut wanted = vec![Address::Tcp(settings.nbd.listen)];
         wanted.extend(settings.nbd.socket.clone().map(Address::Unix));
         let mut nbd = Vec::new();
@@ -62,6 +65,16 @@ impl AgentRole {
             nbd.push(listener.address().clone());
             agent.serve(listener);
         }
+        let observer = AgentObserver {
+            handle: handle.clone(),
+            name: cluster.name,
+            agent: agent.clone(),
+            router: router.clone(),
+            nbd: nbd.iter().map(nbd_uri).collect(),
+            memory_bytes_max: resolved.memory_bytes,
+            begun: handle.now(),
+        };
+        *late.0.borrow_mut() = Some(Rc::new(observer));
         Ok(AgentRole { agent, router, nbd, handle: handle.clone() })
     }
 
@@ -88,20 +101,35 @@ impl AgentRole {
 
 /// The agent, for managers; nobody uses anything before it is there.
 #[derive(Default)]
-struct LateUser(RefCell<Option<Agent>>);
+struct LateAgent(RefCell<Option<Rc<AgentObserver>>>);
 
-impl wire::VolumeUser for LateUser {
-    fn release(&self, volume: base::VolumeId) -> wire::LocalBoxFuture<'_, ()> {
-        let agent = self.0.borrow().clone();
+impl LateAgent {
+    fn observer(&self) -> Result<Rc<AgentObserver>> {
+        self.0.borrow().clone().ok_or_else(|| Error::retry("the agent is starting"))
+    }
+}
+
+impl Observer for LateAgent {
+    fn observe(&self, detail: Detail) -> LocalBoxFuture<'_, Result<Snapshot>> {
+        Box::pin(async move { self.observer()?.observe(detail).await })
+    }
+
+    fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<Explained>> {
+        Box::pin(async move { self.observer()?.explain(volume).await })
+    }
+}
+
+impl VolumeUser for LateAgent {
+    fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(agent) = agent {
-                agent.release(volume).await;
+            if let Ok(observer) = self.observer() {
+                observer.agent.release(volume).await;
             }
         })
     }
 
-    fn users(&self, volume: base::VolumeId) -> usize {
-        self.0.borrow().as_ref().map_or(0, |agent| agent.users(volume))
+    fn users(&self, volume: VolumeId) -> usize {
+        self.observer().map_or(0, |observer| observer.agent.users(volume))
     }
 }
 

@@ -14,7 +14,7 @@ use control::cluster::{Agents, ClusterManager, Others, Way};
 use control::{charge, cluster, http};
 use link::stream::{FarEnd, NearEnd, Options, Services};
 use runtime::{Address, Class, Handle};
-use wire::{EngineRegistry, LocalBoxFuture, VolumeUser};
+use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeUser};
 
 use super::{address, join, listen, shown};
 use crate::settings::Settings;
@@ -72,7 +72,8 @@ impl ManagerRole {
                 Box::pin(async move { near.lost().await })
             };
             let is_refused = Rc::new(move || refused.is_refused());
-            Way { segments, volumes: Rc::new(near), lost: Rc::new(lost), is_refused }
+            let observer = Rc::new(near.clone());
+            Way { segments, volumes: Rc::new(near), observer, lost: Rc::new(lost), is_refused }
         };
         let others = Others { connect: Rc::new(connect), managers: others.collect(), agents: far.clone() };
         let (dialing, joining) = (handle.clone(), name.clone());
@@ -173,6 +174,10 @@ impl Agents for LateEnd {
             }
             users
         })
+    }
+
+    fn observers(&self) -> Vec<Rc<dyn Observer>> {
+        self.peers().into_iter().map(|peer| -> Rc<dyn Observer> { Rc::new(peer) }).collect()
     }
 
     fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {

@@ -20,6 +20,7 @@ use server::{Owner, Server};
 use wire::EngineRegistry;
 
 use super::{join, listen, shown};
+use crate::observer::ServerObserver;
 use crate::settings::Settings;
 
 /// It says so many times in a lease that it lives.
@@ -56,10 +57,20 @@ impl ServerRole {
         let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
         let server = Server::told(handle, engine.clone(), server_options);
         let owner = Owner::new(handle, server.clone(), &store, options);
+        let observer = ServerObserver {
+            handle: handle.clone(),
+            name: cluster.name.clone(),
+            store: store.clone(),
+            engine: engine.clone(),
+            server: Rc::downgrade(&server),
+            memory_bytes_max: resolved.memory_bytes,
+            begun: handle.now(),
+        };
         let services = Services {
             block: Some(server.clone()),
             owner: Some(server.clone()),
             segments: Some((store.incarnation(), owner)),
+            observer: Some(Rc::new(observer)),
             ..Services::default()
         };
         let far = FarEnd::new(handle, services, Options::new(format!("server {}", cluster.name)));

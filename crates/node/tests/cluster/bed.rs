@@ -38,6 +38,8 @@ pub struct Bed {
     pub world: World,
     machines: BTreeMap<(Role, usize), Machine>,
     managers: Rc<RefCell<BTreeMap<usize, Rc<ClusterManager>>>>,
+    /// How long a server may be silent.
+    pub lease_ms: u64,
 }
 
 /// The seeds of a test: `LEVEE_SEED` alone, or the first `count`, or as many as `LEVEE_SEEDS` says.
@@ -63,7 +65,7 @@ impl Bed {
                 machines.insert((role, index), Machine { node: world.add_node(options), handle: None });
             }
         }
-        Bed { world, machines, managers: Rc::default() }
+        Bed { world, machines, managers: Rc::default(), lease_ms: 2_000 }
     }
 
     pub fn handle(&self, role: Role, index: usize) -> Handle {
@@ -102,6 +104,7 @@ impl Bed {
         let cluster = &mut settings.cluster;
         cluster.name = format!("{}-{index}", format!("{role:?}").to_lowercase());
         cluster.listen = self.at(role, index).to_string();
+        cluster.lease_ms = self.lease_ms;
         cluster.store = self.at(Role::Store, 0).to_string();
         cluster.managers = (0..self.count(Role::Manager)).map(|at| self.at(Role::Manager, at).to_string()).collect();
         settings
@@ -197,23 +200,27 @@ impl Bed {
         managers.iter().find(|(_, manager)| manager.is_in_charge()).map(|(index, manager)| (*index, manager.clone()))
     }
 
-    /// Asks the manager in charge, when there is one.
-    pub fn ask(&self, request: Request) -> Result<Reply> {
+    /// The manager in charge, when there is one.
+    fn whoever_is_in_charge(&self) -> (usize, Rc<ClusterManager>) {
         for _ in 0..200 {
-            if let Some((index, manager)) = self.in_charge() {
-                let handle = self.handle(Role::Manager, index);
-                return self.world.block_on(&handle, async move { manager.handle(request).await });
+            if let Some(found) = self.in_charge() {
+                return found;
             }
             self.world.run_for(Duration::from_millis(50));
         }
         panic!("nobody is in charge");
     }
 
+    /// Asks the manager in charge.
+    pub fn ask(&self, request: Request) -> Result<Reply> {
+        let (index, manager) = self.whoever_is_in_charge();
+        let handle = self.handle(Role::Manager, index);
+        self.world.block_on(&handle, async move { manager.handle(request).await })
+    }
+
     fn try_cluster(&self) -> Option<api::Cluster> {
-        match self.ask(Request::Observe) {
-            Ok(Reply::Snapshot(snapshot)) => snapshot.cluster,
-            _ => None,
-        }
+        // The tables have it; nobody is asked.
+        self.whoever_is_in_charge().1.cluster().ok()
     }
 
     /// How all of it stands.

@@ -10,6 +10,7 @@ mod bed;
 mod model;
 #[path = "../over_a_stream/nbd.rs"]
 mod nbd;
+mod observing;
 
 use std::rc::Rc;
 use std::time::Duration;

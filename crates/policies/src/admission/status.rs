@@ -100,4 +100,9 @@ impl<T> Admission<T> {
         let levels = *known.allowance.levels();
         Some(VolumeStatus { levels, started: known.started, waits: known.waits, hot_segments })
     }
+
+    /// What the requests of each volume that it knows waited for.
+    pub fn waits(&self) -> Vec<(VolumeId, Waits)> {
+        self.by_volume.iter().map(|(volume, at)| (*volume, self.volumes[*at as usize].waits)).collect()
+    }
 }

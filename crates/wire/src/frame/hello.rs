@@ -33,12 +33,14 @@ pub struct Services {
     pub registry: bool,
     /// [`crate::SegmentOwner`].
     pub segments: bool,
+    /// [`crate::Observer`].
+    pub observer: bool,
 }
 
 impl Services {
     fn bits(self) -> u16 {
-        let Services { block, directory, owner, user, files, lease, places, registry, segments } = self;
-        [block, directory, owner, user, files, lease, places, registry, segments]
+        let Services { block, directory, owner, user, files, lease, places, registry, segments, observer } = self;
+        [block, directory, owner, user, files, lease, places, registry, segments, observer]
             .iter()
             .enumerate()
             .fold(0, |bits, (index, &is_there)| bits | u16::from(is_there) << index)
@@ -54,7 +56,8 @@ impl Services {
             64..80 => self.files,
             80..84 => self.lease,
             84..88 => self.places,
-            88..96 => self.registry,
+            88..92 => self.registry,
+            92..96 => self.observer,
             96.. => self.segments,
         }
     }
@@ -63,8 +66,9 @@ impl Services {
     fn from_bits(bits: u16) -> Services {
         let has = |index: u8| bits >> index & 1 == 1;
         let (block, directory, owner, user) = (has(0), has(1), has(2), has(3));
-        let (files, lease, places, registry, segments) = (has(4), has(5), has(6), has(7), has(8));
-        Services { block, directory, owner, user, files, lease, places, registry, segments }
+        let (files, lease, places, registry) = (has(4), has(5), has(6), has(7));
+        let (segments, observer) = (has(8), has(9));
+        Services { block, directory, owner, user, files, lease, places, registry, segments, observer }
     }
 }
 

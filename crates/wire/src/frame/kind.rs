@@ -4,8 +4,8 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $said:literal;)*) => {
         /// What is asked. Codes below 16 are for the server of segments, then for the directory of volumes, from 32 on
         /// for the owner of volumes, from 48 on for their user, from 64 on for a shared store of files, from 80 on for a
-        /// lease store, from 84 on for the directory of segments, from 88 on for who registers engines, from 96 on for an
-        /// engine that owns segments.
+        /// lease store, from 84 on for the directory of segments, from 88 on for who registers engines, from 92 on for
+        /// whoever tells of itself, from 96 on for an engine that owns segments.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Kind {
             $($(#[$doc])* $name = $code,)*
@@ -116,6 +116,10 @@ kinds! {
     Register = 88, "register";
     /// [`crate::EngineRegistry::missing`].
     Missing = 89, "which engines are missing";
+    /// [`crate::Observer::observe`].
+    Observe = 92, "tell how it stands";
+    /// [`crate::Observer::explain`].
+    Explain = 93, "tell why a volume waits";
     /// [`crate::SegmentOwner::assign`].
     Assign = 96, "assign segments";
     /// [`crate::SegmentOwner::refuse`].

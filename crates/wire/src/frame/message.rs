@@ -192,7 +192,10 @@ impl Message {
             Message::Request { request: Request::RepairCopy { data, .. }, .. } => data.len() as u64 == header.len,
             // What they are made of is all of it.
             Message::Request { request: Request::Assign { .. }, .. }
-            | Message::Reply { reply: Reply { result: Ok(Value::Parts(_) | Value::Left { .. }), .. }, .. } => true,
+            | Message::Reply {
+                reply: Reply { result: Ok(Value::Parts(_) | Value::Left { .. } | Value::Observed(_)), .. },
+                ..
+            } => true,
             _ => (payload_len, payload_checksum) == (0, 0),
         };
         let lengths = Header {

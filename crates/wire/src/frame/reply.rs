@@ -3,8 +3,8 @@
 mod file;
 mod segments;
 
-use base::checksum::crc32c_append;
-use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
+use base::checksum::{crc32c, crc32c_append};
+use base::limits::{FRAME_BODY_MAX, OBSERVED_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
 use base::{AllocationExtent, Bytes, Epoch, Error, Incarnation, ReadPart, SegmentId, StoreId};
 use bytes::BufMut;
 
@@ -94,6 +94,8 @@ pub enum Value {
     Released(Vec<(SegmentId, Epoch)>),
     /// What the log of a dead engine says.
     Holdings(Vec<Holding>),
+    /// What a process says of itself, as [`crate::observe::bytes`] writes it.
+    Observed(Bytes),
     /// The link behind the one who was asked is lost: nobody knows the outcome. Why, for a person.
     Lost(String),
 }
@@ -120,6 +122,7 @@ impl Value {
             Value::Located(_) => kind == Kind::Locate,
             Value::Registered(_) => kind == Kind::Register,
             Value::Engines(_) => kind == Kind::Missing,
+            Value::Observed(_) => matches!(kind, Kind::Observe | Kind::Explain),
             Value::Outcomes(_) => kind == Kind::Assign,
             Value::Left { .. } => kind == Kind::ReleaseSegment,
             Value::Held(_) => kind == Kind::Held,
@@ -158,6 +161,8 @@ impl Value {
                     | Kind::Locate
                     | Kind::Register
                     | Kind::Missing
+                    | Kind::Observe
+                    | Kind::Explain
                     | Kind::Assign
                     | Kind::ReleaseSegment
                     | Kind::Held
@@ -205,6 +210,10 @@ pub(super) fn put_body(out: &mut Vec<u8>, kind: Kind, reply: &Reply<Value>) -> (
         Value::Lease(lease) => put_lease(out, lease),
         Value::Swapped(swapped) => put_swapped(out, swapped),
         Value::Snapshot(snapshot) => put_snapshot(out, snapshot),
+        Value::Observed(content) => {
+            assert!(content.len() <= OBSERVED_MAX, "{} bytes of what a process says of itself", content.len());
+            return (vec![content.clone()], crc32c(content));
+        }
         Value::Lost(message) => put_text(out, message),
         _ if has(kind) => return segments::put_value(out, value),
         _ => file::put_value(out, value),
@@ -252,6 +261,7 @@ pub(super) fn result(
         Kind::List => Value::Names(body.all(Fields::text)?),
         Kind::Users | Kind::CheckHeaders => Value::Count(body.u64()?),
         Kind::Grant | Kind::KeepAlive => Value::Lease(lease(body)?),
+        Kind::Observe | Kind::Explain => Value::Observed(payload),
         Kind::Swap => Value::Swapped(swapped(body)?),
         Kind::Watch => Value::Snapshot(snapshot(body)?),
         _ if has(kind) => segments::value(kind, body, payload)?,

@@ -5,7 +5,7 @@ mod segments;
 
 use base::checksum::{crc32c, crc32c_append};
 use base::io::{fragment_checksum, fragments};
-use base::limits::{FRAME_BODY_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
+use base::limits::{FRAME_BODY_MAX, OBSERVED_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
 use base::units::is_aligned;
 use base::{
     Bytes, Epoch, Error, FileId, Gathered, Generation, Incarnation, Result, SECTOR, SegmentId, StoreId, Term, VolumeId,
@@ -73,6 +73,8 @@ pub enum Request {
     Locate { segment: SegmentId },
     Register { engine: Incarnation, server: String, address: String },
     Missing { engines: Vec<Incarnation> },
+    Observe { after: VolumeId },
+    Explain { volume: VolumeId },
     Assign { engine: Incarnation, term: Term, assignments: Vec<Assignment> },
     Refuse { engine: Incarnation, term: Term, segment: SegmentId, epoch: Epoch },
     ReleaseSegment { engine: Incarnation, term: Term, segment: SegmentId, epoch: Epoch, most: u32 },
@@ -128,6 +130,8 @@ impl Request {
             Request::Locate { .. } => Kind::Locate,
             Request::Register { .. } => Kind::Register,
             Request::Missing { .. } => Kind::Missing,
+            Request::Observe { .. } => Kind::Observe,
+            Request::Explain { .. } => Kind::Explain,
             Request::Assign { .. } => Kind::Assign,
             Request::Refuse { .. } => Kind::Refuse,
             Request::ReleaseSegment { .. } => Kind::ReleaseSegment,
@@ -162,6 +166,7 @@ impl Request {
             Request::FilesOf { .. } | Request::FilesOfSegment { .. } | Request::Lives { .. } => LISTED_BYTES_MAX,
             Request::Allocation { extents_max, .. } => EXTENT_LEN * u64::from(*extents_max).min(EXTENTS_MAX as u64),
             Request::List | Request::Watch { .. } => FRAME_BODY_MAX as u64,
+            Request::Observe { .. } | Request::Explain { .. } => OBSERVED_MAX as u64,
             _ => segments::bytes(self),
         }
     }
@@ -240,7 +245,9 @@ impl Request {
             | Request::Take { volume }
             | Request::DropVolume { volume }
             | Request::Release { volume }
-            | Request::Users { volume } => of_volume(*volume),
+            | Request::Users { volume }
+            | Request::Observe { after: volume }
+            | Request::Explain { volume } => of_volume(*volume),
             Request::Resolve { .. }
             | Request::List
             | Request::BeginScrub
@@ -299,6 +306,8 @@ impl Request {
             Kind::SetProvisioned => Request::SetProvisioned { bytes: body.u64()? },
             Kind::Release => Request::Release { volume },
             Kind::Users => Request::Users { volume },
+            Kind::Observe => Request::Observe { after: volume },
+            Kind::Explain => Request::Explain { volume },
             Kind::Grant => Request::Grant { ttl_ms: body.u32()? },
             Kind::KeepAlive => Request::KeepAlive { lease: LeaseId(body.u64()?) },
             Kind::Swap => {

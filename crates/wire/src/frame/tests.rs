@@ -154,6 +154,8 @@ pub(super) fn requests() -> Vec<Request> {
         Request::Locate { segment },
         Request::Register { engine, server: "left".into(), address: "left.example:7000".into() },
         Request::Missing { engines: vec![engine, DEAD] },
+        Request::Observe { after: volume_id },
+        Request::Explain { volume: volume_id },
         assign(),
         Request::Refuse { engine, term, segment, epoch },
         Request::ReleaseSegment { engine, term, segment, epoch, most: 4096 },
@@ -202,6 +204,8 @@ pub(super) fn value(kind: Kind) -> Value {
         }
         Kind::Register => Value::Registered(Registered { lease_ms: 2000, is_in_charge: true }),
         Kind::Missing => Value::Engines(vec![DEAD]),
+        Kind::Observe => Value::Observed(Bytes::from_static(br#"{"name":"left","uptime_seconds":1.5}"#)),
+        Kind::Explain => Value::Observed(Bytes::from_static(br#"{"incarnation":8739}"#)),
         Kind::Assign => Value::Outcomes(vec![
             Ok(()),
             Err(Error::conflict("it was refused here")),
@@ -272,6 +276,7 @@ pub(super) fn messages() -> Vec<Message> {
         places: true,
         registry: true,
         segments: true,
+        observer: true,
     };
     all.push(Message::Hello(Hello { services, ..hello() }));
     all

@@ -169,7 +169,7 @@ impl Machines {
     /// How all of it stands, if anybody knows.
     pub(super) fn cluster(&self) -> Option<api::Cluster> {
         let (_, manager) = self.in_charge()?;
-        manager.snapshot().ok()?.cluster
+        manager.cluster().ok()
     }
 
     fn settings(&self, machine: Machine) -> Settings {
