@@ -253,6 +253,11 @@ impl Inner {
             (desk.unlogged(), desk.unlogged.len(), desk.owners.is_spent())
         };
         let count = changes.len();
+        if base::seeded::is_on("orders-before-durable")
+            && let Some(Seat { desk, .. }) = self.seat.borrow().as_ref()
+        {
+            desk.owners.waiting().for_each(|message| self.outlet.send(message.clone()));
+        }
         if count > 0 {
             self.log.append(term, changes).await?;
         }

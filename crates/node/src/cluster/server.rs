@@ -33,6 +33,7 @@ pub struct ServerRole {
     store: Store,
     engine: Engine,
     server: Rc<Server<Engine>>,
+    owner: Rc<Owner>,
     far: Rc<FarEnd>,
     address: Address,
     dismissed: Event,
@@ -59,7 +60,7 @@ impl ServerRole {
         let services = Services {
             block: Some(server.clone()),
             owner: Some(server.clone()),
-            segments: Some((store.incarnation(), owner)),
+            segments: Some((store.incarnation(), owner.clone())),
             ..Services::default()
         };
         let far = FarEnd::new(handle, services, Options::new(format!("server {}", cluster.name)));
@@ -91,6 +92,7 @@ impl ServerRole {
             store,
             engine,
             server,
+            owner,
             far,
             address,
             dismissed,
@@ -112,6 +114,11 @@ impl ServerRole {
     /// Its engine, for whoever shares the loop.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// What managers ask of it, for whoever shares the loop.
+    pub fn owner(&self) -> &Rc<Owner> {
+        &self.owner
     }
 
     /// Returns when this life is over: it was declared dead, or can log nothing more. Others get its segments.

@@ -1,4 +1,5 @@
-//! What may be wrong on purpose, so that the tests can see that they would notice. Outside of tests nothing is.
+//! What may be wrong on purpose, so that the tests can see that they would notice: those of this module, and worlds with
+//! seeded bugs (`base::seeded`). Elsewhere nothing is.
 
 /// A rule that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,4 +14,18 @@ pub(super) enum Flaw {
     AttachesBeside,
     /// 49: a volume is gone without those of its segments that are on their way.
     DropsBeside,
+}
+
+impl Flaw {
+    /// The seeded bug that it is.
+    #[cfg(not(test))]
+    pub(super) fn seeded(self) -> &'static str {
+        match self {
+            Flaw::ReassignsSilent => "silent-assignee-replaced",
+            Flaw::TwoRecoverers => "two-recoverers",
+            Flaw::ForgetsReleases => "release-forgotten-at-once",
+            Flaw::AttachesBeside => "attached-beside",
+            Flaw::DropsBeside => "dropped-beside",
+        }
+    }
 }

@@ -38,6 +38,11 @@ impl Outbox {
         &self.unlogged
     }
 
+    /// What waits.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Message> {
+        self.waiting.iter().map(|(_, message)| message)
+    }
+
     /// Whether a message waits.
     pub(super) fn has_messages(&self) -> bool {
         !self.waiting.is_empty()

@@ -219,6 +219,11 @@ pub enum Fault {
         /// What.
         harm: Harm,
     },
+    /// Something happens to the manager that is in charge at that moment, if one is.
+    InCharge {
+        /// What.
+        harm: Harm,
+    },
 }
 
 /// Where bits flip.
@@ -241,7 +246,7 @@ impl Harm {
             Harm::Pause(_) => FaultKind::Pause,
             Harm::ClockJump(_) => FaultKind::ClockJump,
             Harm::ClockDrift(_) => FaultKind::ClockDrift,
-            Harm::Cut { .. } => FaultKind::Partition,
+            Harm::Cut { .. } | Harm::CutOff { .. } => FaultKind::Partition,
             Harm::Reset => FaultKind::Reset,
             Harm::SlowLink { .. } => FaultKind::SlowLink,
             Harm::SlowDisk { .. } => FaultKind::SlowDisk,
@@ -267,7 +272,7 @@ impl Fault {
             Fault::Rot { reach: Reach::InLog, .. } => FaultKind::RotInLog,
             Fault::Rot { reach: Reach::AtRest, .. } => FaultKind::RotAtRest,
             Fault::LostDisk { .. } => FaultKind::LostDisk,
-            Fault::At { harm, .. } => harm.kind(),
+            Fault::At { harm, .. } | Fault::InCharge { harm } => harm.kind(),
             Fault::Disk { fault, .. } => match fault {
                 runtime::sim::Fault::ReadError => FaultKind::ReadError,
                 runtime::sim::Fault::WriteError => FaultKind::WriteError,

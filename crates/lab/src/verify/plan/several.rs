@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::{GIB, MIB, Prng, SECTOR};
 
 use super::machines::{Harm, Machine, Role};
-use super::{Fault, FaultKind, Plan, Promise, Shape, Step, micros};
+use super::{Fault, FaultKind, Plan, Promise, Request, Shape, Step, micros};
 
 /// How many machines of each role there are. The shared store is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,11 +103,14 @@ impl Plan {
         let accident_one_in = *prng.pick(&[15, 30, 60]);
         let order_one_in = *prng.pick(&[10, 25, 80]);
         let idle_one_in = *prng.pick(&[4, 8]);
+        let flurry_one_in = *prng.pick(&[20, 60, 1_000]);
         // How long it lasts that something is wrong: about a lease of a manager, of a server, or longer.
         let longest_ms = *prng.pick(&[300, 2_000, 5_000]);
         let mut steps = Vec::new();
         for _ in 0..count {
-            if !allowed.is_empty() && prng.one_in(accident_one_in) {
+            if prng.one_in(flurry_one_in) {
+                shape.draw_flurry(several, &allowed, longest_ms, &mut prng, &mut steps);
+            } else if !allowed.is_empty() && prng.one_in(accident_one_in) {
                 let kind = *prng.pick(&allowed);
                 let machine = several.draw_machine(&mut prng);
                 let (machine, harm) = shape.draw_harm(kind, machine, longest_ms, &mut prng);
@@ -179,6 +182,57 @@ impl Shape {
         })
     }
 
+    /// Much at once with one volume: segments are on their way while it is attached elsewhere or deleted, whoever orders it
+    /// is hurt before it has heard of the outcome, and whoever gives something away dies.
+    fn draw_flurry(
+        &self,
+        several: Several,
+        allowed: &[FaultKind],
+        longest_ms: u64,
+        prng: &mut Prng,
+        steps: &mut Vec<Step>,
+    ) {
+        let volume = prng.below(self.volumes as u64) as usize;
+        let soon = |prng: &mut Prng| Duration::from_micros(prng.below(3_000));
+        for _ in 0..prng.between(1, 3) {
+            let to = prng.below(several.servers as u64) as usize;
+            let to = Some(to).filter(|_| !prng.one_in(4));
+            steps.push(Step::Order(Order::Move { volume, index: prng.below(4) as u32, to }));
+        }
+        if !allowed.is_empty() && prng.one_in(2) {
+            let kind = *prng.pick(allowed);
+            if let (_, harm @ (Harm::Death { .. } | Harm::Pause(_) | Harm::SlowLink { .. } | Harm::Cut { .. })) =
+                self.draw_harm(kind, Machine { role: Role::Manager, index: 0 }, longest_ms, prng)
+            {
+                steps.push(Step::Accident { fault: Fault::InCharge { harm }, after: soon(prng) });
+            }
+        }
+        let ask = |prng: &mut Prng| {
+            let len = prng.between(1, 24);
+            let sectors = self.draw_range(prng, len);
+            let request = if prng.one_in(4) { Request::Read(sectors) } else { Request::Write(sectors) };
+            Step::Ask { volume, request }
+        };
+        match prng.below(4) {
+            0 | 1 => {
+                let agent = prng.below(several.agents as u64) as usize;
+                steps.push(Step::Order(Order::Elsewhere { volume, agent }));
+            }
+            2 if prng.one_in(3) => steps.push(Step::Replace(volume)),
+            _ => {}
+        }
+        for _ in 0..prng.between(2, 8) {
+            steps.push(ask(prng));
+        }
+        if !allowed.is_empty() && prng.one_in(2) {
+            let kind = *prng.pick(allowed);
+            let server = Machine { role: Role::Server, index: prng.below(several.servers as u64) as usize };
+            let (machine, harm) = self.draw_harm(kind, server, longest_ms, prng);
+            steps.push(Step::Accident { fault: Fault::At { machine, harm }, after: soon(prng) });
+        }
+        steps.push(ask(prng));
+    }
+
     fn draw_harm(&self, kind: FaultKind, machine: Machine, longest_ms: u64, prng: &mut Prng) -> (Machine, Harm) {
         let several = self.several.unwrap_or(Several { managers: 1, servers: 2, agents: 1 });
         let store = Machine { role: Role::Store, index: 0 };
@@ -189,6 +243,11 @@ impl Shape {
             FaultKind::ClockJump => Harm::ClockJump(span),
             // As much as leases stand.
             FaultKind::ClockDrift => Harm::ClockDrift(prng.below(20_000) as i64 - 10_000),
+            // Whom managers have lost touch with serves clients and writes; whoever has lost touch with all doubts itself.
+            FaultKind::Partition if matches!(machine.role, Role::Server | Role::Manager) && prng.one_in(3) => {
+                let role = if machine.role == Role::Server { Role::Manager } else { Role::Server };
+                Harm::CutOff { role, span }
+            }
             FaultKind::Partition => {
                 let other = several.draw_machine(prng);
                 let direction = prng.below(4);
@@ -197,7 +256,7 @@ impl Shape {
             }
             FaultKind::Reset => Harm::Reset,
             FaultKind::SlowLink => {
-                let delay = Duration::from_micros(*prng.pick(&[500, 20_000, 300_000]));
+                let delay = Duration::from_micros(*prng.pick(&[500, 20_000, 300_000, 800_000]));
                 Harm::SlowLink { delay, span }
             }
             FaultKind::SlowDisk => {

@@ -23,14 +23,21 @@ impl Hands {
     /// Makes something go wrong.
     pub(super) fn cause(&self, world: &World, fault: &Fault) {
         tracing::info!(?fault, at = ?world.now(), "an accident");
-        let Fault::At { machine, harm } = fault else { return };
-        self.note(fault, *machine, harm);
-        let node = self.machines.node(*machine);
+        let (machine, harm) = match fault {
+            Fault::At { machine, harm } => (*machine, harm),
+            Fault::InCharge { harm } => match self.machines.manager_in_charge() {
+                Some(index) => (Machine { role: Role::Manager, index }, harm),
+                None => return,
+            },
+            _ => return,
+        };
+        self.note(fault, machine, harm);
+        let node = self.machines.node(machine);
         match harm {
-            Harm::Death { power, down } => self.kill(world, *machine, *power, *down),
+            Harm::Death { power, down } => self.kill(world, machine, *power, *down),
             Harm::Pause(span) => {
                 let span = *span;
-                if let Some(handle) = self.machines.handle(*machine) {
+                if let Some(handle) = self.machines.handle(machine) {
                     let inside = handle.clone();
                     handle.spawn(Class::Io, "lab pause", async move { inside.charge(span) }).detach();
                 }
@@ -39,7 +46,7 @@ impl Hands {
             Harm::ClockDrift(drift_ppm) => world.set_clock_drift(node, *drift_ppm),
             Harm::Cut { from, there, back, span } => {
                 let from = from.map(|other| self.machines.node(other));
-                let others = from.map_or_else(|| self.machines.others(*machine), |other| vec![other]);
+                let others = from.map_or_else(|| self.machines.others(machine), |other| vec![other]);
                 for other in &others {
                     if *there {
                         world.cut_link(node, *other);
@@ -50,12 +57,18 @@ impl Hands {
                 }
                 world.after(*span, move |world| others.iter().for_each(|other| world.heal(node, *other)));
             }
+            Harm::CutOff { role, span } => {
+                let others = self.machines.of(*role).filter(|other| *other != machine);
+                let others: Vec<_> = others.map(|other| self.machines.node(other)).collect();
+                others.iter().for_each(|other| world.partition(node, *other));
+                world.after(*span, move |world| others.iter().for_each(|other| world.heal(node, *other)));
+            }
             Harm::Reset => {
-                let others = self.machines.others(*machine);
+                let others = self.machines.others(machine);
                 others.into_iter().for_each(|other| world.reset_connections(node, other));
             }
             Harm::SlowLink { delay, span } => {
-                let others = self.machines.others(*machine);
+                let others = self.machines.others(machine);
                 others.iter().for_each(|other| world.set_extra_delay(node, *other, *delay));
                 let end = move |world: &World| {
                     others.iter().for_each(|other| world.set_extra_delay(node, *other, Duration::ZERO));
@@ -78,7 +91,7 @@ impl Hands {
         match harm {
             Harm::Death { .. } => {}
             Harm::Pause(_) => shared.coverage.count(Event::Pause(machine.role), 1),
-            Harm::Cut { .. } => shared.coverage.count(Event::Cut(machine.role), 1),
+            Harm::Cut { .. } | Harm::CutOff { .. } => shared.coverage.count(Event::Cut(machine.role), 1),
             _ => {}
         }
         if machine.role == Role::Agent && matches!(harm, Harm::Reset) {

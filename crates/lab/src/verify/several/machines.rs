@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Incarnation, Result};
+use base::{Incarnation, Result, SegmentId};
 use control::cluster::ClusterManager;
-use engine::Engine;
+use engine::{Engine, Tenure};
+use files::shared::LifeInfo;
 use node::Settings;
 use node::cluster::agent::AgentRole;
 use node::cluster::manager::ManagerRole;
@@ -20,6 +21,7 @@ use node::settings::{ApiSettings, EngineSettings, NbdSettings};
 use node::shared_files::{SharedFiles, SharedFilesOptions};
 use runtime::sim::{DiskOptions, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
 use runtime::{Address, Class, Handle};
+use server::Owner;
 use wire::api::{self, Size};
 
 use super::super::plan::{Machine, Plan, Role, Shape};
@@ -28,6 +30,8 @@ use super::super::plan::{Machine, Plan, Role, Shape};
 const PORT: u16 = 7000;
 /// Where agents serve NBD.
 const NBD_PORT: u16 = 10809;
+/// Segments of a volume that are looked at: those that are used.
+const SEGMENTS: u32 = 4;
 /// Whoever could not start tries again after so long.
 const START_PAUSE: Duration = Duration::from_millis(100);
 
@@ -50,11 +54,30 @@ struct State {
     deaths: BTreeMap<Machine, u64>,
     running: BTreeMap<Machine, Handle>,
     managers: BTreeMap<usize, Rc<ClusterManager>>,
-    servers: BTreeMap<usize, (Incarnation, Engine)>,
+    servers: BTreeMap<usize, Known>,
+    store: Option<Rc<SharedFiles>>,
     /// Servers that were declared dead while they lived.
     dismissed: u64,
     /// Why something did not start, the last time.
     refusal: Option<String>,
+}
+
+/// What is known of a server that runs.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub engine: Incarnation,
+    pub store: Engine,
+    /// Under which it takes orders.
+    pub orders: Rc<Owner>,
+}
+
+impl Known {
+    /// The segments that it has, of those that are used.
+    pub(super) fn segments(&self) -> impl Iterator<Item = (SegmentId, Tenure)> {
+        let volumes = self.store.volumes().into_iter();
+        let segments = volumes.flat_map(|volume| (0..SEGMENTS).map(move |index| SegmentId { volume, index }));
+        segments.filter_map(|segment| self.store.tenure(segment).map(|tenure| (segment, tenure)))
+    }
 }
 
 /// Whether every segment has an owner that lives, nobody is dead, and so many servers are in touch.
@@ -150,14 +173,24 @@ impl Machines {
         self.0.state.borrow().refusal.clone()
     }
 
-    /// The engines that run.
-    pub(super) fn engines(&self) -> Vec<(Incarnation, Engine)> {
+    /// The servers that run.
+    pub(super) fn servers(&self) -> Vec<Known> {
         self.0.state.borrow().servers.values().cloned().collect()
+    }
+
+    /// What the shared store knows of lives, while it runs.
+    pub(super) fn lives(&self) -> Option<Vec<LifeInfo>> {
+        self.0.state.borrow().store.as_ref().map(|store| store.lives())
     }
 
     /// The managers that run.
     pub(super) fn managers(&self) -> Vec<(usize, Rc<ClusterManager>)> {
         self.0.state.borrow().managers.iter().map(|(index, manager)| (*index, manager.clone())).collect()
+    }
+
+    /// Which manager believes to be in charge.
+    pub(super) fn manager_in_charge(&self) -> Option<usize> {
+        self.managers().into_iter().find(|(_, manager)| manager.is_in_charge()).map(|(index, _)| index)
     }
 
     /// A manager that believes to be in charge, and its loop.
@@ -239,15 +272,16 @@ impl Machines {
             false => world.kill(node),
         }
         // It runs no more: what is left of it here goes.
-        let (manager, engine) = {
+        let gone = {
             let mut state = self.0.state.borrow_mut();
             match machine.role {
-                Role::Manager => (state.managers.remove(&machine.index), None),
-                Role::Server => (None, state.servers.remove(&machine.index)),
-                Role::Store | Role::Agent => (None, None),
+                Role::Manager => (state.managers.remove(&machine.index), None, None),
+                Role::Server => (None, state.servers.remove(&machine.index), None),
+                Role::Store => (None, None, state.store.take()),
+                Role::Agent => (None, None, None),
             }
         };
-        drop((manager, engine));
+        drop(gone);
         true
     }
 
@@ -272,7 +306,8 @@ async fn live(
 ) -> Result<()> {
     match machine.role {
         Role::Store => {
-            let _files = SharedFiles::start(handle, store).await?;
+            let files = Rc::new(SharedFiles::start(handle, store).await?);
+            state.borrow_mut().store = Some(files);
             std::future::pending().await
         }
         Role::Manager => {
@@ -286,7 +321,8 @@ async fn live(
         }
         Role::Server => {
             let server = ServerRole::start(handle, settings).await?;
-            let known = (server.incarnation(), server.engine().clone());
+            let (engine, orders) = (server.incarnation(), server.owner().clone());
+            let known = Known { engine, store: server.engine().clone(), orders };
             state.borrow_mut().servers.insert(machine.index, known);
             server.dismissed().await;
             let known = state.borrow_mut().servers.remove(&machine.index);

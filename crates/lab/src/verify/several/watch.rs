@@ -1,21 +1,20 @@
 //! What must hold at every moment, whoever is dead.
 //!
 //! - An ownership has one engine: nobody else ever has that segment under that epoch (rules 40 and 45 of docs/SAFETY.md).
+//! - Of the engines that are not fenced one at most has a segment (rules 36 and 39 to 41).
 //! - A term has one manager, and a manager's terms grow.
+//! - An engine takes orders under terms that grow (rule 45).
 //!
 //! What lives were granted is the shared store's to say, which is asked in the end; see `proof`.
 
 use std::collections::BTreeMap;
 
-use base::{Epoch, Incarnation, SegmentId};
+use base::{Epoch, Incarnation, SegmentId, Set, Term};
 
 use super::super::clients::Shared;
 use super::super::coverage::Event;
 use super::super::plan::{Machine, Role};
 use super::machines::Machines;
-
-/// Segments of a volume that are looked at: those that are used.
-const SEGMENTS: u32 = 4;
 
 /// Which life of which manager.
 type ManagerLife = (usize, u64);
@@ -27,18 +26,24 @@ pub(super) struct Watch {
     newest: BTreeMap<SegmentId, Epoch>,
     terms: BTreeMap<u64, ManagerLife>,
     last_term: BTreeMap<ManagerLife, u64>,
+    orders: BTreeMap<Incarnation, Term>,
     dismissed: u64,
 }
 
 impl Watch {
     /// Looks at all that runs.
     pub(super) fn look(&mut self, machines: &Machines, shared: &mut Shared) {
-        for (engine, store) in machines.engines() {
-            for volume in store.volumes() {
-                for segment in (0..SEGMENTS).map(|index| SegmentId { volume, index }) {
-                    if let Some(tenure) = store.tenure(segment) {
-                        self.on_owner(segment, tenure.epoch, engine, shared);
-                    }
+        let may_write = machines.lives().unwrap_or_default().into_iter().filter(|life| !life.is_fenced);
+        let may_write: Set<Incarnation> = may_write.map(|life| life.incarnation).collect();
+        let mut present: BTreeMap<SegmentId, Incarnation> = BTreeMap::new();
+        for server in machines.servers() {
+            let engine = server.engine;
+            self.on_orders(engine, server.orders.term(), shared);
+            for (segment, tenure) in server.segments() {
+                self.on_owner(segment, tenure.epoch, engine, shared);
+                let other = may_write.contains(&engine).then(|| present.insert(segment, engine)).flatten();
+                if let Some(other) = other {
+                    shared.fail(format!("{segment} is with two engines that may write: {other} and {engine}"));
                 }
             }
         }
@@ -62,6 +67,15 @@ impl Watch {
         if newest.is_none_or(|newest| newest < epoch) {
             self.newest.insert(segment, epoch);
             shared.coverage.count(Event::Handover, u64::from(newest.is_some()));
+        }
+    }
+
+    pub(super) fn on_orders(&mut self, engine: Incarnation, term: Term, shared: &mut Shared) {
+        match self.orders.insert(engine, term) {
+            Some(last) if last > term => {
+                shared.fail(format!("engine {engine} obeyed a manager of term {term} after one of term {last}"));
+            }
+            _ => {}
         }
     }
 
