@@ -240,7 +240,6 @@ pub const ALL: &[SeededBug] = &[
     bug(40, "silent-assignee-replaced", "An assignee that does not answer loses the segment.", &[]),
     rare(40, "orders-before-durable", "A manager gives orders before what they follow from is durable.", &["kill"]),
     bug(41, "estate-not-sealed", "A recoverer says what it found, and seals nothing.", &["kill"]),
-    bug(41, "two-recoverers", "A recoverer that is slow is replaced though it is not fenced.", &["kill"]),
     bug(42, "release-forgotten-at-once", "Whoever releases a segment is told to forget that at once.", &[]),
     rare(42, "release-not-in-checkpoint", "A checkpoint leaves out what was released.", &["kill"]),
     bug(43, "named-files-are-strays", "An adopter removes older files that its own log names.", &[]),
@@ -255,6 +254,7 @@ pub const ALL: &[SeededBug] = &[
     bug(48, "lost-write-not-retried", "A write of which the answer was lost counts as done.", &["reset or kill"]),
     bug(48, "older-session-stays", "A session goes on beside a newer one.", &["reset"]),
     bug(49, "dropped-beside", "A volume is gone without those of its segments that are on their way.", &[]),
+    bug(50, "manager-never-doubts", "A manager that misses many servers asks nobody.", &["cut"]),
 ];
 
 impl SeededBug {

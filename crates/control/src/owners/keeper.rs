@@ -253,10 +253,11 @@ impl Inner {
             (desk.unlogged(), desk.unlogged.len(), desk.owners.is_spent())
         };
         let count = changes.len();
-        if base::seeded::is_on("orders-before-durable")
-            && let Some(Seat { desk, .. }) = self.seat.borrow().as_ref()
-        {
-            desk.owners.waiting().for_each(|message| self.outlet.send(message.clone()));
+        if base::seeded::is_on("orders-before-durable") {
+            let mut seat = self.seat.borrow_mut();
+            let early = seat.as_mut().map(|seat| seat.desk.owners.on_logged(0)).unwrap_or_default();
+            drop(seat);
+            early.into_iter().for_each(|message| self.say(term, message));
         }
         if count > 0 {
             self.log.append(term, changes).await?;
@@ -271,15 +272,17 @@ impl Inner {
         if count > 0 {
             self.settled.notify();
         }
-        for message in messages {
-            match message.order {
-                Order::Doubt { missing } => self.doubt(term, missing),
-                _ => self.outlet.send(message),
-            }
-        }
+        messages.into_iter().for_each(|message| self.say(term, message));
         match is_spent {
             true => Err(Error::retry("its epochs are used up")),
             false => Ok(()),
+        }
+    }
+
+    fn say(self: &Rc<Self>, term: Term, message: Message) {
+        match message.order {
+            Order::Doubt { missing } => self.doubt(term, missing),
+            _ => self.outlet.send(message),
         }
     }
 

@@ -272,7 +272,7 @@ struct Attachment {
     life: u64,
     gate: Gate,
     connection: Rc<Connection>,
-    /// Whether something came through it.
+    /// Whether a change came through it: then those before it are over.
     is_proven: Rc<Cell<bool>>,
 }
 
@@ -305,7 +305,7 @@ pub struct Client {
     share: Share,
     /// By volume.
     connections: RefCell<Vec<Option<Attachment>>>,
-    /// By volume: the one before, through another agent, which something had come through.
+    /// By volume: the one before, through another agent, which a change had come through.
     former: RefCell<Vec<Option<Attachment>>>,
     errands: RefCell<Option<Rc<dyn Errands>>>,
 }
@@ -394,7 +394,8 @@ impl Client {
                 matches!(outcome, Ok(Reply::Done(_)))
             }
         };
-        if is_done {
+        // One that is over may still be answered, by an owner that is: what was.
+        if is_done && !matches!(request, Request::Read(_) | Request::Flush) {
             is_proven.set(true);
         }
         let mut shared = self.share.borrow_mut();
@@ -566,7 +567,7 @@ impl Client {
         Some(connection)
     }
 
-    /// Something has come through the present attachment of a volume: then the one before is over, and whoever has it and
+    /// A change has come through the present attachment of a volume: then the one before is over, and whoever has it and
     /// goes on finds that out.
     fn let_go_on(self: &Rc<Self>, volume: usize) {
         let present = self.connections.borrow()[volume].clone().filter(|present| present.is_proven.get());

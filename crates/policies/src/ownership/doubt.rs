@@ -95,6 +95,6 @@ impl Doubt {
             *is_there.entry(server).or_default() |= !self.is_missing(engine);
         }
         let missing = is_there.values().filter(|is_there| !**is_there).count();
-        3 * missing > is_there.len()
+        3 * missing > is_there.len() && !base::seeded::is_on("manager-never-doubts")
     }
 }

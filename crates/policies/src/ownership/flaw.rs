@@ -1,6 +1,9 @@
 //! What may be wrong on purpose, so that the tests can see that they would notice: those of this module, and worlds with
 //! seeded bugs (`base::seeded`). Elsewhere nothing is.
 
+#[cfg(not(test))]
+use base::seeded::is_on;
+
 /// A rule that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
@@ -17,15 +20,15 @@ pub(super) enum Flaw {
 }
 
 impl Flaw {
-    /// The seeded bug that it is.
+    /// Whether the seeded bug is on that it is, if it is one.
     #[cfg(not(test))]
-    pub(super) fn seeded(self) -> &'static str {
+    pub(super) fn is_seeded(self) -> bool {
         match self {
-            Flaw::ReassignsSilent => "silent-assignee-replaced",
-            Flaw::TwoRecoverers => "two-recoverers",
-            Flaw::ForgetsReleases => "release-forgotten-at-once",
-            Flaw::AttachesBeside => "attached-beside",
-            Flaw::DropsBeside => "dropped-beside",
+            Flaw::ReassignsSilent => is_on("silent-assignee-replaced"),
+            Flaw::ForgetsReleases => is_on("release-forgotten-at-once"),
+            Flaw::AttachesBeside => is_on("attached-beside"),
+            Flaw::DropsBeside => is_on("dropped-beside"),
+            Flaw::TwoRecoverers => false,
         }
     }
 }

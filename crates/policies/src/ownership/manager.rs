@@ -104,11 +104,6 @@ impl Manager {
         self.outbox.unlogged()
     }
 
-    /// What is not to be said yet: what it follows from may not be durable. For seeded bugs.
-    pub fn waiting(&self) -> impl Iterator<Item = &Message> {
-        self.outbox.waiting()
-    }
-
     /// The first `count` of [`Manager::unlogged`] are durable: gives the messages that nothing keeps back any more.
     pub fn on_logged(&mut self, count: usize) -> Vec<Message> {
         self.outbox.on_logged(count)
@@ -444,7 +439,7 @@ impl Manager {
 
     #[cfg(not(test))]
     pub(super) fn has(&self, flaw: Flaw) -> bool {
-        base::seeded::is_on(flaw.seeded())
+        flaw.is_seeded()
     }
 
     /// [`Flaw::ReassignsSilent`].

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use base::{GIB, MIB, Prng, SECTOR};
+use base::{GIB, KIB, MIB, Prng, SECTOR};
 
 use super::machines::{Harm, Machine, Role};
 use super::{Fault, FaultKind, Plan, Promise, Request, Shape, Step, micros};
@@ -166,6 +166,8 @@ impl Shape {
             bandwidth: None,
             levels: Default::default(),
             loops: 1,
+            // Logs are full soon, so that checkpoints are made while segments are on their way.
+            transaction_file_bytes: *prng.pick(&[64 * KIB, 64 * KIB, 256 * KIB]),
             several: Some(several),
             ..alone
         }
@@ -183,7 +185,8 @@ impl Shape {
     }
 
     /// Much at once with one volume: segments are on their way while it is attached elsewhere or deleted, whoever orders it
-    /// is hurt before it has heard of the outcome, and whoever gives something away dies.
+    /// is hurt before it has heard of the outcome, whoever is to take something is slow and whoever gives it away dies, and
+    /// one whom managers miss is asked for much.
     fn draw_flurry(
         &self,
         several: Several,
@@ -193,26 +196,62 @@ impl Shape {
         steps: &mut Vec<Step>,
     ) {
         let volume = prng.below(self.volumes as u64) as usize;
+        let index = prng.below(4) as u32;
+        let taker = prng.below(several.servers as u64) as usize;
         let soon = |prng: &mut Prng| Duration::from_micros(prng.below(3_000));
-        for _ in 0..prng.between(1, 3) {
-            let to = prng.below(several.servers as u64) as usize;
-            let to = Some(to).filter(|_| !prng.one_in(4));
-            steps.push(Step::Order(Order::Move { volume, index: prng.below(4) as u32, to }));
-        }
-        if !allowed.is_empty() && prng.one_in(2) {
-            let kind = *prng.pick(allowed);
-            if let (_, harm @ (Harm::Death { .. } | Harm::Pause(_) | Harm::SlowLink { .. } | Harm::Cut { .. })) =
-                self.draw_harm(kind, Machine { role: Role::Manager, index: 0 }, longest_ms, prng)
-            {
-                steps.push(Step::Accident { fault: Fault::InCharge { harm }, after: soon(prng) });
+        let millis = |prng: &mut Prng, low, high| Duration::from_millis(prng.between(low, high));
+        let kind = (!allowed.is_empty()).then(|| *prng.pick(allowed));
+        let asks = |prng: &mut Prng, steps: &mut Vec<Step>, count: u64| {
+            for _ in 0..count {
+                let len = prng.between(1, 24);
+                let sectors = self.draw_range(prng, len);
+                let request = if prng.one_in(4) { Request::Read(sectors) } else { Request::Write(sectors) };
+                steps.push(Step::Ask { volume, request });
+            }
+        };
+        let server = Machine { role: Role::Server, index: taker };
+        let has = |kind| allowed.contains(&kind);
+        match prng.below(6) {
+            // Whoever gives the orders is hurt.
+            0 | 1 if kind.is_some() => {
+                let manager = Machine { role: Role::Manager, index: 0 };
+                let (machine, harm) = match kind {
+                    // For about as long as it may be in charge without a word of the store.
+                    Some(FaultKind::Partition) if prng.one_in(2) => {
+                        let span = millis(prng, 500, 1_500);
+                        (manager, Harm::CutOff { role: Role::Store, span })
+                    }
+                    Some(kind) => self.draw_harm(kind, manager, longest_ms, prng),
+                    None => return,
+                };
+                let fault = if machine == manager { Fault::InCharge { harm } } else { Fault::At { machine, harm } };
+                steps.push(Step::Accident { fault, after: soon(prng) });
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+            }
+            // Whoever is to have the segment is slow; meanwhile the one who gives it away goes on with others, and dies.
+            2 if has(FaultKind::Kill) => {
+                let span = millis(prng, 100, 2_500);
+                let harm = if prng.one_in(2) { Harm::Pause(span) } else { Harm::CutOff { role: Role::Manager, span } };
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+                steps.push(Step::Accident { fault: Fault::At { machine: server, harm }, after: soon(prng) });
+                asks(prng, steps, 8);
+                let down = millis(prng, 0, 500);
+                let fault = Fault::Giver { volume, index, harm: Harm::Death { power: false, down } };
+                steps.push(Step::Accident { fault, after: millis(prng, 1, 1_000) });
+            }
+            // Managers miss a server that serves.
+            3 if has(FaultKind::Partition) => {
+                let harm = Harm::CutOff { role: Role::Manager, span: millis(prng, 2_000, 5_000) };
+                let fault = Fault::Giver { volume, index, harm };
+                steps.push(Step::Accident { fault, after: Duration::ZERO });
+                // Everybody waits until it is about to be declared dead.
+                let workers = self.clients * self.depth;
+                (0..workers).for_each(|_| steps.push(Step::Idle(millis(prng, 1_800, 2_200))));
+            }
+            _ => {
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
             }
         }
-        let ask = |prng: &mut Prng| {
-            let len = prng.between(1, 24);
-            let sectors = self.draw_range(prng, len);
-            let request = if prng.one_in(4) { Request::Read(sectors) } else { Request::Write(sectors) };
-            Step::Ask { volume, request }
-        };
         match prng.below(4) {
             0 | 1 => {
                 let agent = prng.below(several.agents as u64) as usize;
@@ -221,16 +260,18 @@ impl Shape {
             2 if prng.one_in(3) => steps.push(Step::Replace(volume)),
             _ => {}
         }
-        for _ in 0..prng.between(2, 8) {
-            steps.push(ask(prng));
+        let count = prng.between(2, 10);
+        asks(prng, steps, count);
+        if prng.one_in(2) {
+            let index = prng.below(4) as u32;
+            steps.push(Step::Order(Order::Move { volume, index, to: Some(taker).filter(|_| prng.one_in(2)) }));
+            asks(prng, steps, 2);
         }
-        if !allowed.is_empty() && prng.one_in(2) {
-            let kind = *prng.pick(allowed);
-            let server = Machine { role: Role::Server, index: prng.below(several.servers as u64) as usize };
+        if let Some(kind) = kind.filter(|_| prng.one_in(2)) {
             let (machine, harm) = self.draw_harm(kind, server, longest_ms, prng);
             steps.push(Step::Accident { fault: Fault::At { machine, harm }, after: soon(prng) });
+            asks(prng, steps, 1);
         }
-        steps.push(ask(prng));
     }
 
     fn draw_harm(&self, kind: FaultKind, machine: Machine, longest_ms: u64, prng: &mut Prng) -> (Machine, Harm) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::{Instant, SegmentId, VolumeId};
 use runtime::sim::World;
 use runtime::{Class, Handle};
 
@@ -29,9 +30,17 @@ impl Hands {
                 Some(index) => (Machine { role: Role::Manager, index }, harm),
                 None => return,
             },
+            Fault::Giver { volume, index, harm } => {
+                let volume = VolumeId(self.share.borrow().slots[*volume].life);
+                match self.machines.giver(SegmentId { volume, index: *index }) {
+                    Some(machine) => (machine, harm),
+                    None => return,
+                }
+            }
             _ => return,
         };
         self.note(fault, machine, harm);
+        self.note_harm(world.now(), machine, harm);
         let node = self.machines.node(machine);
         match harm {
             Harm::Death { power, down } => self.kill(world, machine, *power, *down),
@@ -80,6 +89,19 @@ impl Hands {
                 disk.set_slowness(*factor);
                 world.after(*span, move |_| disk.set_slowness(1));
             }
+        }
+    }
+
+    /// To whom something happens: a manager that is cut off, or whose process or clock stops, harms no server.
+    fn note_harm(&self, now: Instant, machine: Machine, harm: &Harm) {
+        self.machines.on_harm(machine, now);
+        match harm {
+            Harm::Cut { from: Some(other), .. } => self.machines.on_harm(*other, now),
+            // It may hear of some servers before it looks again, and of others not.
+            Harm::ClockJump(_) if machine.role == Role::Manager => {
+                self.machines.of(Role::Server).for_each(|server| self.machines.on_harm(server, now));
+            }
+            _ => {}
         }
     }
 

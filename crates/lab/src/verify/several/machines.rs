@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Incarnation, Result, SegmentId};
+use base::{Incarnation, Instant, Result, SegmentId};
 use control::cluster::ClusterManager;
 use engine::{Engine, Tenure};
 use files::shared::LifeInfo;
@@ -30,6 +30,8 @@ use super::super::plan::{Machine, Plan, Role, Shape};
 const PORT: u16 = 7000;
 /// Where agents serve NBD.
 const NBD_PORT: u16 = 10809;
+/// An accident takes some seconds, and so does what comes of it.
+const AFTERMATH: Duration = Duration::from_secs(15);
 /// Segments of a volume that are looked at: those that are used.
 const SEGMENTS: u32 = 4;
 /// Whoever could not start tries again after so long.
@@ -56,8 +58,10 @@ struct State {
     managers: BTreeMap<usize, Rc<ClusterManager>>,
     servers: BTreeMap<usize, Known>,
     store: Option<Rc<SharedFiles>>,
-    /// Servers that were declared dead while they lived.
-    dismissed: u64,
+    /// Servers that were declared dead while they lived, and that nobody has looked at since.
+    dismissed: Vec<usize>,
+    /// Until when what happened to a machine may have its consequences.
+    harmed: BTreeMap<Machine, Instant>,
     /// Why something did not start, the last time.
     refusal: Option<String>,
 }
@@ -163,9 +167,19 @@ impl Machines {
         self.0.state.borrow().deaths.get(&machine).copied().unwrap_or_default()
     }
 
-    /// Servers that were declared dead while they lived, so far.
-    pub(super) fn dismissed(&self) -> u64 {
-        self.0.state.borrow().dismissed
+    /// Servers that were declared dead while they lived, since this was asked last.
+    pub(super) fn take_dismissed(&self) -> Vec<usize> {
+        std::mem::take(&mut self.0.state.borrow_mut().dismissed)
+    }
+
+    /// Something happened to a machine.
+    pub(super) fn on_harm(&self, machine: Machine, now: Instant) {
+        self.0.state.borrow_mut().harmed.insert(machine, now + AFTERMATH);
+    }
+
+    /// Whether nothing has happened to a machine for a while.
+    pub(super) fn is_well(&self, machine: Machine, now: Instant) -> bool {
+        self.0.state.borrow().harmed.get(&machine).is_none_or(|until| *until < now)
     }
 
     /// Why something did not start, the last time.
@@ -176,6 +190,15 @@ impl Machines {
     /// The servers that run.
     pub(super) fn servers(&self) -> Vec<Known> {
         self.0.state.borrow().servers.values().cloned().collect()
+    }
+
+    /// The server that has released a segment and knows that, or else one that has it.
+    pub(super) fn giver(&self, segment: SegmentId) -> Option<Machine> {
+        let state = self.0.state.borrow();
+        let has_released = |known: &Known| known.store.released().iter().any(|(id, _)| *id == segment);
+        let find = |is_it: &dyn Fn(&Known) -> bool| state.servers.iter().find(|(_, known)| is_it(known));
+        let giver = find(&has_released).or_else(|| find(&|known| known.store.tenure(segment).is_some()));
+        giver.map(|(index, _)| Machine { role: Role::Server, index: *index })
     }
 
     /// What the shared store knows of lives, while it runs.
@@ -327,7 +350,7 @@ async fn live(
             server.dismissed().await;
             let known = state.borrow_mut().servers.remove(&machine.index);
             drop(known);
-            state.borrow_mut().dismissed += 1;
+            state.borrow_mut().dismissed.push(machine.index);
             server.abandon().await;
             Ok(())
         }
