@@ -183,6 +183,11 @@ impl Keeper {
         let _ = self.inner.decide(|desk, now, random| desk.owners.on_report(now, random, report));
     }
 
+    /// The connection with an engine was lost: that decides nothing, and is kept in mind by whoever is in charge.
+    pub fn suspect(&self, engine: Incarnation) {
+        let _ = self.inner.decide(|desk, _, _| desk.owners.on_lost(engine));
+    }
+
     /// Looks at the tables as they were decided, durable or not, if it is in charge.
     pub fn look<T>(&self, look: impl FnOnce(&Table, &VolumeTable) -> T) -> Option<T> {
         self.term()?;

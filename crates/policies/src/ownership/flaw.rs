@@ -26,9 +26,8 @@ impl Flaw {
         match self {
             Flaw::ReassignsSilent => is_on("silent-assignee-replaced"),
             Flaw::ForgetsReleases => is_on("release-forgotten-at-once"),
-            Flaw::AttachesBeside => is_on("attached-beside"),
             Flaw::DropsBeside => is_on("dropped-beside"),
-            Flaw::TwoRecoverers => false,
+            Flaw::TwoRecoverers | Flaw::AttachesBeside => false,
         }
     }
 }

@@ -211,25 +211,34 @@ impl Shape {
         };
         let server = Machine { role: Role::Server, index: taker };
         let has = |kind| allowed.contains(&kind);
-        match prng.below(6) {
+        match prng.below(8) {
             // Whoever gives the orders is hurt.
-            0 | 1 if kind.is_some() => {
+            0 if kind.is_some() => {
                 let manager = Machine { role: Role::Manager, index: 0 };
-                let (machine, harm) = match kind {
-                    // For about as long as it may be in charge without a word of the store.
-                    Some(FaultKind::Partition) if prng.one_in(2) => {
-                        let span = millis(prng, 500, 1_500);
-                        (manager, Harm::CutOff { role: Role::Store, span })
-                    }
-                    Some(kind) => self.draw_harm(kind, manager, longest_ms, prng),
-                    None => return,
-                };
+                let Some(kind) = kind else { return };
+                let (machine, harm) = self.draw_harm(kind, manager, longest_ms, prng);
                 let fault = if machine == manager { Fault::InCharge { harm } } else { Fault::At { machine, harm } };
                 steps.push(Step::Accident { fault, after: soon(prng) });
                 steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
             }
+            // It goes on giving orders, for as long as it may be in charge without a word of the store; what it sends there
+            // arrives when another one is.
+            1 | 2 if has(FaultKind::Partition) => {
+                let longest = *prng.pick(&[1_000, 2_000]);
+                let harm = Harm::CutOff { role: Role::Store, span: millis(prng, 600, longest) };
+                steps.push(Step::Accident { fault: Fault::InCharge { harm }, after: soon(prng) });
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+                if prng.one_in(3) {
+                    steps.push(Step::Replace(volume));
+                }
+            }
+            // Or it misses the servers, and the store does not miss it.
+            3 if has(FaultKind::Partition) => {
+                let harm = Harm::CutOff { role: Role::Server, span: millis(prng, 2_200, 5_000) };
+                steps.push(Step::Accident { fault: Fault::InCharge { harm }, after: soon(prng) });
+            }
             // Whoever is to have the segment is slow; meanwhile the one who gives it away goes on with others, and dies.
-            2 if has(FaultKind::Kill) => {
+            4 | 5 if has(FaultKind::Kill) => {
                 let span = millis(prng, 100, 2_500);
                 let harm = if prng.one_in(2) { Harm::Pause(span) } else { Harm::CutOff { role: Role::Manager, span } };
                 steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
@@ -240,7 +249,7 @@ impl Shape {
                 steps.push(Step::Accident { fault, after: millis(prng, 1, 1_000) });
             }
             // Managers miss a server that serves.
-            3 if has(FaultKind::Partition) => {
+            6 if has(FaultKind::Partition) => {
                 let harm = Harm::CutOff { role: Role::Manager, span: millis(prng, 2_000, 5_000) };
                 let fault = Fault::Giver { volume, index, harm };
                 steps.push(Step::Accident { fault, after: Duration::ZERO });
