@@ -587,6 +587,13 @@ impl Client {
         }
     }
 
+    /// What somebody does whose attachment is over, with the present one.
+    #[cfg(test)]
+    pub(super) async fn go_on_as_if_over(&self, volume: usize) {
+        let present = self.connections.borrow()[volume].clone();
+        self.go_on(volume, present.expect("it is attached")).await;
+    }
+
     /// Writes through an attachment that is over, until it is told so: nothing of that may be done (rule 47 of
     /// docs/SAFETY.md).
     async fn go_on(&self, volume: usize, former: Attachment) {

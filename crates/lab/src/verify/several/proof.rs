@@ -75,7 +75,7 @@ impl Run {
     }
 
     /// Deletes all volumes; what they had must go.
-    fn delete_everything(&self) {
+    pub(super) fn delete_everything(&self) {
         let (people, volumes) = (self.people.clone(), self.plan.shape.volumes);
         let failed = self.world.block_on(self.people.handle(), async move {
             for volume in 0..volumes {

@@ -61,7 +61,10 @@ impl Watch {
         }
         for index in machines.take_dismissed() {
             shared.coverage.count(Event::Dismissal, 1);
-            self.on_dismissed(machines, Machine { role: Role::Server, index }, now, shared);
+            // Of the last look nobody knows how long ago it was.
+            if shared.workers > 0 {
+                self.on_dismissed(machines, Machine { role: Role::Server, index }, now, shared);
+            }
         }
     }
 
