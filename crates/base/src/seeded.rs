@@ -248,10 +248,8 @@ pub const ALL: &[SeededBug] = &[
     rare(45, "old-manager-obeyed", "An engine follows a manager though it knows a newer one.", &["pause or cut"]),
     rare(45, "old-manager-writes", "Whoever begins a term does not fence who wrote before.", &["pause or cut"]),
     bug(46, "epoch-of-another-segment", "A router compares replies with the epochs of other segments.", &[]),
-    bug(46, "epoch-not-compared", "A server does not ask for which ownership a request is.", &[]),
     bug(47, "old-attachment-served", "A server opens sessions for attachments that are over.", &[]),
     bug(48, "lost-write-not-retried", "A write of which the answer was lost counts as done.", &["reset or kill"]),
-    bug(48, "older-session-stays", "A session goes on beside a newer one.", &["reset"]),
     bug(49, "dropped-beside", "A volume is gone without those of its segments that are on their way.", &[]),
     bug(50, "manager-never-doubts", "A manager that misses many servers asks nobody.", &["cut"]),
 ];

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use base::limits::SEGMENT_SIZE;
-use base::seeded::is_on;
 use base::units::is_aligned;
 use base::{Epoch, Error, Generation, Map, Result, SECTOR, VolumeId};
 use runtime::sync::Event;
@@ -99,7 +98,7 @@ impl Session {
 pub(crate) fn check_owned(target: Target, owned: Option<Epoch>) -> Result<()> {
     let (segment, theirs) = (target.segment, target.epoch);
     match owned {
-        Some(owned) if owned == theirs || is_on("epoch-not-compared") => Ok(()),
+        Some(owned) if owned == theirs => Ok(()),
         Some(owned) => Err(Error::moved(format!("segment {segment} is owned here under {owned}, not {theirs}"))),
         None => Err(Error::moved(format!("segment {segment} is not here"))),
     }
@@ -128,10 +127,7 @@ impl Sessions {
         if newest.is_some_and(|newest| newest > generation) {
             return Err(Error::fenced(format!("{} is attached under a newer generation", volume.id)));
         }
-        let stays = is_on("older-session-stays");
-        if !stays {
-            self.close_all_of(volume.id);
-        }
+        self.close_all_of(volume.id);
         self.last_id.set(self.last_id.get() + 1);
         let session = Rc::new(Session {
             id: SessionId(self.last_id.get()),
@@ -144,9 +140,7 @@ impl Sessions {
         });
         self.by_id.borrow_mut().insert(session.id, session.clone());
         self.by_volume.borrow_mut().entry(volume.id).or_default().push(session.clone());
-        if !stays {
-            self.wait_for_older(&session).await;
-        }
+        self.wait_for_older(&session).await;
         match session.state.get() {
             State::Waiting => session.state.set(State::Open),
             // The same attachment may have asked twice, over a link that had broken: only a newer one ends it.
