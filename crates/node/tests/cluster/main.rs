@@ -155,6 +155,8 @@ fn a_manager_that_is_cut_off_from_the_servers_declares_none_of_them_dead() {
         bed.settle();
     }
     bed.create("disk", GIB);
+    // Until nobody remembers those deaths.
+    bed.world.run_for(Duration::from_secs(11));
     let engines = |bed: &Bed| -> Vec<u64> {
         bed.cluster().servers.into_iter().flat_map(|server| server.engines).map(|engine| engine.id).collect()
     };
