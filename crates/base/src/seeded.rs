@@ -232,7 +232,34 @@ pub const ALL: &[SeededBug] = &[
         "What was read ahead is the answer, wherever the index says that the block is now.",
         &[],
     ),
+    bug(35, "fence-misses-files", "Whoever is fenced goes on in its files, and in new ones.", &["pause or cut"]),
+    bug(36, "fence-fences-nothing", "A fence is confirmed, and nobody is fenced.", &["kill"]),
+    bug(37, "lost-answer-is-done", "An append without an answer counts as confirmed.", &["reset or kill"]),
+    rare(38, "adopt-answered-early", "An engine serves a segment before Adopt is durable.", &["kill"]),
+    bug(39, "source-deleted-early", "The logs of a dead engine go when their end is known.", &["kill"]),
+    bug(40, "silent-assignee-replaced", "An assignee that does not answer loses the segment.", &[]),
+    rare(40, "orders-before-durable", "A manager gives orders before what they follow from is durable.", &["kill"]),
+    bug(41, "estate-not-sealed", "A recoverer says what it found, and seals nothing.", &["kill"]),
+    bug(42, "release-forgotten-at-once", "Whoever releases a segment is told to forget that at once.", &[]),
+    rare(42, "release-not-in-checkpoint", "A checkpoint leaves out what was released.", &["kill"]),
+    bug(43, "named-files-are-strays", "An adopter removes older files that its own log names.", &[]),
+    rare(43, "new-files-are-strays", "An adopter removes files of the segment that are no older than its tenure.", &[]),
+    bug(44, "grant-kept-by-the-dead", "A fence leaves the dead what they were granted.", &["kill"]),
+    rare(45, "old-manager-obeyed", "An engine follows a manager though it knows a newer one.", &["pause or cut"]),
+    rare(45, "old-manager-writes", "Whoever begins a term does not fence who wrote before.", &["pause or cut"]),
+    bug(46, "epoch-of-another-segment", "A router compares replies with the epochs of other segments.", &[]),
+    bug(47, "old-attachment-served", "A server opens sessions for attachments that are over.", &[]),
+    bug(48, "lost-write-not-retried", "A write of which the answer was lost counts as done.", &["reset or kill"]),
+    bug(49, "dropped-beside", "A volume is gone without those of its segments that are on their way.", &[]),
+    bug(50, "manager-never-doubts", "A manager that misses many servers asks nobody.", &["cut"]),
 ];
+
+impl SeededBug {
+    /// Whether the rule is about segments that change hands, which they do where there are several servers.
+    pub fn is_of_several(&self) -> bool {
+        self.rule >= 35
+    }
+}
 
 /// The bug of that name.
 pub fn find(name: &str) -> Option<&'static SeededBug> {
@@ -293,7 +320,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=34).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=50).contains(&bug.rule), "{}", bug.name);
         }
     }
 

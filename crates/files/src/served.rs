@@ -50,6 +50,7 @@ impl Served {
         };
         match self.shared.life(life.incarnation) {
             Some(LifeInfo { is_fenced: false, .. }) => Ok(store),
+            Some(_) if base::seeded::is_on("fence-misses-files") => Ok(store),
             _ => Err(Error::fenced(format!("incarnation {} was fenced", life.incarnation))),
         }
     }

@@ -1,9 +1,9 @@
 //! The mutation check: does a simulated run notice when a safety rule is broken?
 //!
-//! For each bug of [`base::seeded`] a **hunt** switches it on and runs plans of one server as `make test` runs them
-//! ([`crate::verify`]), seed after seed, until one ends with a violation. What counts is how many seeds that takes: a
-//! rule whose bug is found in the tenth run is guarded, one whose bug needs ten thousand is guarded by luck. A
-//! violation counts only if the same plan without the bug has none.
+//! For each bug of [`base::seeded`] a **hunt** switches it on and runs plans as `make test` runs them
+//! ([`crate::verify`]), of one server or of several, as the rule needs it, seed after seed, until one ends with a
+//! violation. What counts is how many seeds that takes: a rule whose bug is found in the tenth run is guarded, one whose
+//! bug needs ten thousand is guarded by luck. A violation counts only if the same plan without the bug has none.
 
 use std::fmt::Write;
 
@@ -32,7 +32,11 @@ pub struct Hunt {
 pub fn hunt(bug: &SeededBug, start: u64, seeds_max: u64) -> Hunt {
     let mut reached = 0;
     for count in 1..=seeds_max {
-        let plan = Plan::draw_alone(start + count - 1, &FaultKind::ALL);
+        let seed = start + count - 1;
+        let plan = match bug.is_of_several() {
+            true => Plan::draw_several(seed, &FaultKind::ALL),
+            false => Plan::draw_alone(seed, &FaultKind::ALL),
+        };
         seeded::choose(Some(bug.name));
         let violation = run(&plan).violation;
         reached += seeded::reached();

@@ -3,7 +3,12 @@
 //!
 //! `cargo run --release -p link --example passage -- DEPTH COUNT` does both in turn, five times, and prints medians; the
 //! stream goes over a Unix socket, and over TCP on this machine. Processor time is that of the process: both sides.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a tool for the command line")]
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a tool for the command line, with threads of its own"
+)]
 
 use std::rc::Rc;
 use std::sync::mpsc;

@@ -13,7 +13,7 @@ use control::lease::{self, Leases};
 use files::FileKind;
 use files::local::{self, LocalOptions};
 use files::served::Served;
-use files::shared::{Shared, SharedOptions};
+use files::shared::{LifeInfo, Shared, SharedOptions};
 use link::stream::{FarEnd, Options, Services};
 use runtime::{Address, Handle};
 
@@ -43,6 +43,7 @@ pub struct SharedFiles {
     far: Rc<FarEnd>,
     address: Address,
     notes: Vec<String>,
+    shared: Shared,
 }
 
 impl SharedFiles {
@@ -74,17 +75,22 @@ impl SharedFiles {
         let listener = cluster::listen(handle, &wanted).await?;
         let address = listener.address().clone();
         let lease: Rc<dyn wire::LeaseStore> = Leases::new(handle, lease::Options::default());
-        let services = Services { files: Some(Served::new(shared)), lease: Some(lease), ..Services::default() };
+        let services = Services { files: Some(Served::new(shared.clone())), lease: Some(lease), ..Services::default() };
         let far = FarEnd::new(handle, services, Options::new(format!("the shared store of {}", first.display())));
         far.serve(listener);
         let damaged = report.damaged.iter().map(|damaged| format!("damaged: {damaged}"));
         let notes = report.notes.iter().cloned().chain(damaged).collect();
-        Ok(SharedFiles { handle: handle.clone(), far, address, notes })
+        Ok(SharedFiles { handle: handle.clone(), far, address, notes, shared })
     }
 
     /// Where it is served, as `HOST:PORT` or `unix:PATH`.
     pub fn address(&self) -> String {
         shown(&self.address)
+    }
+
+    /// Every life of which there is something here, by number.
+    pub fn lives(&self) -> Vec<LifeInfo> {
+        self.shared.lives()
     }
 
     /// What a person should know about the start.

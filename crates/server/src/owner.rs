@@ -67,10 +67,15 @@ impl Owner {
         Heir(self)
     }
 
+    /// The term that the newest order was taken under; 0 before the first.
+    pub fn term(&self) -> Term {
+        self.term.get()
+    }
+
     /// Takes an order under `term`, unless a newer manager has ordered something here.
     fn check_term(&self, term: Term) -> Result<()> {
         let newest = self.term.get();
-        if term < newest {
+        if term < newest && !base::seeded::is_on("old-manager-obeyed") {
             let engine = self.store.incarnation();
             return Err(Error::fenced(format!(
                 "an order under term {term} came to engine {engine} after one under {newest}, which is newer: whoever gave \

@@ -9,7 +9,7 @@
 //! refused.
 //!
 //! **Invariants** (rule 50 of docs/SAFETY.md). An engine that cannot be reached and did not refuse is a suspicion, until
-//! its lease has ended. Whether many that are missing are really dead is the machine's to doubt
+//! its lease has ended; so is one that was not heard of for half of it. Whether many that are missing are really dead is the machine's to doubt
 //! (`policies::ownership`). What is known is bounded: engines that the table does not have are forgotten.
 
 use std::cell::{Cell, RefCell};
@@ -122,7 +122,7 @@ impl Engines {
                 let way = (self.connect)(engine, address);
                 self.dispatch.add(engine, way.segments.clone());
                 let (server, address) = (server.to_owned(), address.to_owned());
-                let watching = watch_one(self.this.clone(), self.handle.clone(), way.clone());
+                let watching = watch_one(self.this.clone(), self.handle.clone(), engine, way.clone());
                 let _watch = self.handle.spawn(Class::Io, "watch an engine", watching);
                 known.insert(engine, Known { server, address, way, heard, _watch });
             }
@@ -214,8 +214,11 @@ impl Engines {
         outcome
     }
 
-    /// Declares dead who is, if this manager is in charge.
+    /// Declares dead who is, if this manager is in charge. Leases of many end one after the other: so those are suspected
+    /// whose lease is half over, and whoever misses many knows that before the first one is dead.
     async fn look(&self) {
+        let silent = self.silent_since(self.lease / 2);
+        silent.into_iter().for_each(|engine| self.keeper.suspect(engine));
         let gone = self.gone();
         if gone.is_empty() {
             return;
@@ -227,14 +230,30 @@ impl Engines {
         drop(declaring.await);
     }
 
+    /// Since when this manager is in charge, if it is.
+    fn in_charge_since(&self) -> Option<Instant> {
+        let term = self.keeper.term()?;
+        if self.charge.get().0 != term {
+            self.charge.set((term, self.handle.now()));
+        }
+        Some(self.charge.get().1)
+    }
+
+    /// Who was not heard of for so long while this manager was in charge.
+    fn silent_since(&self, span: Duration) -> Vec<Incarnation> {
+        let Some(since) = self.in_charge_since() else { return vec![] };
+        let now = self.handle.now();
+        let known = self.known.borrow();
+        let is_silent =
+            |engine: &Incarnation| now - known.get(engine).map_or(since, |known| known.heard.max(since)) >= span;
+        let living = self.keeper.look(|owners, _| owners.living().map(|(engine, _)| engine).collect::<Vec<_>>());
+        living.unwrap_or_default().into_iter().filter(is_silent).collect()
+    }
+
     /// Who is dead, as far as this manager can tell; nobody, while it is not in charge.
     fn gone(&self) -> Vec<Incarnation> {
-        let Some(term) = self.keeper.term() else { return vec![] };
+        let Some(since) = self.in_charge_since() else { return vec![] };
         let now = self.handle.now();
-        if self.charge.get().0 != term {
-            self.charge.set((term, now));
-        }
-        let (_, since) = self.charge.get();
         let living: Vec<Incarnation> =
             self.keeper.look(|owners, _| owners.living().map(|(engine, _)| engine).collect()).unwrap_or_default();
         let mut known = self.known.borrow_mut();
@@ -254,14 +273,16 @@ impl Engines {
     }
 }
 
-/// Keeps a connection with an engine. When none can be made, somebody may be dead.
-async fn watch_one(engines: Weak<Engines>, handle: Handle, way: Way) {
+/// Keeps a connection with an engine. When it is lost, that is a suspicion; when none can be made, somebody may be dead.
+async fn watch_one(engines: Weak<Engines>, handle: Handle, engine: Incarnation, way: Way) {
     loop {
-        if (way.lost)().await.is_ok() {
+        let lost = (way.lost)().await;
+        let Some(engines) = engines.upgrade() else { return };
+        engines.keeper.suspect(engine);
+        if lost.is_ok() {
             // It was there until now: whether its machine refuses another connection tells what it is.
             continue;
         }
-        let Some(engines) = engines.upgrade() else { return };
         engines.look().await;
         drop(engines);
         handle.sleep(TRY_AGAIN).await;

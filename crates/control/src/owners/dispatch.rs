@@ -189,6 +189,9 @@ impl Dispatch {
             }
             Order::Recover { dead, recoverer } => {
                 let held = known(recoverer)?.recover(term, dead).await?;
+                if base::seeded::is_on("source-deleted-early") {
+                    self.delete_logs(dead).await?;
+                }
                 let has = held.iter().map(|held| (held.segment, held.epoch)).collect();
                 Some(Report::Recovered { dead, recoverer, has })
             }

@@ -183,6 +183,11 @@ impl Keeper {
         let _ = self.inner.decide(|desk, now, random| desk.owners.on_report(now, random, report));
     }
 
+    /// The connection with an engine was lost: that decides nothing, and is kept in mind by whoever is in charge.
+    pub fn suspect(&self, engine: Incarnation) {
+        let _ = self.inner.decide(|desk, _, _| desk.owners.on_lost(engine));
+    }
+
     /// Looks at the tables as they were decided, durable or not, if it is in charge.
     pub fn look<T>(&self, look: impl FnOnce(&Table, &VolumeTable) -> T) -> Option<T> {
         self.term()?;
@@ -253,6 +258,12 @@ impl Inner {
             (desk.unlogged(), desk.unlogged.len(), desk.owners.is_spent())
         };
         let count = changes.len();
+        if base::seeded::is_on("orders-before-durable") {
+            let mut seat = self.seat.borrow_mut();
+            let early = seat.as_mut().map(|seat| seat.desk.owners.on_logged(0)).unwrap_or_default();
+            drop(seat);
+            early.into_iter().for_each(|message| self.say(term, message));
+        }
         if count > 0 {
             self.log.append(term, changes).await?;
         }
@@ -266,15 +277,17 @@ impl Inner {
         if count > 0 {
             self.settled.notify();
         }
-        for message in messages {
-            match message.order {
-                Order::Doubt { missing } => self.doubt(term, missing),
-                _ => self.outlet.send(message),
-            }
-        }
+        messages.into_iter().for_each(|message| self.say(term, message));
         match is_spent {
             true => Err(Error::retry("its epochs are used up")),
             false => Ok(()),
+        }
+    }
+
+    fn say(self: &Rc<Self>, term: Term, message: Message) {
+        match message.order {
+            Order::Doubt { missing } => self.doubt(term, missing),
+            _ => self.outlet.send(message),
         }
     }
 

@@ -111,6 +111,9 @@ impl Estate {
     /// # Errors
     /// `Io`: whoever does it again finds the same.
     pub async fn seal(&self) -> Result<()> {
+        if base::seeded::is_on("estate-not-sealed") {
+            return Ok(());
+        }
         for change in &self.decided {
             match change {
                 Change::Repaired(repair, bytes) => {

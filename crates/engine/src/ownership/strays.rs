@@ -38,6 +38,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::seeded::is_on;
 use base::{FileId, Result};
 
 use crate::core::Core;
@@ -66,7 +67,9 @@ impl Core {
         let Some(_work) = self.index.begin_work(id).filter(|_| segment.check_exists().is_ok()) else { return Ok(0) };
         let found = self.store.files_of_segment(id).await?;
         let named: BTreeSet<FileId> = self.checkpoint_of(segment).files().collect();
-        let is_stray = |info: &files::FileInfo| info.epoch < epoch && !named.contains(&info.id);
+        let is_old = |info: &files::FileInfo| info.epoch < epoch || is_on("new-files-are-strays");
+        let is_named = |info: &files::FileInfo| named.contains(&info.id) && !is_on("named-files-are-strays");
+        let is_stray = |info: &files::FileInfo| is_old(info) && !is_named(info);
         let strays: Vec<FileId> = found.iter().filter(|info| is_stray(info)).map(|info| info.id).collect();
         for some in strays.chunks(INTENTS_MAX) {
             if segment.check_exists().is_err() {

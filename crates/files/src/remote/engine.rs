@@ -110,6 +110,9 @@ async fn append_part(session: &Rc<Session>, file: FileId, offset: u64, data: Gat
             // It is not asked again: it may be there, and more behind it.
             Err(LinkLost { message }) => {
                 session.on_lost(life, &message);
+                if base::seeded::is_on("lost-answer-is-done") {
+                    return Ok(Ok(()));
+                }
                 Ok(Err(Error::io(format!(
                     "nobody knows whether {} bytes at {offset} are there: {message}",
                     data.len()

@@ -61,7 +61,11 @@ impl FileEngine for Member {
 
     fn create(&self, options: CreateOptions) -> LocalBoxFuture<'_, Result<FileId>> {
         let (shared, life) = (self.shared.clone(), self.life.clone());
-        self.change("shared: create", async move {
+        let in_flight = match life.begin_file() {
+            Ok(in_flight) => in_flight,
+            Err(fenced) => return Box::pin(ready(Err(fenced))),
+        };
+        self.to_its_end("shared: create", in_flight, async move {
             if options.kind == FileKind::Incarnation {
                 return Err(Error::invalid("guards are made by the store"));
             }
@@ -82,7 +86,7 @@ impl FileEngine for Member {
     }
 
     fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>> {
-        match self.life.begin().and_then(|in_flight| self.life.check_appendable(file).map(|()| in_flight)) {
+        match self.life.begin_file().and_then(|in_flight| self.life.check_appendable(file).map(|()| in_flight)) {
             // Queued now: appends are submitted in the order of the calls.
             Ok(in_flight) => {
                 self.to_its_end("shared: append", in_flight, self.shared.below.0.append(file, offset, data))

@@ -161,9 +161,9 @@ impl Machines {
         let cpu = Charges::from_file().unwrap_or_else(|error| panic!("scaling.toml: {error}")).cpu();
         let free = CpuOptions { clock_ns: 1, submit_ns: 1, outcome_ns: 1, ..CpuOptions::default() };
         let paths: Vec<String> = (0..settings.disks).map(|disk| format!("/disk{disk}")).collect();
-        let store = NodeOptions { cpu: free.clone(), ..NodeOptions::with_disks(paths, &DiskOptions::default()) };
+        let store = NodeOptions { cpu: free, ..NodeOptions::with_disks(paths, &DiskOptions::default()) };
         let add = |count: usize, cpu: &CpuOptions| -> Vec<NodeId> {
-            (0..count).map(|_| world.add_node(NodeOptions { cpu: cpu.clone(), ..NodeOptions::default() })).collect()
+            (0..count).map(|_| world.add_node(NodeOptions { cpu: *cpu, ..NodeOptions::default() })).collect()
         };
         Machines {
             store: world.add_node(store),
@@ -258,7 +258,7 @@ impl Machines {
         let making = manager.clone();
         self.world.block_on(&handle, async move {
             for index in 0..volumes {
-                let made = making.handle(Request::Create(CreateVolume::new(&volume(index), GIB))).await;
+                let made = making.handle(Request::Create(CreateVolume::new(volume(index), GIB))).await;
                 made.unwrap_or_else(|error| panic!("volume {index}: {error}"));
             }
         });

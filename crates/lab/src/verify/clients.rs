@@ -4,13 +4,13 @@
 //! was in flight on it has no known outcome; the next worker that needs it attaches again. Accidents are not carried
 //! out here, in the middle of a task: they are handed to the run, which has the world in its hands.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AlignedBuf, Bytes, Instant, SECTOR};
+use base::{AlignedBuf, Bytes, Instant, Prng, SECTOR};
 use control::Manager;
 use control::service::CreateVolume;
 use runtime::sync::oneshot;
@@ -30,6 +30,8 @@ const ATTACH_TRIES: u32 = 600;
 
 /// For so long an attachment that nobody waits for any more may still come about: as long as agent and manager try.
 const STRAY: Duration = Duration::from_secs(60);
+/// How often who has an attachment that is over writes through it, at most.
+const GO_ON: usize = 4;
 /// Sectors that one read of the last check asks for.
 const CHECK_SECTORS: u64 = 256;
 
@@ -270,6 +272,15 @@ struct Attachment {
     life: u64,
     gate: Gate,
     connection: Rc<Connection>,
+    /// Whether a change came through it: then those before it are over.
+    is_proven: Rc<Cell<bool>>,
+}
+
+impl Attachment {
+    /// Whether the two go through different lives of agents, which have different attachments of the volume.
+    fn is_beside(&self, other: &Attachment) -> bool {
+        self.life == other.life && (self.gate.agent, self.gate.life) != (other.gate.agent, other.gate.life)
+    }
 }
 
 /// What a request is for, and through what it goes.
@@ -294,6 +305,8 @@ pub struct Client {
     share: Share,
     /// By volume.
     connections: RefCell<Vec<Option<Attachment>>>,
+    /// By volume: the one before, through another agent, which a change had come through.
+    former: RefCell<Vec<Option<Attachment>>>,
     errands: RefCell<Option<Rc<dyn Errands>>>,
 }
 
@@ -301,8 +314,10 @@ impl Client {
     /// A client that has not attached yet.
     pub fn new(handle: &Handle, share: &Share) -> Rc<Client> {
         let volumes = share.borrow().slots.len();
-        let connections = RefCell::new((0..volumes).map(|_| None).collect());
-        Rc::new(Client { handle: handle.clone(), share: share.clone(), connections, errands: RefCell::default() })
+        let none = || RefCell::new((0..volumes).map(|_| None).collect());
+        let (connections, former) = (none(), none());
+        let (handle, share) = (handle.clone(), share.clone());
+        Rc::new(Client { handle, share, connections, former, errands: RefCell::default() })
     }
 
     /// Where several servers are, who does what is asked of them.
@@ -327,7 +342,10 @@ impl Client {
             };
             let Some(step) = step else { break };
             match step {
-                Step::Ask { volume, request } => self.ask(volume, &request).await,
+                Step::Ask { volume, request } => {
+                    self.ask(volume, &request).await;
+                    self.let_go_on(volume);
+                }
                 Step::Idle(span) => self.handle.sleep(span).await,
                 Step::Reattach => self.connections.borrow_mut().iter_mut().for_each(|one| *one = None),
                 Step::Replace(volume) => {
@@ -352,7 +370,8 @@ impl Client {
 
     /// Asks for something and writes down what came of it.
     pub async fn ask(&self, volume: usize, request: &Request) {
-        let Some(Attachment { life, gate, connection }) = self.attached(volume).await else { return };
+        let Some(attachment) = self.attached(volume).await else { return };
+        let Attachment { life, gate, connection, is_proven } = attachment;
         let at = VolumeLife { volume, life };
         let way = Way { at, gate };
         let in_doubt = {
@@ -375,6 +394,10 @@ impl Client {
                 matches!(outcome, Ok(Reply::Done(_)))
             }
         };
+        // One that is over may still be answered, by an owner that is: what was.
+        if is_done && !matches!(request, Request::Read(_) | Request::Flush) {
+            is_proven.set(true);
+        }
         let mut shared = self.share.borrow_mut();
         shared.in_flight -= 1;
         shared.busy.end(self.handle.now());
@@ -506,8 +529,12 @@ impl Client {
                     _ => {}
                 }
                 if let Some(connection) = self.attach(at, gate).await {
-                    let there = Attachment { life: at.life, gate, connection };
-                    self.connections.borrow_mut()[volume] = Some(there.clone());
+                    let there = Attachment { life: at.life, gate, connection, is_proven: Rc::default() };
+                    let before = self.connections.borrow_mut()[volume].replace(there.clone());
+                    let before = before.filter(|before| before.is_proven.get() && before.is_beside(&there));
+                    if before.is_some() {
+                        self.former.borrow_mut()[volume] = before;
+                    }
                     return Some(there);
                 }
             }
@@ -538,6 +565,50 @@ impl Client {
         let connection = attached.ok().filter(|_| is_wanted)?;
         shared.coverage.attachments += 1;
         Some(connection)
+    }
+
+    /// A change has come through the present attachment of a volume: then the one before is over, and whoever has it and
+    /// goes on finds that out.
+    fn let_go_on(self: &Rc<Self>, volume: usize) {
+        let present = self.connections.borrow()[volume].clone().filter(|present| present.is_proven.get());
+        let is_over = present.is_some_and(|present| {
+            let former = self.former.borrow();
+            former[volume].as_ref().is_some_and(|former| former.is_beside(&present))
+        });
+        let former = is_over.then(|| self.former.borrow_mut()[volume].take()).flatten();
+        if let Some(former) = former.filter(|_| self.share.borrow().is_strict) {
+            self.share.borrow_mut().workers += 1;
+            let client = self.clone();
+            let going_on = async move {
+                client.go_on(volume, former).await;
+                client.share.borrow_mut().workers -= 1;
+            };
+            self.handle.spawn(Class::Io, "lab former holder", going_on).detach();
+        }
+    }
+
+    /// What somebody does whose attachment is over, with the present one.
+    #[cfg(test)]
+    pub(super) async fn go_on_as_if_over(&self, volume: usize) {
+        let present = self.connections.borrow()[volume].clone();
+        self.go_on(volume, present.expect("it is attached")).await;
+    }
+
+    /// Writes through an attachment that is over, until it is told so: nothing of that may be done (rule 47 of
+    /// docs/SAFETY.md).
+    async fn go_on(&self, volume: usize, former: Attachment) {
+        let mut prng = Prng::new(self.handle.random_u64());
+        let way = Way { at: VolumeLife { volume, life: former.life }, gate: former.gate };
+        for _ in 0..GO_ON {
+            if former.connection.is_broken() || self.share.borrow().violation.is_some() {
+                return;
+            }
+            let sectors = self.share.borrow().shape.draw_range(&mut prng, 8);
+            if self.write(&former.connection, way, sectors).await {
+                let what = format!("volume v{volume} was written through {:?}, which was over", former.gate);
+                return self.share.borrow_mut().fail(what);
+            }
+        }
     }
 
     /// Reads all that was ever written, and writes once more.

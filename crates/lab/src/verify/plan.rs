@@ -300,7 +300,8 @@ impl Shape {
         }
     }
 
-    fn draw_range(&self, prng: &mut Prng, len: u64) -> Range<u64> {
+    /// A range of what is used.
+    pub(super) fn draw_range(&self, prng: &mut Prng, len: u64) -> Range<u64> {
         let all = self.sectors.end - self.sectors.start;
         let mut len = len.clamp(1, all);
         let mut start = prng.below(all - len + 1);

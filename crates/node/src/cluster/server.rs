@@ -34,6 +34,7 @@ pub struct ServerRole {
     store: Store,
     engine: Engine,
     server: Rc<Server<Engine>>,
+    owner: Rc<Owner>,
     far: Rc<FarEnd>,
     address: Address,
     dismissed: Event,
@@ -69,7 +70,7 @@ impl ServerRole {
         let services = Services {
             block: Some(server.clone()),
             owner: Some(server.clone()),
-            segments: Some((store.incarnation(), owner)),
+            segments: Some((store.incarnation(), owner.clone())),
             observer: Some(Rc::new(observer)),
             ..Services::default()
         };
@@ -102,6 +103,7 @@ impl ServerRole {
             store,
             engine,
             server,
+            owner,
             far,
             address,
             dismissed,
@@ -123,6 +125,11 @@ impl ServerRole {
     /// Its engine, for whoever shares the loop.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// What managers ask of it, for whoever shares the loop.
+    pub fn owner(&self) -> &Rc<Owner> {
+        &self.owner
     }
 
     /// Returns when this life is over: it was declared dead, or can log nothing more. Others get its segments.

@@ -180,6 +180,12 @@ impl Bed {
         self.others(role, index).for_each(|other| self.world.partition(self.machines[&(role, index)].node, other));
     }
 
+    /// Nothing passes between it and all machines of another role.
+    pub fn cut_off_from(&self, role: Role, index: usize, others: Role) {
+        let of_others = self.machines.iter().filter(|((other, _), _)| *other == others);
+        of_others.for_each(|(_, other)| self.world.partition(self.machines[&(role, index)].node, other.node));
+    }
+
     pub fn reconnect(&self, role: Role, index: usize) {
         self.others(role, index).for_each(|other| self.world.heal(self.machines[&(role, index)].node, other));
     }
@@ -195,7 +201,8 @@ impl Bed {
         panic!("seed {}: {what} has not come about within 30 s: {:?}", self.world.seed(), self.try_cluster());
     }
 
-    fn in_charge(&self) -> Option<(usize, Rc<ClusterManager>)> {
+    /// Which manager is in charge.
+    pub fn in_charge(&self) -> Option<(usize, Rc<ClusterManager>)> {
         let managers = self.managers.borrow();
         managers.iter().find(|(_, manager)| manager.is_in_charge()).map(|(index, manager)| (*index, manager.clone()))
     }

@@ -144,6 +144,32 @@ fn a_manager_that_is_alone_believes_its_eyes() {
     clients.end(&bed);
 }
 
+/// Their leases end one after the other: it knows before the first one ends that it misses all of them.
+#[test]
+fn a_manager_that_is_cut_off_from_the_servers_declares_none_of_them_dead() {
+    let mut bed = Bed::new(6, 2, 5, 1);
+    bed.start_all();
+    for index in 0..5 {
+        bed.kill(Role::Server, index);
+        bed.world.run_for(130 * MS);
+        bed.start(Role::Server, index);
+        bed.settle();
+    }
+    bed.create("disk", GIB);
+    // Until nobody remembers those deaths.
+    bed.world.run_for(Duration::from_secs(11));
+    let engines = |bed: &Bed| -> Vec<u64> {
+        bed.cluster().servers.into_iter().flat_map(|server| server.engines).map(|engine| engine.id).collect()
+    };
+    let before = engines(&bed);
+    let (index, _) = bed.in_charge().unwrap();
+    bed.cut_off_from(Role::Manager, index, Role::Server);
+    bed.world.run_for(Duration::from_secs(5));
+    bed.reconnect(Role::Manager, index);
+    bed.settle();
+    assert_eq!(engines(&bed), before);
+}
+
 #[test]
 fn a_later_attachment_ends_the_earlier_one() {
     let mut bed = Bed::new(3, 1, 2, 2);

@@ -18,7 +18,7 @@ use base::{Incarnation, Instant};
 
 use super::table::Table;
 
-/// Servers that were declared dead within this time count as missing.
+/// Servers that were declared dead within this time count as missing, and who missed many within it doubts itself.
 const RECENT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -29,6 +29,8 @@ pub(super) struct Doubt {
     confirmed: BTreeSet<Incarnation>,
     /// Servers of engines that were declared dead, and when.
     declared: VecDeque<(Instant, String)>,
+    /// When so many were missing last that somebody else had to be asked.
+    missed_many: Option<Instant>,
 }
 
 /// What to do about those that seem dead.
@@ -82,7 +84,11 @@ impl Doubt {
         if gone().next().is_none() {
             return Verdict { dead: vec![], ask: vec![] };
         }
-        let in_doubt = self.misses_many(table);
+        if self.misses_many(table) {
+            self.missed_many = Some(now);
+        }
+        // They come back one by one, too: the last ones are not dead because the others were faster.
+        let in_doubt = self.missed_many.is_some_and(|then| now.since(then) <= RECENT);
         let (dead, ask) =
             gone().map(|(engine, _)| *engine).partition(|engine| !in_doubt || self.confirmed.contains(engine));
         Verdict { dead, ask }
@@ -95,6 +101,6 @@ impl Doubt {
             *is_there.entry(server).or_default() |= !self.is_missing(engine);
         }
         let missing = is_there.values().filter(|is_there| !**is_there).count();
-        3 * missing > is_there.len()
+        3 * missing > is_there.len() && !base::seeded::is_on("manager-never-doubts")
     }
 }

@@ -1,4 +1,8 @@
-//! What may be wrong on purpose, so that the tests can see that they would notice. Outside of tests nothing is.
+//! What may be wrong on purpose, so that the tests can see that they would notice: those of this module, and worlds with
+//! seeded bugs (`base::seeded`). Elsewhere nothing is.
+
+#[cfg(not(test))]
+use base::seeded::is_on;
 
 /// A rule that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,4 +17,17 @@ pub(super) enum Flaw {
     AttachesBeside,
     /// 49: a volume is gone without those of its segments that are on their way.
     DropsBeside,
+}
+
+impl Flaw {
+    /// Whether the seeded bug is on that it is, if it is one.
+    #[cfg(not(test))]
+    pub(super) fn is_seeded(self) -> bool {
+        match self {
+            Flaw::ReassignsSilent => is_on("silent-assignee-replaced"),
+            Flaw::ForgetsReleases => is_on("release-forgotten-at-once"),
+            Flaw::DropsBeside => is_on("dropped-beside"),
+            Flaw::TwoRecoverers | Flaw::AttachesBeside => false,
+        }
+    }
 }

@@ -438,8 +438,8 @@ impl Manager {
     }
 
     #[cfg(not(test))]
-    pub(super) fn has(&self, _flaw: Flaw) -> bool {
-        false
+    pub(super) fn has(&self, flaw: Flaw) -> bool {
+        flaw.is_seeded()
     }
 
     /// [`Flaw::ReassignsSilent`].

@@ -219,6 +219,20 @@ pub enum Fault {
         /// What.
         harm: Harm,
     },
+    /// Something happens to the manager that is in charge at that moment, if one is.
+    InCharge {
+        /// What.
+        harm: Harm,
+    },
+    /// Something happens to the server that has a segment at that moment, or has released it and knows that, if there is one.
+    Giver {
+        /// The number of the volume.
+        volume: usize,
+        /// The segment.
+        index: u32,
+        /// What.
+        harm: Harm,
+    },
 }
 
 /// Where bits flip.
@@ -241,7 +255,7 @@ impl Harm {
             Harm::Pause(_) => FaultKind::Pause,
             Harm::ClockJump(_) => FaultKind::ClockJump,
             Harm::ClockDrift(_) => FaultKind::ClockDrift,
-            Harm::Cut { .. } => FaultKind::Partition,
+            Harm::Cut { .. } | Harm::CutOff { .. } => FaultKind::Partition,
             Harm::Reset => FaultKind::Reset,
             Harm::SlowLink { .. } => FaultKind::SlowLink,
             Harm::SlowDisk { .. } => FaultKind::SlowDisk,
@@ -267,7 +281,7 @@ impl Fault {
             Fault::Rot { reach: Reach::InLog, .. } => FaultKind::RotInLog,
             Fault::Rot { reach: Reach::AtRest, .. } => FaultKind::RotAtRest,
             Fault::LostDisk { .. } => FaultKind::LostDisk,
-            Fault::At { harm, .. } => harm.kind(),
+            Fault::At { harm, .. } | Fault::InCharge { harm } | Fault::Giver { harm, .. } => harm.kind(),
             Fault::Disk { fault, .. } => match fault {
                 runtime::sim::Fault::ReadError => FaultKind::ReadError,
                 runtime::sim::Fault::WriteError => FaultKind::WriteError,

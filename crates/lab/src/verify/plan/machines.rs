@@ -66,6 +66,13 @@ pub enum Harm {
         /// For how long.
         span: Duration,
     },
+    /// Nothing passes between it and all machines of a role: servers that managers miss, and the other way round.
+    CutOff {
+        /// Which.
+        role: Role,
+        /// For how long.
+        span: Duration,
+    },
     /// All its connections with others break.
     Reset,
     /// What it sends takes so much longer.

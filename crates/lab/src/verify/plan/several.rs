@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use base::{GIB, MIB, Prng, SECTOR};
+use base::{GIB, KIB, MIB, Prng, SECTOR};
 
 use super::machines::{Harm, Machine, Role};
-use super::{Fault, FaultKind, Plan, Promise, Shape, Step, micros};
+use super::{Fault, FaultKind, Plan, Promise, Request, Shape, Step, micros};
 
 /// How many machines of each role there are. The shared store is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,11 +103,14 @@ impl Plan {
         let accident_one_in = *prng.pick(&[15, 30, 60]);
         let order_one_in = *prng.pick(&[10, 25, 80]);
         let idle_one_in = *prng.pick(&[4, 8]);
+        let flurry_one_in = *prng.pick(&[20, 60, 1_000]);
         // How long it lasts that something is wrong: about a lease of a manager, of a server, or longer.
         let longest_ms = *prng.pick(&[300, 2_000, 5_000]);
         let mut steps = Vec::new();
         for _ in 0..count {
-            if !allowed.is_empty() && prng.one_in(accident_one_in) {
+            if prng.one_in(flurry_one_in) {
+                shape.draw_flurry(several, &allowed, longest_ms, &mut prng, &mut steps);
+            } else if !allowed.is_empty() && prng.one_in(accident_one_in) {
                 let kind = *prng.pick(&allowed);
                 let machine = several.draw_machine(&mut prng);
                 let (machine, harm) = shape.draw_harm(kind, machine, longest_ms, &mut prng);
@@ -163,6 +166,8 @@ impl Shape {
             bandwidth: None,
             levels: Default::default(),
             loops: 1,
+            // Logs are full soon, so that checkpoints are made while segments are on their way.
+            transaction_file_bytes: *prng.pick(&[64 * KIB, 64 * KIB, 256 * KIB]),
             several: Some(several),
             ..alone
         }
@@ -179,6 +184,105 @@ impl Shape {
         })
     }
 
+    /// Much at once with one volume: segments are on their way while it is attached elsewhere or deleted, whoever orders it
+    /// is hurt before it has heard of the outcome, whoever is to take something is slow and whoever gives it away dies, and
+    /// one whom managers miss is asked for much.
+    fn draw_flurry(
+        &self,
+        several: Several,
+        allowed: &[FaultKind],
+        longest_ms: u64,
+        prng: &mut Prng,
+        steps: &mut Vec<Step>,
+    ) {
+        let volume = prng.below(self.volumes as u64) as usize;
+        let index = prng.below(4) as u32;
+        let taker = prng.below(several.servers as u64) as usize;
+        let soon = |prng: &mut Prng| Duration::from_micros(prng.below(3_000));
+        let millis = |prng: &mut Prng, low, high| Duration::from_millis(prng.between(low, high));
+        let kind = (!allowed.is_empty()).then(|| *prng.pick(allowed));
+        let asks = |prng: &mut Prng, steps: &mut Vec<Step>, count: u64| {
+            for _ in 0..count {
+                let len = prng.between(1, 24);
+                let sectors = self.draw_range(prng, len);
+                let request = if prng.one_in(4) { Request::Read(sectors) } else { Request::Write(sectors) };
+                steps.push(Step::Ask { volume, request });
+            }
+        };
+        let server = Machine { role: Role::Server, index: taker };
+        let has = |kind| allowed.contains(&kind);
+        match prng.below(8) {
+            // Whoever gives the orders is hurt.
+            0 if kind.is_some() => {
+                let manager = Machine { role: Role::Manager, index: 0 };
+                let Some(kind) = kind else { return };
+                let (machine, harm) = self.draw_harm(kind, manager, longest_ms, prng);
+                let fault = if machine == manager { Fault::InCharge { harm } } else { Fault::At { machine, harm } };
+                steps.push(Step::Accident { fault, after: soon(prng) });
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+            }
+            // It goes on giving orders, for as long as it may be in charge without a word of the store; what it sends there
+            // arrives when another one is.
+            1 | 2 if has(FaultKind::Partition) => {
+                let longest = *prng.pick(&[1_000, 2_000]);
+                let harm = Harm::CutOff { role: Role::Store, span: millis(prng, 600, longest) };
+                steps.push(Step::Accident { fault: Fault::InCharge { harm }, after: soon(prng) });
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+                if prng.one_in(3) {
+                    steps.push(Step::Replace(volume));
+                }
+            }
+            // Or it misses the servers, and the store does not miss it.
+            3 if has(FaultKind::Partition) => {
+                let harm = Harm::CutOff { role: Role::Server, span: millis(prng, 2_200, 5_000) };
+                steps.push(Step::Accident { fault: Fault::InCharge { harm }, after: soon(prng) });
+            }
+            // Whoever is to have the segment is slow; meanwhile the one who gives it away goes on with others, and dies.
+            4 | 5 if has(FaultKind::Kill) => {
+                let span = millis(prng, 100, 2_500);
+                let harm = if prng.one_in(2) { Harm::Pause(span) } else { Harm::CutOff { role: Role::Manager, span } };
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+                steps.push(Step::Accident { fault: Fault::At { machine: server, harm }, after: soon(prng) });
+                asks(prng, steps, 8);
+                let down = millis(prng, 0, 500);
+                let fault = Fault::Giver { volume, index, harm: Harm::Death { power: false, down } };
+                steps.push(Step::Accident { fault, after: millis(prng, 1, 1_000) });
+            }
+            // Managers miss a server that serves.
+            6 if has(FaultKind::Partition) => {
+                let harm = Harm::CutOff { role: Role::Manager, span: millis(prng, 2_000, 5_000) };
+                let fault = Fault::Giver { volume, index, harm };
+                steps.push(Step::Accident { fault, after: Duration::ZERO });
+                // Everybody waits until it is about to be declared dead.
+                let workers = self.clients * self.depth;
+                (0..workers).for_each(|_| steps.push(Step::Idle(millis(prng, 1_800, 2_200))));
+            }
+            _ => {
+                steps.push(Step::Order(Order::Move { volume, index, to: Some(taker) }));
+            }
+        }
+        match prng.below(4) {
+            0 | 1 => {
+                let agent = prng.below(several.agents as u64) as usize;
+                steps.push(Step::Order(Order::Elsewhere { volume, agent }));
+            }
+            2 if prng.one_in(3) => steps.push(Step::Replace(volume)),
+            _ => {}
+        }
+        let count = prng.between(2, 10);
+        asks(prng, steps, count);
+        if prng.one_in(2) {
+            let index = prng.below(4) as u32;
+            steps.push(Step::Order(Order::Move { volume, index, to: Some(taker).filter(|_| prng.one_in(2)) }));
+            asks(prng, steps, 2);
+        }
+        if let Some(kind) = kind.filter(|_| prng.one_in(2)) {
+            let (machine, harm) = self.draw_harm(kind, server, longest_ms, prng);
+            steps.push(Step::Accident { fault: Fault::At { machine, harm }, after: soon(prng) });
+            asks(prng, steps, 1);
+        }
+    }
+
     fn draw_harm(&self, kind: FaultKind, machine: Machine, longest_ms: u64, prng: &mut Prng) -> (Machine, Harm) {
         let several = self.several.unwrap_or(Several { managers: 1, servers: 2, agents: 1 });
         let store = Machine { role: Role::Store, index: 0 };
@@ -189,6 +293,11 @@ impl Shape {
             FaultKind::ClockJump => Harm::ClockJump(span),
             // As much as leases stand.
             FaultKind::ClockDrift => Harm::ClockDrift(prng.below(20_000) as i64 - 10_000),
+            // Whom managers have lost touch with serves clients and writes; whoever has lost touch with all doubts itself.
+            FaultKind::Partition if matches!(machine.role, Role::Server | Role::Manager) && prng.one_in(3) => {
+                let role = if machine.role == Role::Server { Role::Manager } else { Role::Server };
+                Harm::CutOff { role, span }
+            }
             FaultKind::Partition => {
                 let other = several.draw_machine(prng);
                 let direction = prng.below(4);
@@ -197,7 +306,7 @@ impl Shape {
             }
             FaultKind::Reset => Harm::Reset,
             FaultKind::SlowLink => {
-                let delay = Duration::from_micros(*prng.pick(&[500, 20_000, 300_000]));
+                let delay = Duration::from_micros(*prng.pick(&[500, 20_000, 300_000, 800_000]));
                 Harm::SlowLink { delay, span }
             }
             FaultKind::SlowDisk => {

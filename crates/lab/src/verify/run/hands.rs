@@ -228,7 +228,7 @@ impl Hands {
                 }
             }
             // There is one machine.
-            Fault::At { .. } => {}
+            Fault::At { .. } | Fault::InCharge { .. } | Fault::Giver { .. } => {}
             Fault::LostDisk { disk, span, stale } => self.lose_disk(world, *disk, *span, *stale),
         }
         if self.promise != Promise::Flawless && matches!(fault.kind(), FaultKind::Kill | FaultKind::PowerLoss) {

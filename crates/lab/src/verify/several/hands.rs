@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::{Instant, SegmentId, VolumeId};
 use runtime::sim::World;
 use runtime::{Class, Handle};
 
@@ -23,14 +24,29 @@ impl Hands {
     /// Makes something go wrong.
     pub(super) fn cause(&self, world: &World, fault: &Fault) {
         tracing::info!(?fault, at = ?world.now(), "an accident");
-        let Fault::At { machine, harm } = fault else { return };
-        self.note(fault, *machine, harm);
-        let node = self.machines.node(*machine);
+        let (machine, harm) = match fault {
+            Fault::At { machine, harm } => (*machine, harm),
+            Fault::InCharge { harm } => match self.machines.manager_in_charge() {
+                Some(index) => (Machine { role: Role::Manager, index }, harm),
+                None => return,
+            },
+            Fault::Giver { volume, index, harm } => {
+                let volume = VolumeId(self.share.borrow().slots[*volume].life);
+                match self.machines.giver(SegmentId { volume, index: *index }) {
+                    Some(machine) => (machine, harm),
+                    None => return,
+                }
+            }
+            _ => return,
+        };
+        self.note(fault, machine, harm);
+        self.note_harm(world.now(), machine, harm);
+        let node = self.machines.node(machine);
         match harm {
-            Harm::Death { power, down } => self.kill(world, *machine, *power, *down),
+            Harm::Death { power, down } => self.kill(world, machine, *power, *down),
             Harm::Pause(span) => {
                 let span = *span;
-                if let Some(handle) = self.machines.handle(*machine) {
+                if let Some(handle) = self.machines.handle(machine) {
                     let inside = handle.clone();
                     handle.spawn(Class::Io, "lab pause", async move { inside.charge(span) }).detach();
                 }
@@ -39,7 +55,7 @@ impl Hands {
             Harm::ClockDrift(drift_ppm) => world.set_clock_drift(node, *drift_ppm),
             Harm::Cut { from, there, back, span } => {
                 let from = from.map(|other| self.machines.node(other));
-                let others = from.map_or_else(|| self.machines.others(*machine), |other| vec![other]);
+                let others = from.map_or_else(|| self.machines.others(machine), |other| vec![other]);
                 for other in &others {
                     if *there {
                         world.cut_link(node, *other);
@@ -50,12 +66,18 @@ impl Hands {
                 }
                 world.after(*span, move |world| others.iter().for_each(|other| world.heal(node, *other)));
             }
+            Harm::CutOff { role, span } => {
+                let others = self.machines.of(*role).filter(|other| *other != machine);
+                let others: Vec<_> = others.map(|other| self.machines.node(other)).collect();
+                others.iter().for_each(|other| world.partition(node, *other));
+                world.after(*span, move |world| others.iter().for_each(|other| world.heal(node, *other)));
+            }
             Harm::Reset => {
-                let others = self.machines.others(*machine);
+                let others = self.machines.others(machine);
                 others.into_iter().for_each(|other| world.reset_connections(node, other));
             }
             Harm::SlowLink { delay, span } => {
-                let others = self.machines.others(*machine);
+                let others = self.machines.others(machine);
                 others.iter().for_each(|other| world.set_extra_delay(node, *other, *delay));
                 let end = move |world: &World| {
                     others.iter().for_each(|other| world.set_extra_delay(node, *other, Duration::ZERO));
@@ -70,6 +92,19 @@ impl Hands {
         }
     }
 
+    /// To whom something happens: a manager that is cut off, or whose process or clock stops, harms no server.
+    fn note_harm(&self, now: Instant, machine: Machine, harm: &Harm) {
+        self.machines.on_harm(machine, now);
+        match harm {
+            Harm::Cut { from: Some(other), .. } => self.machines.on_harm(*other, now),
+            // It may hear of some servers before it looks again, and of others not.
+            Harm::ClockJump(_) if machine.role == Role::Manager => {
+                self.machines.of(Role::Server).for_each(|server| self.machines.on_harm(server, now));
+            }
+            _ => {}
+        }
+    }
+
     fn note(&self, fault: &Fault, machine: Machine, harm: &Harm) {
         let mut shared = self.share.borrow_mut();
         let now = self.clients.now();
@@ -78,7 +113,7 @@ impl Hands {
         match harm {
             Harm::Death { .. } => {}
             Harm::Pause(_) => shared.coverage.count(Event::Pause(machine.role), 1),
-            Harm::Cut { .. } => shared.coverage.count(Event::Cut(machine.role), 1),
+            Harm::Cut { .. } | Harm::CutOff { .. } => shared.coverage.count(Event::Cut(machine.role), 1),
             _ => {}
         }
         if machine.role == Role::Agent && matches!(harm, Harm::Reset) {

@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Incarnation, Result};
+use base::{Incarnation, Instant, Result, SegmentId};
 use control::cluster::ClusterManager;
-use engine::Engine;
+use engine::{Engine, Tenure};
+use files::shared::LifeInfo;
 use node::Settings;
 use node::cluster::agent::AgentRole;
 use node::cluster::manager::ManagerRole;
@@ -20,6 +21,7 @@ use node::settings::{ApiSettings, EngineSettings, NbdSettings};
 use node::shared_files::{SharedFiles, SharedFilesOptions};
 use runtime::sim::{DiskOptions, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
 use runtime::{Address, Class, Handle};
+use server::Owner;
 use wire::api::{self, Size};
 
 use super::super::plan::{Machine, Plan, Role, Shape};
@@ -28,6 +30,10 @@ use super::super::plan::{Machine, Plan, Role, Shape};
 const PORT: u16 = 7000;
 /// Where agents serve NBD.
 const NBD_PORT: u16 = 10809;
+/// An accident takes some seconds, and so does what comes of it.
+const AFTERMATH: Duration = Duration::from_secs(15);
+/// Segments of a volume that are looked at: those that are used.
+const SEGMENTS: u32 = 4;
 /// Whoever could not start tries again after so long.
 const START_PAUSE: Duration = Duration::from_millis(100);
 
@@ -50,11 +56,32 @@ struct State {
     deaths: BTreeMap<Machine, u64>,
     running: BTreeMap<Machine, Handle>,
     managers: BTreeMap<usize, Rc<ClusterManager>>,
-    servers: BTreeMap<usize, (Incarnation, Engine)>,
-    /// Servers that were declared dead while they lived.
-    dismissed: u64,
+    servers: BTreeMap<usize, Known>,
+    store: Option<Rc<SharedFiles>>,
+    /// Servers that were declared dead while they lived, and that nobody has looked at since.
+    dismissed: Vec<usize>,
+    /// Until when what happened to a machine may have its consequences.
+    harmed: BTreeMap<Machine, Instant>,
     /// Why something did not start, the last time.
     refusal: Option<String>,
+}
+
+/// What is known of a server that runs.
+#[derive(Clone)]
+pub(super) struct Known {
+    pub engine: Incarnation,
+    pub store: Engine,
+    /// Under which it takes orders.
+    pub orders: Rc<Owner>,
+}
+
+impl Known {
+    /// The segments that it has, of those that are used.
+    pub(super) fn segments(&self) -> impl Iterator<Item = (SegmentId, Tenure)> {
+        let volumes = self.store.volumes().into_iter();
+        let segments = volumes.flat_map(|volume| (0..SEGMENTS).map(move |index| SegmentId { volume, index }));
+        segments.filter_map(|segment| self.store.tenure(segment).map(|tenure| (segment, tenure)))
+    }
 }
 
 /// Whether every segment has an owner that lives, nobody is dead, and so many servers are in touch.
@@ -140,9 +167,19 @@ impl Machines {
         self.0.state.borrow().deaths.get(&machine).copied().unwrap_or_default()
     }
 
-    /// Servers that were declared dead while they lived, so far.
-    pub(super) fn dismissed(&self) -> u64 {
-        self.0.state.borrow().dismissed
+    /// Servers that were declared dead while they lived, since this was asked last.
+    pub(super) fn take_dismissed(&self) -> Vec<usize> {
+        std::mem::take(&mut self.0.state.borrow_mut().dismissed)
+    }
+
+    /// Something happened to a machine.
+    pub(super) fn on_harm(&self, machine: Machine, now: Instant) {
+        self.0.state.borrow_mut().harmed.insert(machine, now + AFTERMATH);
+    }
+
+    /// Whether nothing has happened to a machine for a while.
+    pub(super) fn is_well(&self, machine: Machine, now: Instant) -> bool {
+        self.0.state.borrow().harmed.get(&machine).is_none_or(|until| *until < now)
     }
 
     /// Why something did not start, the last time.
@@ -150,14 +187,33 @@ impl Machines {
         self.0.state.borrow().refusal.clone()
     }
 
-    /// The engines that run.
-    pub(super) fn engines(&self) -> Vec<(Incarnation, Engine)> {
+    /// The servers that run.
+    pub(super) fn servers(&self) -> Vec<Known> {
         self.0.state.borrow().servers.values().cloned().collect()
+    }
+
+    /// The server that has released a segment and knows that, or else one that has it.
+    pub(super) fn giver(&self, segment: SegmentId) -> Option<Machine> {
+        let state = self.0.state.borrow();
+        let has_released = |known: &Known| known.store.released().iter().any(|(id, _)| *id == segment);
+        let find = |is_it: &dyn Fn(&Known) -> bool| state.servers.iter().find(|(_, known)| is_it(known));
+        let giver = find(&has_released).or_else(|| find(&|known| known.store.tenure(segment).is_some()));
+        giver.map(|(index, _)| Machine { role: Role::Server, index: *index })
+    }
+
+    /// What the shared store knows of lives, while it runs.
+    pub(super) fn lives(&self) -> Option<Vec<LifeInfo>> {
+        self.0.state.borrow().store.as_ref().map(|store| store.lives())
     }
 
     /// The managers that run.
     pub(super) fn managers(&self) -> Vec<(usize, Rc<ClusterManager>)> {
         self.0.state.borrow().managers.iter().map(|(index, manager)| (*index, manager.clone())).collect()
+    }
+
+    /// Which manager believes to be in charge.
+    pub(super) fn manager_in_charge(&self) -> Option<usize> {
+        self.managers().into_iter().find(|(_, manager)| manager.is_in_charge()).map(|(index, _)| index)
     }
 
     /// A manager that believes to be in charge, and its loop.
@@ -239,15 +295,16 @@ impl Machines {
             false => world.kill(node),
         }
         // It runs no more: what is left of it here goes.
-        let (manager, engine) = {
+        let gone = {
             let mut state = self.0.state.borrow_mut();
             match machine.role {
-                Role::Manager => (state.managers.remove(&machine.index), None),
-                Role::Server => (None, state.servers.remove(&machine.index)),
-                Role::Store | Role::Agent => (None, None),
+                Role::Manager => (state.managers.remove(&machine.index), None, None),
+                Role::Server => (None, state.servers.remove(&machine.index), None),
+                Role::Store => (None, None, state.store.take()),
+                Role::Agent => (None, None, None),
             }
         };
-        drop((manager, engine));
+        drop(gone);
         true
     }
 
@@ -272,7 +329,8 @@ async fn live(
 ) -> Result<()> {
     match machine.role {
         Role::Store => {
-            let _files = SharedFiles::start(handle, store).await?;
+            let files = Rc::new(SharedFiles::start(handle, store).await?);
+            state.borrow_mut().store = Some(files);
             std::future::pending().await
         }
         Role::Manager => {
@@ -286,12 +344,13 @@ async fn live(
         }
         Role::Server => {
             let server = ServerRole::start(handle, settings).await?;
-            let known = (server.incarnation(), server.engine().clone());
+            let (engine, orders) = (server.incarnation(), server.owner().clone());
+            let known = Known { engine, store: server.engine().clone(), orders };
             state.borrow_mut().servers.insert(machine.index, known);
             server.dismissed().await;
             let known = state.borrow_mut().servers.remove(&machine.index);
             drop(known);
-            state.borrow_mut().dismissed += 1;
+            state.borrow_mut().dismissed.push(machine.index);
             server.abandon().await;
             Ok(())
         }

@@ -85,7 +85,7 @@ impl Run {
     /// Looks now, and again and again for as long as there are workers.
     fn look(&self) {
         fn look(world: &World, machines: Machines, share: Share, watch: Rc<RefCell<Watch>>) {
-            watch.borrow_mut().look(&machines, &mut share.borrow_mut());
+            watch.borrow_mut().look(&machines, world.now(), &mut share.borrow_mut());
             if share.borrow().workers > 0 {
                 world.after(LOOK, move |world| look(world, machines, share, watch));
             }

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use super::super::plan::{Machine, Role};
 use super::Run;
+use super::machines::Known;
 
 /// Accidents and their ends take so long at most.
 const ENDS: Duration = Duration::from_secs(6);
+/// What may still come after a volume is gone has come by then.
+const LATER: Duration = Duration::from_secs(2);
 
 impl Run {
     /// What must be true in the end.
@@ -18,6 +21,7 @@ impl Run {
         if !self.settle() || !self.read_everything() {
             return;
         }
+        self.count_grants();
         // What is not durable is gone now; nobody remembers anything.
         self.kill_everything();
         if !self.settle() || !self.read_everything() {
@@ -71,7 +75,7 @@ impl Run {
     }
 
     /// Deletes all volumes; what they had must go.
-    fn delete_everything(&self) {
+    pub(super) fn delete_everything(&self) {
         let (people, volumes) = (self.people.clone(), self.plan.shape.volumes);
         let failed = self.world.block_on(self.people.handle(), async move {
             for volume in 0..volumes {
@@ -84,6 +88,28 @@ impl Run {
         if let Some(error) = failed {
             return self.share.borrow_mut().fail(format!("a volume cannot be deleted: {error}"));
         }
-        // Here belongs: no data file or table is left, and what lives were granted is at most what there is.
+        // A volume is gone when the owner of each segment has logged that: nobody has any of it, nor gets it later.
+        let segments =
+            |server: Known| server.segments().map(|(segment, _)| (server.engine, segment)).collect::<Vec<_>>();
+        let left = || self.machines.servers().into_iter().flat_map(segments).collect::<Vec<_>>();
+        for _ in 0..2 {
+            let left = left();
+            if !left.is_empty() {
+                let what = format!("engines have segments of volumes that are gone: {left:?}");
+                return self.share.borrow_mut().fail(what);
+            }
+            self.world.run_for(LATER);
+        }
+    }
+
+    /// What lives may set aside is what those have that are not fenced.
+    fn count_grants(&self) {
+        let lives = self.machines.lives().unwrap_or_default();
+        let of_the_dead: Vec<_> = lives.iter().filter(|life| life.is_fenced && life.granted_bytes > 0).collect();
+        if !of_the_dead.is_empty() {
+            self.share
+                .borrow_mut()
+                .fail(format!("lives that were fenced keep what they were granted: {of_the_dead:?}"));
+        }
     }
 }

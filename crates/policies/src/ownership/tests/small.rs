@@ -284,6 +284,19 @@ fn who_misses_more_than_a_third_asks_first() {
 }
 
 #[test]
+fn the_last_to_come_back_is_not_dead_because_others_were_faster() {
+    let mut manager = manager(6);
+    let engines = (1..=6).map(Incarnation);
+    engines.clone().for_each(|engine| manager.on_lost(engine));
+    engines.clone().for_each(|engine| manager.on_gone(NOW, 1, engine));
+    (1..=5).for_each(|engine| manager.on_touch(NOW + Duration::from_secs(1), 1, Incarnation(engine)));
+    manager.on_gone(NOW + Duration::from_secs(1), 1, Incarnation(6));
+    assert!(engines.clone().all(|engine| manager.table().lives(engine)));
+    manager.on_gone(NOW + Duration::from_secs(20), 1, Incarnation(6));
+    assert!(!manager.table().lives(Incarnation(6)), "when all is well again it is believed");
+}
+
+#[test]
 fn who_comes_back_in_time_lives() {
     let mut manager = manager(2);
     manager.on_gone(NOW, 1, Incarnation(1));
