@@ -88,10 +88,19 @@ pub struct Way {
     pub is_refused: Rc<dyn Fn() -> bool>,
 }
 
+/// Who uses a volume, as far as agents say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Users {
+    /// Clients.
+    pub clients: usize,
+    /// Agents that are in touch and did not answer in time: they may have more.
+    pub silent_agents: usize,
+}
+
 /// Agents that are in touch.
 pub trait Agents {
-    /// How many clients use a volume.
-    fn users(&self, volume: VolumeId) -> LocalBoxFuture<'_, usize>;
+    /// Who uses a volume. Waits for nobody for longer than `patience`.
+    fn users(&self, volume: VolumeId, patience: Duration) -> LocalBoxFuture<'_, Users>;
 
     /// To ask each of them how it stands.
     fn observers(&self) -> Vec<Rc<dyn Observer>>;

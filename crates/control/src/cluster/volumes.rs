@@ -9,7 +9,7 @@ use base::{Error, Generation, Instant, Result, VolumeId};
 use runtime::sync::first;
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
-use super::{ClusterManager, described};
+use super::{ClusterManager, Users, described};
 use crate::levels::LevelsChange;
 use crate::owners::keeper::Desk;
 use crate::service::{CreateVolume, VolumeView};
@@ -61,7 +61,7 @@ impl ClusterManager {
     }
 
     async fn view(&self, row: Row) -> VolumeView {
-        VolumeView { clients: self.users(row.id).await, row, nbd: self.listeners().await }
+        VolumeView { clients: self.users(row.id).await.clients, row, nbd: self.listeners().await }
     }
 
     /// What the table has of every volume.
@@ -90,16 +90,12 @@ impl ClusterManager {
     /// Deletes a volume; says whether its space was given back already (otherwise that goes on in the background).
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` for a volume with clients without `force`; `Io`, `Moved`.
+    /// `NotFound`, `Conflict` for a volume with clients, or that may have some, without `force`; `Io`, `Moved`.
     pub(super) async fn delete(&self, name: &str, force: bool) -> Result<(VolumeView, bool)> {
-        let view = self.show(name).await?;
-        let volume = view.row.id;
-        if view.clients > 0 && !force {
-            let users = if view.clients == 1 { "client" } else { "clients" };
-            return Err(Error::conflict(format!(
-                "the volume {name:?} is in use by {} {users}; disconnect, or delete it with --force (force=true in the API)",
-                view.clients
-            )));
+        let row = self.decide(|desk, _, _| desk.volumes().find(name).map(|row| as_shown(desk, row))).await?;
+        let (volume, users) = (row.id, self.users(row.id).await);
+        if !force {
+            check_unused(name, users)?;
         }
         let decided = self.decide(|desk, now, random| {
             let planned = desk.volumes().plan_delete(volume)?;
@@ -113,13 +109,12 @@ impl ClusterManager {
         let what = format!("the deletion of {name:?}");
         let gone = self.wait(&what, |owners, _| owners.volume(volume).is_none().then_some(()));
         let is_done = first(gone, self.handle.sleep(DELETION_PATIENCE)).await.is_ok_and(|gone| gone.is_ok());
-        Ok((view, is_done))
+        Ok((VolumeView { clients: users.clients, row, nbd: self.listeners().await }, is_done))
     }
 
-    /// How many clients use a volume, as far as agents are in touch.
-    async fn users(&self, volume: VolumeId) -> usize {
-        let asking = self.others.agents.users(volume);
-        first(asking, self.handle.sleep(AGENT_PATIENCE)).await.unwrap_or_default()
+    /// Who uses a volume, as far as agents are in touch.
+    async fn users(&self, volume: VolumeId) -> Users {
+        self.others.agents.users(volume, AGENT_PATIENCE).await
     }
 
     /// A new attachment, which the owners of all segments have recorded.
@@ -139,6 +134,26 @@ impl ClusterManager {
         });
         recorded.await??;
         Ok(descriptor)
+    }
+}
+
+/// # Errors
+/// `Conflict`: the volume has clients, or nobody knows whether it has.
+fn check_unused(name: &str, users: Users) -> Result<()> {
+    let instead = "disconnect, or delete it with --force (force=true in the API)";
+    match users {
+        Users { clients: 0, silent_agents: 0 } => Ok(()),
+        Users { clients: 0, silent_agents } => {
+            let noun = if silent_agents == 1 { "agent" } else { "agents" };
+            Err(Error::conflict(format!(
+                "the volume {name:?} may be in use: {silent_agents} {noun} did not say whether clients of it are there. \
+                 Try again; {instead}"
+            )))
+        }
+        Users { clients, .. } => {
+            let noun = if clients == 1 { "client" } else { "clients" };
+            Err(Error::conflict(format!("the volume {name:?} is in use by {clients} {noun}; {instead}")))
+        }
     }
 }
 

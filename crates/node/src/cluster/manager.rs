@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use base::limits::API_CALLS_MAX;
 use base::{Error, Incarnation, Result, VolumeId};
-use control::cluster::{Agents, ClusterManager, Others, Way};
+use control::cluster::{Agents, ClusterManager, Others, Users, Way};
 use control::{charge, cluster, http};
 use link::stream::{FarEnd, NearEnd, Options, Services};
+use runtime::sync::first;
 use runtime::{Address, Class, Handle};
 use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeUser};
 
@@ -166,11 +167,22 @@ impl LateEnd {
 }
 
 impl Agents for LateEnd {
-    fn users(&self, volume: VolumeId) -> LocalBoxFuture<'_, usize> {
+    fn users(&self, volume: VolumeId, patience: Duration) -> LocalBoxFuture<'_, Users> {
         Box::pin(async move {
-            let mut users = 0;
-            for peer in self.peers() {
-                users += peer.count_users(volume).await.unwrap_or_default();
+            let count = |peer: NearEnd| {
+                let handle = self.handle.clone();
+                let counting = async move { first(peer.count_users(volume), handle.sleep(patience)).await };
+                self.handle.spawn(Class::Io, "count users", counting)
+            };
+            let counting: Vec<_> = self.peers().into_iter().map(count).collect();
+            let mut users = Users::default();
+            for task in counting {
+                match task.await {
+                    Ok(Ok(clients)) => users.clients += clients,
+                    // It is no agent, or is not in touch any more.
+                    Ok(Err(_)) => {}
+                    Err(()) => users.silent_agents += 1,
+                }
             }
             users
         })
