@@ -246,6 +246,7 @@ impl Router {
         hold.check().map_err(Obstacle::Final)?;
         self.count(|statistics| statistics.located += 1);
         let located = self.directory.locate(segment).await.map_err(obstacle)?;
+        tracing::trace!(target: "levee::segment", %segment, owner = %located.owner, "found");
         hold.learn(segment.index, located).ok_or(Obstacle::Passing)
     }
 
@@ -296,6 +297,7 @@ impl Router {
             if let Ok(located) = self.directory.locate(segment).await
                 && located.epoch > epoch
             {
+                tracing::trace!(target: "levee::segment", %segment, owner = %located.owner, "found");
                 hold.learn(segment.index, located);
                 return;
             }

@@ -96,6 +96,7 @@ impl Core {
             core.index.forget(id);
             core.journal_wants.borrow_mut().remove(&id);
             core.released.borrow_mut().insert(id, released);
+            tracing::trace!(target: "levee::segment", segment = %id, "released");
         };
         self.log.append(&record, Box::new(apply)).1.await?;
         self.trim_journal_apart().await;
@@ -125,6 +126,7 @@ impl Core {
             segment.larges.end();
             core.index.drop_segment(id);
             core.on_dropped(id, epoch);
+            tracing::trace!(target: "levee::segment", segment = %id, "dropped");
         };
         self.log.append(&Record::DropSegment { segment: id, epoch }, Box::new(apply)).1.await?;
         self.admission.on_freed();
@@ -198,6 +200,8 @@ impl Core {
                 core.garbage.closed(file, capacity, core.handle.now());
             }
             let data_files = segment.data_files.clone();
+            let what = if is_adopted { "adopted" } else { "created" };
+            tracing::trace!(target: "levee::segment", segment = %segment.segment, "{what}");
             let here = core.add_segment(segment);
             if is_adopted {
                 core.settle_in(here, data_files);

@@ -6,59 +6,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod client;
-
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+mod stages;
 
 use node::settings::EngineSettings;
 use node::{Node, Settings};
 use runtime::sim::{DiskOptions, NetworkOptions, NodeOptions, World};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, span};
 
 use self::client::{Client, request};
-
-/// Stages in the order in which they were passed.
-#[derive(Clone, Default)]
-struct Stages(Arc<Mutex<Vec<String>>>);
-
-impl Stages {
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
-    }
-}
-
-impl tracing::Subscriber for Stages {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "levee::stage"
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        self.0.lock().unwrap().push(message.0);
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
+use self::stages::Stages;
 
 /// A store with a volume of 1 GiB, and a client of it. What `act` leaves in `stages` was passed by it alone.
 fn in_a_store<F: Future<Output = ()> + 'static>(act: impl FnOnce(Client, Stages) -> F + 'static) {
@@ -68,7 +23,7 @@ fn in_a_store<F: Future<Output = ()> + 'static>(act: impl FnOnce(Client, Stages)
     let node = world.add_node(NodeOptions::with_disks(["/disk"], &DiskOptions::default()));
     let handle = world.start_loop(node);
     let address = world.address(node);
-    let stages = Stages::default();
+    let stages = Stages::of(&["levee::stage"]);
     let collecting = stages.clone();
     tracing::subscriber::with_default(collecting, || {
         world.block_on(&handle.clone(), async move {
@@ -109,11 +64,11 @@ fn a_write_passes_its_stages_in_order() {
         let payload = [7; 4096];
         client.send(&[&request(1, 64 << 10, 4096), &payload]).await;
         client.replies(1, 0).await;
-        assert_eq!(stages.take(), WRITE);
+        assert_eq!(stages.messages(), WRITE);
         client.send(&[&request(0, 64 << 10, 4096)]).await;
         assert_eq!(client.replies(1, 4096).await, [payload]);
         // A read comes the same way, and touches neither batch nor journal nor cache.
-        assert_eq!(stages.take(), ["received", "routed", "session", "slot", "reply queued", "replies sent"]);
+        assert_eq!(stages.messages(), ["received", "routed", "session", "slot", "reply queued", "replies sent"]);
     });
 }
 
@@ -123,7 +78,7 @@ fn writes_of_one_turn_share_an_append() {
     in_a_store(async |client, stages| {
         client.send(&[&request(1, 0, 512), &[1; 512], &request(1, 8192, 512), &[2; 512]]).await;
         client.replies(2, 0).await;
-        let passed = stages.take();
+        let passed = stages.messages();
         let count = |stage: &str| passed.iter().filter(|passed| *passed == stage).count();
         for stage in WRITE {
             // The first reply does not wait for the second, so each is a send.

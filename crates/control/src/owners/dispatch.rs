@@ -185,6 +185,7 @@ impl Dispatch {
             }
             Order::Fence { dead } => {
                 (self.store)().fence(dead).await?;
+                tracing::trace!(target: "levee::segment", %dead, "fenced");
                 Some(Report::Fenced { dead })
             }
             Order::Recover { dead, recoverer } => {

@@ -129,6 +129,7 @@ impl Estate {
                 self.own.delete(info.id).await?;
             }
         }
+        tracing::trace!(target: "levee::segment", dead = %self.dead, "sealed");
         self.remove_rests().await;
         Ok(())
     }

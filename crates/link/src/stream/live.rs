@@ -282,7 +282,7 @@ impl Live {
         self.running.set(self.running.get() + 1);
         let (live, credit) = (self.clone(), request.bytes());
         let work = async move {
-            tracing::trace!(target: "levee::stream", trace = marks.trace, kind = request.kind().name(), "taken");
+            tracing::trace!(target: "levee::stage", trace = marks.trace, kind = request.kind().name(), "taken");
             let reply = live.duties.serve(request).await;
             live.answer(sequence, credit, reply);
             live.running.set(live.running.get() - 1);

@@ -6,11 +6,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod bed;
+mod lives;
 #[path = "../over_a_stream/model.rs"]
 mod model;
 #[path = "../over_a_stream/nbd.rs"]
 mod nbd;
 mod observing;
+#[path = "../stages/mod.rs"]
+mod stages;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -273,6 +276,21 @@ fn clients_notice_nothing_whoever_dies_but_their_agent() {
         clients.end(&bed);
     }
     assert!(answered > 3_000 && deaths > 50, "{answered} answers, {deaths} deaths");
+}
+
+/// Nobody knows whether an agent that does not answer has clients.
+#[test]
+fn a_volume_stays_while_an_agent_does_not_say_that_nobody_uses_it() {
+    let mut bed = Bed::new(5, 1, 2, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let delete = |bed: &Bed| bed.ask(Request::Delete { name: "disk".into(), force: false });
+    bed.cut_off(Role::Agent, 0);
+    let refused = delete(&bed).unwrap_err();
+    assert!(refused.message.contains("1 agent did not say"), "{refused}");
+    bed.reconnect(Role::Agent, 0);
+    bed.world.run_for(Duration::from_secs(2));
+    delete(&bed).unwrap();
 }
 
 /// What a dead server had of it is adopted, to be dropped.
