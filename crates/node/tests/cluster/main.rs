@@ -6,14 +6,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod bed;
-mod lives;
 #[path = "../over_a_stream/model.rs"]
 mod model;
 #[path = "../over_a_stream/nbd.rs"]
 mod nbd;
 mod observing;
-#[path = "../stages/mod.rs"]
-mod stages;
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,14 +1,24 @@
 //! The life of a segment, and that of a write through an agent, a server and the shared store (docs/ARCHITECTURE.md), pinned
 //! by what says that it was passed. Change both together.
+//!
+//! A program of its own: tracing asks the first thread that passes a place whether anybody listens there, for all threads.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+#[allow(dead_code, reason = "the tests of all roles use more of it")]
+#[path = "cluster/bed.rs"]
+mod bed;
+#[path = "over_a_stream/nbd.rs"]
+mod nbd;
+mod stages;
 
 use std::time::Duration;
 
 use base::GIB;
 use control::service::Request;
 
-use super::bed::{Bed, Role};
-use super::nbd::Nbd;
-use super::stages::{Passed, Stages};
+use self::bed::{Bed, Role};
+use self::nbd::Nbd;
+use self::stages::{Passed, Stages};
 
 /// A block that is written to the first segment of a volume.
 fn write(bed: &Bed, byte: u8) {
