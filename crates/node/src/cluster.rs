@@ -3,7 +3,8 @@
 //! **Intuition.** What one process is under `levee up` is taken apart here. A *server* ([`server`]) is an engine with its
 //! block server; its segments are given to it. An *agent* ([`agent`]) has NBD clients, and finds segments wherever they are.
 //! A *manager* ([`manager`]) decides who has what, if it is the one in charge. All of them reach each other over streams
-//! (`link::stream`), and the files of servers and managers are in one store that they share (`files::remote`). [`together`] has all of it in one process, to try it out.
+//! (`link::stream`), and the files of servers and managers are in one store that they share (`files::remote`).
+//! [`together`] has all of it in one process, to try it out.
 //!
 //! **Names.** The *place* of a process is an address at which it listens, as text. A *life* is what a server or a manager is
 //! in the shared store: it ends when it is fenced, and then the process begins another one.

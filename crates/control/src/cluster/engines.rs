@@ -9,8 +9,9 @@
 //! refused.
 //!
 //! **Invariants** (rule 50 of docs/SAFETY.md). An engine that cannot be reached and did not refuse is a suspicion, until
-//! its lease has ended; so is one that was not heard of for half of it. Whether many that are missing are really dead is the machine's to doubt
-//! (`policies::ownership`). What is known is bounded: engines that the table does not have are forgotten.
+//! its lease has ended; so is one that was not heard of for half of it. Whether many that are missing are really dead is
+//! the machine's to doubt (`policies::ownership`). What is known is bounded: engines that the table does not have are
+//! forgotten.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
