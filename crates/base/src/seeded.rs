@@ -243,7 +243,6 @@ pub const ALL: &[SeededBug] = &[
     bug(42, "release-forgotten-at-once", "Whoever releases a segment is told to forget that at once.", &[]),
     rare(42, "release-not-in-checkpoint", "A checkpoint leaves out what was released.", &["kill"]),
     bug(43, "named-files-are-strays", "An adopter removes older files that its own log names.", &[]),
-    rare(43, "new-files-are-strays", "An adopter removes files of the segment that are no older than its tenure.", &[]),
     bug(44, "grant-kept-by-the-dead", "A fence leaves the dead what they were granted.", &["kill"]),
     rare(45, "old-manager-obeyed", "An engine follows a manager though it knows a newer one.", &["pause or cut"]),
     rare(45, "old-manager-writes", "Whoever begins a term does not fence who wrote before.", &["pause or cut"]),

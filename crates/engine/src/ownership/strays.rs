@@ -67,7 +67,7 @@ impl Core {
         let Some(_work) = self.index.begin_work(id).filter(|_| segment.check_exists().is_ok()) else { return Ok(0) };
         let found = self.store.files_of_segment(id).await?;
         let named: BTreeSet<FileId> = self.checkpoint_of(segment).files().collect();
-        let is_old = |info: &files::FileInfo| info.epoch < epoch || is_on("new-files-are-strays");
+        let is_old = |info: &files::FileInfo| info.epoch < epoch;
         let is_named = |info: &files::FileInfo| named.contains(&info.id) && !is_on("named-files-are-strays");
         let is_stray = |info: &files::FileInfo| is_old(info) && !is_named(info);
         let strays: Vec<FileId> = found.iter().filter(|info| is_stray(info)).map(|info| info.id).collect();
