@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use base::{Error, Result, VolumeId};
+use base::{Error, Generation, Result, VolumeId};
 use link::NearEnd;
 use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
@@ -50,14 +50,14 @@ impl Home {
     }
 
     /// See [`Registry::enter`].
-    pub(crate) async fn enter(self: &Rc<Self>, volume: VolumeId, index: usize) -> Result<Entered> {
+    pub(crate) async fn enter(self: &Rc<Self>, volume: VolumeId, newest: Generation, index: usize) -> Result<Entered> {
         let home = Rc::downgrade(self);
         let on_lost = move |volume| {
             if let Some(home) = home.upgrade() {
                 home.drain(Some(volume));
             }
         };
-        self.registry.enter(volume, index, Rc::new(on_lost)).await
+        self.registry.enter(volume, newest, index, Rc::new(on_lost)).await
     }
 
     /// Drains the connections of a volume, or all, on every loop.
@@ -86,8 +86,8 @@ impl Home {
 }
 
 impl Door for Rc<Home> {
-    fn enter(&self, volume: VolumeId, index: usize) -> LocalBoxFuture<'_, Result<Entered>> {
-        Box::pin(Home::enter(self, volume, index))
+    fn enter(&self, volume: VolumeId, newest: Generation, index: usize) -> LocalBoxFuture<'_, Result<Entered>> {
+        Box::pin(Home::enter(self, volume, newest, index))
     }
 
     fn leave(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()> {
@@ -101,10 +101,11 @@ impl Door for Rc<Home> {
 }
 
 impl Door for NearEnd<Home> {
-    fn enter(&self, volume: VolumeId, index: usize) -> LocalBoxFuture<'_, Result<Entered>> {
+    fn enter(&self, volume: VolumeId, newest: Generation, index: usize) -> LocalBoxFuture<'_, Result<Entered>> {
         Box::pin(async move {
-            let entered = self.ask(move |home| Box::pin(async move { Home::enter(&home, volume, index).await })).await;
-            entered.map_err(|lost| Error::internal(lost.message))?
+            let entering =
+                self.ask(move |home| Box::pin(async move { Home::enter(&home, volume, newest, index).await }));
+            entering.await.map_err(|lost| Error::internal(lost.message))?
         })
     }
 

@@ -2,13 +2,17 @@
 //!
 //! It lives on the agent's first loop; the others ask it when a connection enters or leaves, and use what they get
 //! ([`Entered`]) without it. So a volume has one attachment, however many loops have connections to it.
+//!
+//! Whoever enters says which generation is the newest that the directory knows. An attachment that is older is over, heard
+//! or not: it may still be answered by an owner that has not heard of that either, and what is read there is what was
+//! (docs/SAFETY.md, rule 47). Nobody who comes anew is to see that, so it is given up, and the volume attached again.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use base::{Error, ErrorKind, Map, Result, Set, VolumeId};
+use base::{Error, ErrorKind, Generation, Map, Result, Set, VolumeId};
 use futures_channel::oneshot::Receiver;
 use runtime::sync::Event;
 use runtime::{Class, Handle, Task};
@@ -91,14 +95,20 @@ impl Registry {
         }
     }
 
-    /// Uses a volume from the loop of that index, attaching it if nobody does yet. The future must not be dropped before
-    /// it completes.
-    pub(crate) async fn enter(&self, id: VolumeId, index: usize, on_lost: OnLost) -> Result<Entered> {
+    /// Uses a volume from the loop of that index, attaching it if nobody does yet, or did under an older generation than
+    /// `newest`. The future must not be dropped before it completes.
+    pub(crate) async fn enter(
+        &self,
+        id: VolumeId,
+        newest: Generation,
+        index: usize,
+        on_lost: OnLost,
+    ) -> Result<Entered> {
         let attached = loop {
             if self.closed.borrow().contains(&id) {
                 return Err(Error::not_found(format!("volume {id} is being deleted")));
             }
-            match self.look(id) {
+            match self.look(id, newest) {
                 Look::Entered(attachment) => return Ok(Entered { attachment, counters: self.counters_of(id, index) }),
                 Look::Wait(event) => event.wait().await,
                 Look::Attach(event) => break event,
@@ -157,7 +167,7 @@ impl Registry {
         }
     }
 
-    fn look(&self, id: VolumeId) -> Look {
+    fn look(&self, id: VolumeId, newest: Generation) -> Look {
         let mut slots = self.slots.borrow_mut();
         match slots.get_mut(&id) {
             None => {
@@ -166,8 +176,15 @@ impl Registry {
                 Look::Attach(event)
             }
             Some(Slot::Busy(event)) => Look::Wait(event.clone()),
-            Some(Slot::Held { attachment, left, .. }) if attachment.lost().is_some() => Look::Wait(left.clone()),
-            Some(Slot::Held { attachment, users, .. }) => {
+            Some(Slot::Held { attachment, users, left, .. }) => {
+                let held = attachment.descriptor.generation;
+                if held < newest {
+                    attachment
+                        .lose(&format!("{id} was attached under {newest} meanwhile, elsewhere; here it is {held}"));
+                }
+                if attachment.lost().is_some() {
+                    return Look::Wait(left.clone());
+                }
                 *users += 1;
                 Look::Entered(attachment.clone())
             }

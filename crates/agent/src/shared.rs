@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::limits::CONNECTIONS_MAX;
-use base::{Bytes, MIB, Result, VolumeId};
+use base::{Bytes, Generation, MIB, Result, VolumeId};
 use runtime::sync::Budget;
 use runtime::{Class, Handle, SharedBudget, SharedPermit};
-use wire::{BlockService, LocalBoxFuture, VolumeDirectory};
+use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
 use crate::nbd::LARGE_BUFFERS_MAX;
 use crate::peers::Peers;
@@ -127,8 +127,9 @@ impl Commons {
 
 /// A part's way to the home of its agent, on the same loop or on another one.
 pub(crate) trait Door {
-    /// Uses a volume from the loop of that index. The future must not be dropped before it completes.
-    fn enter(&self, volume: VolumeId, index: usize) -> LocalBoxFuture<'_, Result<Entered>>;
+    /// Uses a volume from the loop of that index; `newest` is the generation that the directory says it is attached under.
+    /// The future must not be dropped before it completes.
+    fn enter(&self, volume: VolumeId, newest: Generation, index: usize) -> LocalBoxFuture<'_, Result<Entered>>;
     /// Stops using a volume.
     fn leave(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;
     /// Ends the connections that stand in the way of others, on every loop.
@@ -179,9 +180,9 @@ impl Shared {
         &self.commons.options
     }
 
-    /// Uses a volume. The caller sees to it that it leaves, with [`Self::leave`].
-    pub(crate) async fn enter(&self, volume: VolumeId) -> Result<Rc<Volume>> {
-        let entered = self.door.enter(volume, self.index).await?;
+    /// Uses a volume that was just found in the directory. The caller sees to it that it leaves, with [`Self::leave`].
+    pub(crate) async fn enter(&self, found: &VolumeDescriptor) -> Result<Rc<Volume>> {
+        let entered = self.door.enter(found.id, found.generation, self.index).await?;
         let (service, attachment) = (self.service.clone(), entered.attachment);
         Ok(Rc::new(Volume::new(&self.handle, self.index, service, attachment, entered.counters)))
     }

@@ -140,7 +140,7 @@ async fn enter(shared: &Rc<Shared>, terms: &Terms, export: &str) -> Result<Negot
         return Err(Error::internal("the server is stopping"));
     }
     let found = find_export(&*shared.directory, export).await?;
-    let volume = shared.enter(found.id).await?;
+    let volume = shared.enter(&found).await?;
     let export = terms.export(volume.descriptor());
     Ok(Negotiated { volume, export })
 }

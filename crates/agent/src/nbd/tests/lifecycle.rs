@@ -151,6 +151,25 @@ fn a_lost_link_ends_the_connections_and_the_next_attachment_is_a_new_generation(
     assert_eq!(log[..3], ["attached v1 g1", "released v1 g1", "attached v1 g2"]);
 }
 
+/// Its owner has not heard either that the attachment is over, and would still answer it with what was there before.
+#[test]
+fn who_comes_anew_does_not_enter_an_attachment_that_is_over() {
+    for seed in 0..6 {
+        let fixture = Fixture::new(seed);
+        let store = fixture.store.clone();
+        fixture.run(|handle, address| async move {
+            let mut before = Client::attach(&handle, &address, "disk").await.unwrap();
+            assert_eq!(before.read(0, 512).await.unwrap().errno, 0);
+            store.attach_elsewhere("disk");
+            let mut after = Client::attach(&handle, &address, "disk").await.unwrap();
+            assert!(before.is_ended().await, "whoever used it is told");
+            assert_eq!(after.read(0, 512).await.unwrap().errno, 0);
+        });
+        let log = fixture.store.log.borrow();
+        assert_eq!(log[..3], ["attached v1 g1", "released v1 g1", "attached v1 g3"], "seed {seed}");
+    }
+}
+
 #[test]
 fn nothing_is_sent_after_an_outcome_that_nobody_knows() {
     let fixture = Fixture::new(5);

@@ -89,6 +89,12 @@ impl Store {
         Ok(Reply { epoch: self.epoch.get(), result, passage: base::Passage::default() })
     }
 
+    /// Another agent attaches a volume, and nobody here hears of it.
+    pub fn attach_elsewhere(&self, name: &str) {
+        let mut volumes = self.volumes.borrow_mut();
+        volumes.get_mut(name).expect("it is there").generation.0 += 1;
+    }
+
     /// Notes a change in flight, and asserts that it overlaps none and comes after all before it.
     fn begin_change(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) {
         let mut changing = self.changing.borrow_mut();
