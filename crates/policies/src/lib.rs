@@ -18,3 +18,4 @@ pub mod scrub;
 pub mod sharding;
 pub mod slow_requests;
 pub mod spreading;
+pub mod tenants;
