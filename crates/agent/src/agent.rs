@@ -13,8 +13,9 @@ use base::VolumeId;
 use base::limits::{CONNECTIONS_MAX, REQUEST_SIZE_MAX};
 use link::{FarEnd, NearEnd, mailbox};
 use policies::spreading::plan_loop;
+use policies::tenants::TenantStatus;
 use runtime::{Class, Handle, Listener, Released, Stream, Task};
-use wire::{BlockService, LocalBoxFuture, VolumeDirectory, VolumeUser};
+use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeUser};
 
 use crate::home::Home;
 use crate::nbd;
@@ -22,6 +23,7 @@ use crate::peers::Peer;
 use crate::registry::Registry;
 use crate::shared::{Commons, Options, Place, Shared};
 use crate::statistics::{AgentStatistics, VolumeStatistics};
+use crate::tenants::{TenantKey, TenantStatistics};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -152,6 +154,34 @@ impl Agent {
         self.0.commons.statistics(&self.0.handle)
     }
 
+    /// The tenants that have connections, and what they did. Of every loop that answers.
+    pub async fn tenants(&self) -> Vec<TenantStatistics> {
+        let inner = &self.0;
+        let mut tenants = inner.commons.roster.tenants(&inner.handle);
+        let mut statuses = inner.here.tenants.status();
+        for part in inner.home.others() {
+            let status = |part: Rc<Shared>| -> LocalBoxFuture<'static, Vec<TenantStatus>> {
+                Box::pin(async move { part.tenants.status() })
+            };
+            // A loop that has ended has no connections.
+            statuses.extend(part.ask(status).await.unwrap_or_default());
+        }
+        for status in &statuses {
+            if let Some(tenant) = tenants.get_mut(&TenantKey(status.key)) {
+                tenant.add(status);
+            }
+        }
+        tenants.into_values().collect()
+    }
+
+    /// Checks what the scheduler of tenants has in its books, on this loop.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn audit_tenants(&self) -> std::result::Result<(), String> {
+        self.0.here.tenants.audit()
+    }
+
     /// How many connections each loop has.
     pub fn connections(&self) -> Vec<usize> {
         self.0.commons.connections().collect()
@@ -175,6 +205,10 @@ impl VolumeUser for Agent {
 
     fn users(&self, volume: VolumeId) -> usize {
         self.0.home.registry.users(volume)
+    }
+
+    fn set_levels(&self, volume: &VolumeDescriptor) {
+        self.0.commons.roster.set_levels(&self.0.handle, volume);
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::limits::CONNECTIONS_MAX;
 use base::{Bytes, Generation, MIB, Result, VolumeId};
+use policies::tenants::{Frontend, TenantsSettings};
 use runtime::sync::Budget;
 use runtime::{Class, Handle, SharedBudget, SharedPermit};
 use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
@@ -16,13 +17,14 @@ use crate::nbd::LARGE_BUFFERS_MAX;
 use crate::peers::Peers;
 use crate::registry::Entered;
 use crate::statistics::AgentStatistics;
+use crate::tenants::{Roster, Tenants};
 use crate::volume::Volume;
 
 /// How often one that waits for memory looks for peers that stand in the way.
 const STALL_CHECK: Duration = Duration::from_secs(1);
 
 /// Settings of an agent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of payload in memory, of all connections together: of writes until they are answered, of reads until
     /// their replies are sent. At least the largest request.
@@ -35,6 +37,8 @@ pub struct Options {
     pub stall_timeout: Duration,
     /// How long a stop, or the release of a volume, waits for replies to be taken.
     pub drain_timeout: Duration,
+    /// How tenants share its loops.
+    pub tenants: TenantsSettings,
 }
 
 impl Default for Options {
@@ -45,6 +49,7 @@ impl Default for Options {
             handshake_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
+            tenants: TenantsSettings::default(),
         }
     }
 }
@@ -54,6 +59,7 @@ pub(crate) struct Commons {
     pub(crate) options: Options,
     /// Bytes of payload in memory.
     pub(crate) payload: SharedBudget,
+    pub(crate) roster: Roster,
     stopping: AtomicBool,
     /// Connections of each loop, those that are on their way to it included.
     connections: Box<[AtomicUsize]>,
@@ -79,8 +85,9 @@ impl Commons {
     /// What connections on so many loops share.
     pub(crate) fn new(options: Options, loops: usize) -> Arc<Commons> {
         Arc::new(Commons {
-            options,
             payload: SharedBudget::new(options.payload_bytes_max),
+            roster: Roster::new(loops),
+            options,
             stopping: AtomicBool::new(false),
             connections: (0..loops).map(|_| AtomicUsize::new(0)).collect(),
             accepted: AtomicU64::new(0),
@@ -145,6 +152,7 @@ pub(crate) struct Shared {
     door: Box<dyn Door>,
     pub(crate) directory: Rc<dyn VolumeDirectory>,
     service: Rc<dyn BlockService>,
+    pub(crate) tenants: Tenants,
     pub(crate) peers: Peers,
     /// Large receive buffers; a connection without one uses a small one.
     pub(crate) large_buffers: Budget,
@@ -162,6 +170,7 @@ impl Shared {
         service: Rc<dyn BlockService>,
     ) -> Rc<Shared> {
         let loops = commons.connections.len() as u64;
+        let tenants = Tenants::new(handle, index, commons.roster.clone(), &commons.options.tenants);
         Rc::new(Shared {
             handle: handle.clone(),
             index,
@@ -169,6 +178,7 @@ impl Shared {
             door,
             directory,
             service,
+            tenants,
             peers: Peers::default(),
             large_buffers: Budget::new((LARGE_BUFFERS_MAX / loops).max(1)),
             listing: RefCell::default(),
@@ -184,7 +194,9 @@ impl Shared {
     pub(crate) async fn enter(&self, found: &VolumeDescriptor) -> Result<Rc<Volume>> {
         let entered = self.door.enter(found.id, found.generation, self.index).await?;
         let (service, attachment) = (self.service.clone(), entered.attachment);
-        Ok(Rc::new(Volume::new(&self.handle, self.index, service, attachment, entered.counters)))
+        // The levels are what was found just now: an attachment may be older.
+        let seat = self.tenants.enter(found, Frontend::Nbd);
+        Ok(Rc::new(Volume::new(&self.handle, self.index, service, attachment, seat, entered.counters)))
     }
 
     /// Stops using a volume, of which nothing of this user is in flight.

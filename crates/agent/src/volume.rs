@@ -16,11 +16,13 @@ use base::{
     AllocationExtent, Bytes, Error, ErrorKind, Passage, ReadPart, Result, SegmentId, Stage, buffer,
     io::fragment_checksums, seeded,
 };
+use policies::tenants::Operation;
 use runtime::{Class, Handle};
 use wire::{Answer, BlockService, Layout, LocalBoxFuture, Piece, Target, VolumeDescriptor};
 
 use crate::attachment::Attachment;
 use crate::statistics::Counters;
+use crate::tenants::Seat;
 use crate::weave::{weave_extents, weave_parts};
 use crate::write_order::Ticket;
 
@@ -41,6 +43,8 @@ pub(crate) struct Volume {
     service: Rc<dyn BlockService>,
     attachment: Arc<Attachment>,
     layout: Layout,
+    /// Its place among the tenants of this loop.
+    seat: Seat,
     pub(crate) counters: Counters,
 }
 
@@ -63,10 +67,16 @@ impl Volume {
         index: usize,
         service: Rc<dyn BlockService>,
         attachment: Arc<Attachment>,
+        seat: Seat,
         counters: Counters,
     ) -> Volume {
         let layout = attachment.descriptor.layout();
-        Volume { handle: handle.clone(), index, service, attachment, layout, counters }
+        Volume { handle: handle.clone(), index, service, attachment, layout, seat, counters }
+    }
+
+    /// Returns when a request may start, among all that the tenants of this loop want. The loop came to it after `delay_ns`.
+    pub(crate) async fn pass(&self, operation: Operation, bytes: u64, delay_ns: u64, passage: &mut Passage) {
+        self.seat.pass(operation, bytes, delay_ns, passage).await;
     }
 
     /// What the volume is.

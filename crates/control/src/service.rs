@@ -603,7 +603,7 @@ impl Manager {
         self.apart("volume table", steps).await
     }
 
-    /// Lets the owner of a volume's segments know of new levels: in the order of the log, and before anything else
+    /// Lets the owner of a volume's segments, and who uses it, know of new levels: in the order of the log, and before anything else
     /// happens to the volume, so that a volume which is being dropped is not known anew.
     fn tell_owner(&self, change: &Change) {
         let volume = match change {
@@ -615,6 +615,9 @@ impl Manager {
         let descriptor = self.0.table.borrow().get(*volume).map(Row::descriptor);
         if let (Some(owner), Ok(descriptor)) = (owner, descriptor) {
             owner.set_levels(&descriptor);
+            if let Some(user) = &*self.0.user.borrow() {
+                user.set_levels(&descriptor);
+            }
         }
     }
 

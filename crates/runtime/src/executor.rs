@@ -498,6 +498,10 @@ impl Executor {
         }
     }
 
+    pub(crate) fn idle_ns(&self) -> u64 {
+        self.busy.borrow().idle_ns()
+    }
+
     pub(crate) fn busy_since(&self, from: Instant, now: Instant) -> Option<Busy> {
         self.busy.borrow().within(from, now)
     }

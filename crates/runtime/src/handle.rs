@@ -184,6 +184,12 @@ impl Handle {
         self.0.busy_since(from, now)
     }
 
+    /// How long the loop had nothing to do, in nanoseconds since it began, until it looked at disk and network last. What it
+    /// did in a span besides was work.
+    pub fn idle_ns(&self) -> u64 {
+        self.0.idle_ns()
+    }
+
     /// How long what the loop has just received may have lain there at most, in nanoseconds, because it was busy in such
     /// a stretch; zero in most cases.
     pub fn unseen_ns(&self) -> u64 {

@@ -119,6 +119,9 @@ pub trait VolumeUser {
 
     /// How many clients are connected to the volume.
     fn users(&self, volume: VolumeId) -> usize;
+
+    /// Says what a volume was promised from now on. Who does not hear it learns it with the next connection.
+    fn set_levels(&self, _volume: &VolumeDescriptor) {}
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use base::{Bytes, Error, Instant, MIB, Passage, Result, Stage};
 use policies::slow_requests::{self, Direction};
+use policies::tenants;
 use runtime::sync::{Budget, Permit};
 use runtime::{Class, Work};
 
@@ -206,7 +207,6 @@ impl Connection {
         tracing::trace!(target: "levee::stage", connection = self.peer.id, cookie = request.header.cookie, "received");
         let wait = handle.now().nanos_since(request.received_at);
         self.volume.counters.with(|counters| counters.receive_wait_ns.record(wait));
-        handle.spend(Work::Request);
         let (header, command) = (request.header, request.command);
         let mut passage = Passage::default();
         passage.add(Stage::Intake, request.intake_ns);
@@ -214,6 +214,9 @@ impl Connection {
         passage.fill(Stage::Turn, wait);
         let range = header.offset..header.offset + u64::from(header.len);
         let volume = &self.volume;
+        let delay_ns = wait.saturating_sub(request.intake_ns + request.payload_ns);
+        volume.pass(command.priced_as(), u64::from(header.len), delay_ns, &mut passage).await;
+        handle.spend(Work::Request);
         let outcome = match command {
             Command::Read { whole } => {
                 volume.read(range, &mut passage).await.map(|parts| Answer::Parts { whole, parts })
@@ -308,6 +311,17 @@ impl Header {
 }
 
 impl Command {
+    /// What kind of request it is among those of all tenants.
+    fn priced_as(&self) -> tenants::Operation {
+        match self {
+            Command::Read { .. } => tenants::Operation::Read,
+            Command::Write | Command::WriteZeroes { allocate: true } => tenants::Operation::Write,
+            Command::Trim | Command::WriteZeroes { allocate: false } => tenants::Operation::Discard,
+            // Questions are not what anybody bursts with.
+            Command::Flush | Command::Cache | Command::BlockStatus { .. } => tenants::Operation::Flush,
+        }
+    }
+
     fn operation(&self) -> Operation {
         match self {
             Command::Read { .. } => Operation::Read,

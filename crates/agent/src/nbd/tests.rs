@@ -8,6 +8,7 @@ mod lifecycle;
 mod loops;
 mod pressure;
 mod store;
+mod tenants;
 mod transmission;
 
 use std::future::Future;
@@ -46,8 +47,13 @@ impl Fixture {
     }
 
     fn on_loops(seed: u64, options: Options, loops: usize) -> Fixture {
+        Fixture::on_machine(seed, NodeOptions::default(), options, loops)
+    }
+
+    /// The agent is on such a machine.
+    fn on_machine(seed: u64, machine: NodeOptions, options: Options, loops: usize) -> Fixture {
         let world = World::new(seed);
-        let nodes = [(); 2].map(|()| world.add_node(NodeOptions::default()));
+        let nodes = [machine, NodeOptions::default()].map(|options| world.add_node(options));
         let [server, client] = nodes.map(|node| world.start_loop(node));
         let store = Store::new(&server);
         store.add_volume("disk", 8 * GIB);

@@ -30,6 +30,8 @@ pub(super) struct BusyLog {
     running: Option<(&'static str, Instant)>,
     longest: Poll,
     stretches: VecDeque<Stretch>,
+    /// How long the loop had nothing to do, in nanoseconds.
+    idle_ns: u64,
 }
 
 /// A task that ran.
@@ -48,7 +50,14 @@ struct Stretch {
 impl BusyLog {
     /// The log of a loop that starts at `now`.
     pub fn new(now: Instant) -> Self {
-        BusyLog { since: now, idle_since: None, running: None, longest: Poll::default(), stretches: VecDeque::new() }
+        BusyLog {
+            since: now,
+            idle_since: None,
+            running: None,
+            longest: Poll::default(),
+            stretches: VecDeque::new(),
+            idle_ns: 0,
+        }
     }
 
     /// A task begins to run, the one before has ended.
@@ -90,6 +99,7 @@ impl BusyLog {
         }
         let (from, longest) = (self.since, std::mem::take(&mut self.longest));
         self.since = looked;
+        self.idle_ns += looked.nanos_since(to);
         if to.since(from) < LONG {
             return 0;
         }
@@ -103,6 +113,11 @@ impl BusyLog {
             None => may_sleep && looked.since(now) > AT_ONCE,
         };
         if slept { 0 } else { to.nanos_since(from) }
+    }
+
+    /// How long the loop had nothing to do until it looked last, in nanoseconds since it began.
+    pub fn idle_ns(&self) -> u64 {
+        self.idle_ns
     }
 
     /// How long the loop was busy in long stretches from `from` to `now`, and what it did most of all.
@@ -184,6 +199,7 @@ mod tests {
             log.on_look(us(n * 1_000 + 950), us(n * 1_000 + 950), false);
         }
         assert_eq!(log.stretches.len(), STRETCHES_MAX);
+        assert_eq!(log.idle_ns(), 700_000_000);
         assert_eq!(log.within(us(998_000), us(1_000_000)), Some(Busy { ns: 500_000, task: "task" }));
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::io::fragment_checksums;
+use base::levels::Rate;
 use base::{
     AllocationExtent, Bytes, Epoch, Error, ErrorKind, Generation, Instant, ReadPart, Result, SECTOR, SegmentId,
     VolumeId, WriteSequence, WriteStamp,
@@ -87,6 +88,19 @@ impl Store {
             Ok(work())
         };
         Ok(Reply { epoch: self.epoch.get(), result, passage: base::Passage::default() })
+    }
+
+    /// Promises a volume something.
+    pub fn set_base(&self, name: &str, base: Rate) -> VolumeDescriptor {
+        let mut volumes = self.volumes.borrow_mut();
+        let volume = volumes.get_mut(name).expect("it is there");
+        volume.levels.base = base;
+        volume.clone()
+    }
+
+    /// Gives a volume an owner.
+    pub fn set_owner(&self, name: &str, owner: &str) {
+        self.volumes.borrow_mut().get_mut(name).expect("it is there").owner = owner.into();
     }
 
     /// Another agent attaches a volume, and nobody here hears of it.

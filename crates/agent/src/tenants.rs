@@ -1,0 +1,414 @@
+//! Tenants on the loops of one agent: [`policies::tenants`] decides, this keeps its clock, its waiting requests, and what
+//! loops have to know of each other.
+//!
+//! **Who is a tenant.** An owner with its volumes on this agent; a volume without an owner is one by itself. Each loop has a
+//! scheduler of its own for the connections that it serves, since what they compete for is its time. What belongs to a
+//! tenant wherever its connections are, is in the [`Roster`] that loops share: its volumes with their levels, and what
+//! part of its base each loop gives it. A loop looks there some times a second while it has something to do.
+//!
+//! **Flow.** A request passes ([`Seat::pass`]) before it takes its turn in the order of writes. If it may start at once that
+//! costs some comparisons; while only one tenant has connections on the loop nothing is decided at all. Who waits leaves a
+//! sender in line; one task hands out what may start, some tens of microseconds' worth at a time, and lets everything
+//! else that is ready run in between: so who is within his base comes before what others burst, though the loop has but
+//! one line for its tasks. It ends when nobody waits.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::levels::{Levels, Rate};
+use base::{Instant, Map, Passage, Stage, VolumeId};
+use policies::admission::ClientId;
+use policies::tenants::{
+    Cost, Frontend, Operation, Promise, Scheduler, Shares, TenantStatus, TenantsSettings, Verdict, VolumeNumber,
+};
+use runtime::sync::{Sender, oneshot};
+use runtime::{Class, Handle, Lock};
+use wire::VolumeDescriptor;
+
+/// Processor time, by the profile, of what is handed out before everything else that is ready runs, in nanoseconds.
+const HANDED_OUT_NS: f64 = 30_000.0;
+/// How often a loop that has something to do looks at the roster.
+const EXCHANGE_EVERY: Duration = Duration::from_millis(10);
+/// How often it says how busy it was.
+const BUSY_EVERY: Duration = Duration::from_millis(50);
+/// What a request waits for, in its passage.
+pub const TENANT_SHARE: &str = "tenant_share";
+
+/// A tenant, as loops and statistics call it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TenantKey(pub u64);
+
+impl TenantKey {
+    /// Whose a volume is.
+    pub fn of(volume: &VolumeDescriptor) -> TenantKey {
+        match volume.owner.is_empty() {
+            true => TenantKey(volume.id.0 | 1 << 63),
+            false => TenantKey(ClientId::of(&volume.owner).0 & !(1 << 63)),
+        }
+    }
+}
+
+/// What a tenant did on an agent, on all its loops, while it had connections there.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TenantStatistics {
+    /// The owner, or the volume that has none.
+    pub name: String,
+    /// Its volumes.
+    pub volumes: Vec<VolumeId>,
+    /// What they were promised, together.
+    pub base: Rate,
+    /// Requests that were started.
+    pub started: u64,
+    /// Requests that had to wait because nothing was left for them.
+    pub throttled: u64,
+    /// Requests that were paid for by what others had beyond their base.
+    pub reclaimed: u64,
+    /// Requests that were paid for from the reserve.
+    pub from_reserve: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// How long requests waited, in nanoseconds: all together.
+    pub waited_ns: u64,
+    /// And the longest.
+    pub waited_max_ns: u64,
+    /// Windows in which it had more than its base, on any loop.
+    pub burst_windows: u64,
+    /// The part of what it was promised that it has: below 1 where promises exceed what there is.
+    pub scaled: f64,
+}
+
+impl TenantStatistics {
+    /// Adds what one loop says.
+    pub(crate) fn add(&mut self, status: &TenantStatus) {
+        self.started += status.started;
+        self.throttled += status.throttled;
+        self.reclaimed += status.reclaimed;
+        self.from_reserve += status.from_reserve;
+        self.waiting += status.waiting as u64;
+        self.waited_ns += status.waited_ns;
+        self.waited_max_ns = self.waited_max_ns.max(status.waited_max_ns);
+        self.burst_windows += status.burst_windows;
+        self.scaled = if self.scaled == 0.0 { status.scaled } else { self.scaled.min(status.scaled) };
+    }
+}
+
+/// What the loops of an agent know of its tenants together. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Roster {
+    books: Lock<Books>,
+    /// Counts changes of what was promised.
+    revision: Arc<AtomicU64>,
+    loops: usize,
+}
+
+struct Books {
+    tenants: Map<TenantKey, Entry>,
+    shares: Shares,
+}
+
+#[derive(Default)]
+struct Entry {
+    name: String,
+    volumes: BTreeMap<VolumeId, (Levels, usize)>,
+}
+
+impl Entry {
+    /// The sum of the bases of its volumes; none where none has one.
+    fn base(&self, settings: &TenantsSettings) -> Option<Cost> {
+        let bases = self.volumes.values().map(|(levels, _)| levels.base).filter(|base| !base.is_none());
+        bases.map(|base| settings.profile.of_rate(base.iops, base.bytes_per_sec)).reduce(|sum, base| sum + base)
+    }
+}
+
+impl Roster {
+    pub(crate) fn new(loops: usize) -> Roster {
+        let books = Books { tenants: Map::default(), shares: Shares::new(loops) };
+        Roster { books: Lock::new(books), revision: Arc::default(), loops: loops.max(1) }
+    }
+
+    fn changed(&self) {
+        self.revision.fetch_add(1, Ordering::Release);
+    }
+
+    /// A connection uses a volume, whose levels are what was just found.
+    fn enter(&self, handle: &Handle, key: TenantKey, volume: &VolumeDescriptor) {
+        self.books.with(handle, |books| {
+            let entry = books.tenants.entry(key).or_default();
+            let name = if volume.owner.is_empty() { &volume.name } else { &volume.owner };
+            entry.name.clone_from(name);
+            let (levels, users) = entry.volumes.entry(volume.id).or_default();
+            (*levels, *users) = (volume.levels, *users + 1);
+        });
+        self.changed();
+    }
+
+    fn leave(&self, handle: &Handle, key: TenantKey, volume: VolumeId) {
+        self.books.with(handle, |books| {
+            let Some(entry) = books.tenants.get_mut(&key) else { return };
+            if let Some((_, users)) = entry.volumes.get_mut(&volume) {
+                *users -= 1;
+                if *users == 0 {
+                    entry.volumes.remove(&volume);
+                }
+            }
+            if entry.volumes.is_empty() {
+                books.tenants.remove(&key);
+                books.shares.forget(key.0);
+            }
+        });
+        self.changed();
+    }
+
+    /// A volume was promised something else.
+    pub(crate) fn set_levels(&self, handle: &Handle, volume: &VolumeDescriptor) {
+        let key = TenantKey::of(volume);
+        self.books.with(handle, |books| {
+            let known = books.tenants.get_mut(&key).and_then(|entry| entry.volumes.get_mut(&volume.id));
+            if let Some((levels, _)) = known {
+                *levels = volume.levels;
+            }
+        });
+        self.changed();
+    }
+
+    /// Every tenant that is there, by key, with what was promised to its volumes.
+    pub(crate) fn tenants(&self, handle: &Handle) -> BTreeMap<TenantKey, TenantStatistics> {
+        self.books.with(handle, |books| {
+            let entries = books.tenants.iter().map(|(key, entry)| {
+                let bases = entry.volumes.values().map(|(levels, _)| levels.base);
+                let base = bases.fold(Rate::default(), |sum, base| Rate {
+                    iops: sum.iops + base.iops,
+                    bytes_per_sec: sum.bytes_per_sec + base.bytes_per_sec,
+                });
+                let volumes = entry.volumes.keys().copied().collect();
+                (*key, TenantStatistics { name: entry.name.clone(), volumes, base, ..TenantStatistics::default() })
+            });
+            entries.collect()
+        })
+    }
+}
+
+/// The tenants with connections on one loop. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Tenants(Rc<Inner>);
+
+struct Inner {
+    handle: Handle,
+    /// Which loop this is.
+    index: usize,
+    roster: Roster,
+    state: RefCell<State>,
+    exchange_due: Cell<Instant>,
+    busy_due: Cell<Instant>,
+    /// When the loop said last how busy it was, and for how long it had been idle.
+    told: Cell<(Instant, u64)>,
+    seen_revision: Cell<u64>,
+    is_serving: Cell<bool>,
+}
+
+struct State {
+    scheduler: Scheduler<Sender<()>>,
+    seats: Map<TenantKey, Known>,
+}
+
+/// A tenant with connections here.
+struct Known {
+    number: u32,
+    volumes: Map<VolumeId, (VolumeNumber, usize)>,
+}
+
+/// A connection's place among the tenants of its loop. Dropped when the last of its requests has its answer.
+pub(crate) struct Seat {
+    tenants: Tenants,
+    key: TenantKey,
+    volume: VolumeId,
+    number: VolumeNumber,
+    frontend: Frontend,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.tenants.leave(self.key, self.volume);
+    }
+}
+
+impl Tenants {
+    pub(crate) fn new(handle: &Handle, index: usize, roster: Roster, settings: &TenantsSettings) -> Tenants {
+        let mut settings = settings.clone();
+        // What all loops have together is divided evenly; processor time each has of its own.
+        (1..settings.per_second.0.len()).for_each(|d| settings.per_second.0[d] /= roster.loops as f64);
+        let now = handle.now();
+        let scheduler = Scheduler::new(settings, handle.random_u64(), now);
+        Tenants(Rc::new(Inner {
+            handle: handle.clone(),
+            index,
+            roster,
+            state: RefCell::new(State { scheduler, seats: Map::default() }),
+            exchange_due: Cell::new(now),
+            busy_due: Cell::new(now + BUSY_EVERY),
+            told: Cell::new((now, handle.idle_ns())),
+            seen_revision: Cell::new(0),
+            is_serving: Cell::new(false),
+        }))
+    }
+
+    /// A connection uses a volume from here on, which was just found.
+    pub(crate) fn enter(&self, volume: &VolumeDescriptor, frontend: Frontend) -> Seat {
+        let key = TenantKey::of(volume);
+        self.0.roster.enter(&self.0.handle, key, volume);
+        let number = {
+            let State { scheduler, seats } = &mut *self.0.state.borrow_mut();
+            let known = seats.entry(key).or_insert_with(|| {
+                let number = scheduler.add_tenant(key.0, Promise::default());
+                Known { number, volumes: Map::default() }
+            });
+            let number = known.number;
+            let (queue, users) = known.volumes.entry(volume.id).or_insert_with(|| {
+                // Inside a tenant volumes take turns by base: one more request for each 1,000 operations per second.
+                let weight = 1 + (volume.levels.base.iops / 1000).min(200) as u32;
+                (scheduler.add_volume(number, volume.id.0, weight), 0)
+            });
+            *users += 1;
+            *queue
+        };
+        self.exchange(self.0.handle.now());
+        Seat { tenants: self.clone(), key, volume: volume.id, number, frontend }
+    }
+
+    fn leave(&self, key: TenantKey, volume: VolumeId) {
+        let State { scheduler, seats } = &mut *self.0.state.borrow_mut();
+        if let Some(known) = seats.get_mut(&key) {
+            if let Some((_, users)) = known.volumes.get_mut(&volume) {
+                *users -= 1;
+                if *users == 0 {
+                    known.volumes.remove(&volume);
+                }
+            }
+            // A request that waits keeps its connection's seat: nothing of a tenant without seats waits.
+            if known.volumes.is_empty() && scheduler.remove_tenant(known.number) {
+                seats.remove(&key);
+            }
+        }
+        self.0.roster.leave(&self.0.handle, key, volume);
+    }
+
+    /// How things stand on this loop.
+    pub(crate) fn status(&self) -> Vec<TenantStatus> {
+        self.0.state.borrow().scheduler.status().collect()
+    }
+
+    /// Checks the books of this loop: see [`Scheduler::audit`].
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        self.0.state.borrow().scheduler.audit()
+    }
+
+    /// What there is to do now and then while requests come.
+    #[inline]
+    fn on_arrival(&self, now: Instant) {
+        if now >= self.0.exchange_due.get() {
+            self.on_due(now);
+        }
+    }
+
+    #[cold]
+    fn on_due(&self, now: Instant) {
+        let inner = &self.0;
+        inner.exchange_due.set(now + EXCHANGE_EVERY);
+        let revision = inner.roster.revision.load(Ordering::Acquire);
+        if inner.roster.loops > 1 || revision != inner.seen_revision.get() {
+            self.exchange(now);
+        }
+        if now >= inner.busy_due.get() {
+            inner.busy_due.set(now + BUSY_EVERY);
+            let idle_ns = inner.handle.idle_ns();
+            let (since, idle_before_ns) = inner.told.replace((now, idle_ns));
+            let span_ns = now.nanos_since(since);
+            let busy_ns = span_ns.saturating_sub(idle_ns.saturating_sub(idle_before_ns));
+            inner.state.borrow_mut().scheduler.on_busy(span_ns, busy_ns);
+        }
+    }
+
+    /// Tells the roster what tenants wanted here, and learns what they have.
+    fn exchange(&self, now: Instant) {
+        let inner = &self.0;
+        inner.seen_revision.set(inner.roster.revision.load(Ordering::Acquire));
+        inner.exchange_due.set(now + EXCHANGE_EVERY);
+        let State { scheduler, seats } = &mut *inner.state.borrow_mut();
+        let demands: Map<u64, f64> = scheduler.demands().map(|(_, key, demand)| (key, demand)).collect();
+        for (key, known) in seats.iter() {
+            let demand = demands.get(&key.0).copied().unwrap_or(0.0);
+            let (base, part) = inner.roster.books.with(&inner.handle, |books| {
+                let base = books.tenants.get(key).and_then(|entry| entry.base(scheduler.settings()));
+                (base, books.shares.exchange(key.0, inner.index, demand))
+            });
+            scheduler.set_promise(known.number, Promise { base, burst: None });
+            scheduler.set_part(known.number, part);
+        }
+    }
+
+    /// Makes sure that somebody hands out what may start while anybody waits.
+    fn serve(&self) {
+        if !self.0.is_serving.replace(true) {
+            let this = self.clone();
+            self.0.handle.spawn(Class::Io, "tenants", async move { this.hand_out().await }).detach();
+        }
+    }
+
+    async fn hand_out(self) {
+        let handle = &self.0.handle;
+        loop {
+            // What came in the same look at the network is in line first.
+            handle.yield_now().await;
+            let mut handed_out = 0.0;
+            let now = handle.now();
+            while handed_out < HANDED_OUT_NS {
+                let Some(grant) = self.0.state.borrow_mut().scheduler.next_grant(now) else { break };
+                handed_out += grant.processor_ns;
+                // Who waited may be gone with his connection.
+                grant.ticket.send(());
+            }
+            let next = self.0.state.borrow().scheduler.next_look(now);
+            match next {
+                None => break,
+                Some(at) if at > now => handle.sleep_until(at).await,
+                Some(_) => {}
+            }
+        }
+        self.0.is_serving.set(false);
+    }
+}
+
+impl Seat {
+    /// Returns when a request may start. What it waited is added to `passage`. The loop came to it `delay_ns` after its bytes
+    /// were there, slots, memory and payload not counted: what tells that there is more to do than the loop can.
+    #[inline]
+    pub(crate) async fn pass(&self, operation: Operation, bytes: u64, delay_ns: u64, passage: &mut Passage) {
+        let tenants = &self.tenants;
+        let now = tenants.0.handle.now();
+        tenants.on_arrival(now);
+        let mut granted = None;
+        let ticket = || {
+            let (sender, receiver) = oneshot();
+            granted = Some(receiver);
+            sender
+        };
+        {
+            let scheduler = &mut tenants.0.state.borrow_mut().scheduler;
+            scheduler.on_delay(delay_ns);
+            let cost = scheduler.cost(self.frontend, operation, bytes);
+            if matches!(scheduler.submit(now, self.number, cost, ticket), Verdict::Start { .. }) {
+                return;
+            }
+        }
+        tenants.serve();
+        if let Some(granted) = granted {
+            granted.await;
+            passage.add(Stage::Tokens, tenants.0.handle.now().nanos_since(now));
+            passage.tokens = TENANT_SHARE;
+        }
+    }
+}
