@@ -88,8 +88,11 @@ impl Node {
         let directory: Rc<Manager> = Rc::new(manager.clone());
         let shards = Rc::new(opened.serve(directory.clone(), shard_options).await?);
         settle_volumes(&manager, &shards, settings.accept_data_loss).await?;
-        let agent_options =
-            agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
+        let agent_options = agent::Options {
+            payload_bytes_max: resolved.payload_bytes_max,
+            tenants: resolved.tenants.clone(),
+            ..agent::Options::default()
+        };
         let agent = Agent::new(handle, directory, shards.service(), agent_options, shards.count());
         if !settings.event_loop.gathers_clients {
             shards.spread(&agent).await?;

@@ -21,8 +21,10 @@ use toml::{Table, Value};
 use wire::api::Size;
 
 mod admission;
+mod tenants;
 
 pub use admission::{AdmissionSettings, Throttle};
+pub use tenants::TenantsSettings;
 
 use crate::cluster::settings::ClusterSettings;
 
@@ -46,6 +48,8 @@ pub struct Settings {
     pub engine: EngineSettings,
     /// Who has to wait when there is more to do than the store takes.
     pub admission: AdmissionSettings,
+    /// How those who share an agent share its loops.
+    pub tenants: TenantsSettings,
     /// The event loop. Whoever starts one looks at it: a node is given a loop that runs.
     #[serde(rename = "loop")]
     pub event_loop: LoopSettings,
@@ -180,6 +184,7 @@ impl Default for Settings {
             api: ApiSettings::default(),
             engine: EngineSettings::default(),
             admission: AdmissionSettings::default(),
+            tenants: TenantsSettings::default(),
             event_loop: LoopSettings::default(),
             cluster: ClusterSettings::default(),
             accept_data_loss: false,
@@ -249,8 +254,23 @@ const REBUILD_RATE: u64 = GIB;
 const REBUILD_FLOOR: u64 = 29 * MIB;
 
 /// Every table of the file with its keys.
-const KEYS: [(&str, &[&str]); 7] = [
-    ("", &["directories", "copies", "memory", "capacity", "nbd", "api", "engine", "admission", "loop", "cluster"]),
+const KEYS: [(&str, &[&str]); 8] = [
+    (
+        "",
+        &[
+            "directories",
+            "copies",
+            "memory",
+            "capacity",
+            "nbd",
+            "api",
+            "engine",
+            "admission",
+            "tenants",
+            "loop",
+            "cluster",
+        ],
+    ),
     ("nbd", &["listen", "socket"]),
     ("api", &["listen", "host_names"]),
     (
@@ -289,6 +309,22 @@ const KEYS: [(&str, &[&str]); 7] = [
             "operation_cost",
             "service_bandwidth",
             "headroom",
+        ],
+    ),
+    (
+        "tenants",
+        &[
+            "scheduling",
+            "limit",
+            "ingress",
+            "egress",
+            "window_us",
+            "alpha_percent",
+            "weight_throttle_percent",
+            "reserve_percent",
+            "recovery",
+            "cost",
+            "adjustment",
         ],
     ),
     ("loop", &["discipline", "polling", "count"]),
@@ -364,6 +400,7 @@ impl Settings {
         };
         engine.check().map_err(|error| error.context("engine"))?;
         let admission = self.admission.resolve()?;
+        let tenants = self.tenants.resolve()?;
         let beside = || self.directories.first().map(|first| first.join("nbd.sock")).unwrap_or_default();
         let socket = self.nbd.socket.clone().unwrap_or_else(beside);
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
@@ -382,6 +419,7 @@ impl Settings {
             rebuild: self.engine.rebuild()?,
             engine,
             admission,
+            tenants,
             socket,
         })
     }
@@ -412,6 +450,8 @@ pub struct Resolved {
     pub engine: engine::Options,
     /// The block server's admission.
     pub admission: policies::admission::AdmissionSettings,
+    /// The agent's scheduler.
+    pub tenants: policies::tenants::TenantsSettings,
     /// The path of the NBD socket.
     pub socket: PathBuf,
 }
@@ -587,6 +627,12 @@ mod tests {
             operation_cost = "16K"
             service_bandwidth = "2G"
             headroom = 300000000
+            [tenants]
+            scheduling = "wild"
+            limit = "500M"
+            ingress = "1G"
+            egress = "none"
+            window_us = 500
             [loop]
             discipline = "fifo"
             polling = "adaptive"
@@ -618,6 +664,7 @@ mod tests {
         assert_eq!(resolved.ready.of(2).bytes_per_sec, 100 * MIB);
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
+        assert_eq!(resolved.tenants.window, Duration::from_micros(500));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
         assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Adaptive);
         // What is written is read again; for that, also what another throttle needs.

@@ -55,7 +55,11 @@ impl AgentRole {
         let connect = move |to: &Located| -> Rc<dyn BlockService> { Rc::new(streams.to(&to.address)) };
         let options = RouterOptions { patience: cluster.patience, ..RouterOptions::default() };
         let router = Router::new(handle, managers.clone(), Rc::new(connect), options);
-        let options = agent::Options { payload_bytes_max: resolved.payload_bytes_max, ..agent::Options::default() };
+        let options = agent::Options {
+            payload_bytes_max: resolved.payload_bytes_max,
+            tenants: resolved.tenants.clone(),
+            ..agent::Options::default()
+        };
         let agent = Agent::new(handle, managers, router.clone(), options, 1);
         let mut wanted = vec![Address::Tcp(settings.nbd.listen)];
         wanted.extend(settings.nbd.socket.clone().map(Address::Unix));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::{Instant, Prng};
 
 use super::IDLE_WINDOWS;
-use super::cost::Cost;
+use super::cost::{Cost, UNLIMITED};
 use super::delay::Delay;
 use super::measured::Measured;
 use super::profile::{Frontend, Operation};
@@ -113,6 +113,8 @@ pub struct Scheduler<T> {
     blocked: VecDeque<u32>,
     waiting: usize,
     known: usize,
+    /// Whether there is a bound besides processor time: it holds for one tenant, too.
+    is_limited: bool,
     prng: Prng,
     delay: Delay,
     measured: Measured,
@@ -142,6 +144,7 @@ impl<T> Scheduler<T> {
             blocked: VecDeque::new(),
             waiting: 0,
             known: 0,
+            is_limited: settings.per_second.0[1..].iter().any(|rate| *rate < UNLIMITED),
             prng: Prng::new(seed),
             delay: Delay::default(),
             measured: Measured::default(),
@@ -223,7 +226,8 @@ impl<T> Scheduler<T> {
     #[inline]
     pub fn submit(&mut self, now: Instant, volume: VolumeNumber, cost: Cost, ticket: impl FnOnce() -> T) -> Verdict {
         self.profiled_ns += cost.0[0];
-        if self.settings.scheduling == Scheduling::Off || self.known < 2 || cost.is_zero() {
+        let is_alone = self.known < 2 && !self.is_limited;
+        if self.settings.scheduling == Scheduling::Off || is_alone || cost.is_zero() {
             self.tenant(volume.tenant).started += 1;
             return Verdict::Start { is_base: false };
         }
@@ -407,7 +411,8 @@ impl<T> Scheduler<T> {
 
     fn reserved(&self) -> Cost {
         match self.settings.scheduling {
-            Scheduling::Bios => self.total * self.settings.reserve,
+            // Nobody comes back where there is one tenant.
+            Scheduling::Bios if self.known > 1 => self.total * self.settings.reserve,
             _ => Cost::ZERO,
         }
     }

@@ -263,6 +263,27 @@ fn a_single_tenant_is_not_held_up() {
     assert_eq!(bench.scheduler.next_look(at(1, 0)), None);
 }
 
+/// A limit that somebody has set holds for one, too, and nothing is kept for others then.
+#[test]
+fn a_limit_holds_for_a_single_tenant() {
+    let mut limited = settings(Scheduling::Bios, 1e9);
+    limited.per_second.set(Dimension::Software, 100.0 * 1000.0);
+    let mut scheduler: Scheduler<()> = Scheduler::new(limited, 1, Instant(0));
+    let tenant = scheduler.add_tenant(1, Promise::default());
+    let volume = scheduler.add_volume(tenant, 1, 1);
+    let mut started = 0;
+    for window in 1..101 {
+        while scheduler.next_grant(at(window, 0)).is_some() {
+            started += 1;
+        }
+        for _ in 0..150 {
+            let verdict = scheduler.submit(at(window, 1), volume, Cost([1.0, 0.0, 1.0, 1.0]), || ());
+            started += u64::from(matches!(verdict, Verdict::Start { .. }));
+        }
+    }
+    assert!((9_900..=10_100).contains(&started), "{started}");
+}
+
 /// Figure 8's point, and figure 16's: what one tenant takes of one dimension, another has of a second one.
 #[test]
 fn two_dimensions_are_used_at_once_unless_cost_is_a_scalar() {
