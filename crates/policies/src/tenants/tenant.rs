@@ -107,12 +107,17 @@ impl<T> Tenant<T> {
         }
     }
 
-    /// Begins a window with what it was allocated: `windows` have passed, of which debts are paid out of the base.
+    /// Begins a window with what it was allocated: `windows` have passed, of which debts are paid out of the base. Who waits
+    /// keeps what was less than his next request: otherwise each that bursts would lose half a request in every window.
     #[inline]
     pub(super) fn begin_window(&mut self, alloc: Cost, windows: f64) {
         let debt = self.balance.zip(self.base, |left, base| (left.min(0.0) + base * (windows - 1.0)).min(0.0));
+        let kept = match self.first() {
+            Some(first) => self.balance.zip(first.cost, |left, cost| left.clamp(0.0, cost)),
+            None => Cost::ZERO,
+        };
         self.alloc = alloc;
-        self.balance = alloc + debt;
+        self.balance = alloc + debt + kept;
         self.covered = self.covered.zip(self.base, |left, base| (left + base * windows).min(base));
         self.usage = Cost::ZERO;
     }
