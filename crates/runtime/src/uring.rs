@@ -129,6 +129,11 @@ struct State {
     resources: Resources,
     /// Outcomes of operations that did not need the ring, and of completions that were taken.
     ready: Vec<(OpId, Outcome)>,
+    /// Sends that were asked for and are not queued: with nothing but receives before or behind them they can be made on
+    /// the spot when the loop is about to sleep.
+    sends: Vec<usize>,
+    /// Something else than receives was queued since the kernel was entered.
+    has_work_queued: bool,
     started: u32,
     wake_up: Arc<WakeUp>,
     /// Where the kernel puts the event descriptor's count, while a read of it is in flight.
@@ -161,6 +166,8 @@ impl UringDriver {
             requests: Slab::new(),
             resources: Resources::default(),
             ready: Vec::new(),
+            sends: Vec::new(),
+            has_work_queued: false,
             started: 0,
             wake_up: wake_up.clone(),
             wake_up_count: Box::new(0),
@@ -194,8 +201,9 @@ impl Driver for UringDriver {
 
     fn flush(&self) {
         let state = &mut *self.state.borrow_mut();
+        state.queue_sends();
         if state.ring.has_queued() {
-            state.ring.enter(Stay::Submit);
+            state.enter(Stay::Submit);
         }
     }
 
@@ -211,13 +219,16 @@ impl Driver for UringDriver {
                 nanos => Stay::For(nanos),
             },
         };
-        if stay != Stay::Collect {
+        if stay == Stay::Collect {
+            state.queue_sends();
+            if state.ring.has_queued() || state.ring.owes_completions() {
+                state.enter(stay);
+            }
+        } else if !state.send_now() {
             state.arm_wake_up();
             if poll.is_zero() || !state.look_on(stay, poll) {
-                state.ring.enter(stay);
+                state.enter(stay);
             }
-        } else if state.ring.has_queued() || state.ring.owes_completions() {
-            state.ring.enter(stay);
         }
         state.collect();
         outcomes.append(&mut state.ready);
@@ -284,7 +295,10 @@ impl State {
             Op::Receive { id: resource, buffer, range } => {
                 assert!(!range.is_empty() && range.start <= buffer.len(), "a receive needs room");
                 match self.resources.find(resource) {
-                    Ok((key, _)) => self.start(id, Some(key), Work::Receive { buffer, range }),
+                    Ok((key, resource)) => {
+                        let is_awaited = resource.is_drained;
+                        self.start(id, Some(key), Work::Receive { buffer, range, is_awaited });
+                    }
                     Err(error) => self.finish(id, Err(error), Payload::Buffer(buffer)),
                 }
             }
@@ -412,6 +426,57 @@ impl State {
     }
 
     fn push_request(&mut self, key: usize) {
+        match self.requests[key].work {
+            Work::Send { .. } if !self.has_work_queued => return self.sends.push(key),
+            Work::Receive { .. } => {}
+            _ => self.queue_sends_before(),
+        }
+        self.queue_request(key);
+    }
+
+    /// Leaves the sends that were asked for to the ring.
+    fn queue_sends(&mut self) {
+        if !self.sends.is_empty() {
+            self.queue_sends_before();
+        }
+    }
+
+    /// Something other than a receive is about to be queued: sends that were asked for before come before it.
+    fn queue_sends_before(&mut self) {
+        self.has_work_queued = true;
+        let mut sends = mem::take(&mut self.sends);
+        sends.drain(..).for_each(|key| self.queue_request(key));
+        self.sends = sends;
+    }
+
+    /// Makes the sends that were asked for on the spot, as far as the sockets take them; whether anything came of it. The
+    /// ring gets the others.
+    ///
+    /// A send that the ring makes on the way to sleep is done before the sleep begins, and ends it: the kernel is entered
+    /// twice for one request. Outboxes that go on to send while their sockets take it end by running dry.
+    fn send_now(&mut self) -> bool {
+        let mut sends = mem::take(&mut self.sends);
+        for key in sends.drain(..) {
+            let request = &self.requests[key];
+            let fd = request.resource.map_or(-1, |key| self.resources.fd(key));
+            match request.work.send_now(fd) {
+                Some(result) => self.on_result(key, result),
+                None => {
+                    self.has_work_queued = true;
+                    self.queue_request(key);
+                }
+            }
+        }
+        self.sends = sends;
+        !self.ready.is_empty()
+    }
+
+    fn enter(&mut self, stay: Stay) {
+        self.has_work_queued = false;
+        self.ring.enter(stay);
+    }
+
+    fn queue_request(&mut self, key: usize) {
         let request = &mut self.requests[key];
         let fd = request.resource.map_or(-1, |key| self.resources.fd(key));
         let entry = request.work.entry(fd).user_data(user_data(request.life, key));
@@ -420,6 +485,7 @@ impl State {
     }
 
     fn push_ignored(&mut self, entry: io_uring::squeue::Entry) {
+        self.queue_sends_before();
         // SAFETY: a cancellation points to nothing.
         unsafe { self.ring.push(entry.user_data(IGNORED)) };
     }
@@ -440,13 +506,13 @@ impl State {
         let poll_ns = poll.as_nanos() as u64;
         let poll_ns = if let Stay::For(nanos) = stay { poll_ns.min(nanos) } else { poll_ns };
         let start = clock::now();
-        self.ring.enter(Stay::Collect);
+        self.enter(Stay::Collect);
         loop {
             if self.ring.has_completions() {
                 return true;
             }
             if self.ring.owes_completions() {
-                self.ring.enter(Stay::Collect);
+                self.enter(Stay::Collect);
                 continue;
             }
             if clock::now().nanos_since(start) >= poll_ns {
@@ -470,8 +536,17 @@ impl State {
 
     fn on_completion(&mut self, data: u64, result: i32) {
         let key = (data & u64::from(u32::MAX)) as usize;
-        let request = self.requests.get_mut(key).expect("the kernel completes what was asked for");
+        let request = self.requests.get(key).expect("the kernel completes what was asked for");
         assert!(data == user_data(request.life, key), "a request completes once");
+        self.on_result(key, result);
+    }
+
+    /// What came of the request in this slot.
+    fn on_result(&mut self, key: usize, result: i32) {
+        let request = &mut self.requests[key];
+        if let (Some(resource), Work::Receive { .. }) = (request.resource, &request.work) {
+            self.resources.on_received(resource, request.work.has_drained(result));
+        }
         let refused = match &request.work {
             Work::Open { path, options, direct: false } if options.direct => Some(path.clone()),
             _ => None,
@@ -512,7 +587,7 @@ impl State {
         let mut rounds_left = LAST_ROUNDS;
         while !self.requests.is_empty() || self.wake_up_armed {
             let before = self.requests.len();
-            self.ring.enter(Stay::For(1_000_000_000));
+            self.enter(Stay::For(1_000_000_000));
             self.collect();
             rounds_left = if self.requests.len() < before { LAST_ROUNDS } else { rounds_left - 1 };
             if rounds_left == 0 {

@@ -35,20 +35,61 @@ pub(super) struct Request {
 
 /// What a request asks for. A read has `done` of its `len` bytes.
 pub(super) enum Work {
-    Open { path: CString, options: OpenOptions, direct: bool },
-    Close { fd: RawFd, is_file: bool },
-    Read { buffer: AlignedBuf, len: usize, done: usize, offset: u64, direct: bool },
-    Write { data: Gathered, parts: Vec<libc::iovec>, bounce: Option<AlignedBuf>, offset: u64 },
+    Open {
+        path: CString,
+        options: OpenOptions,
+        direct: bool,
+    },
+    Close {
+        fd: RawFd,
+        is_file: bool,
+    },
+    Read {
+        buffer: AlignedBuf,
+        len: usize,
+        done: usize,
+        offset: u64,
+        direct: bool,
+    },
+    Write {
+        data: Gathered,
+        parts: Vec<libc::iovec>,
+        bounce: Option<AlignedBuf>,
+        offset: u64,
+    },
     Sync,
-    SyncDirectory { directory: OwnedFd },
-    Allocate { offset: u64, len: u64 },
-    SetLen { len: u64 },
-    Rename { from: CString, to: CString },
-    Remove { path: CString },
+    SyncDirectory {
+        directory: OwnedFd,
+    },
+    Allocate {
+        offset: u64,
+        len: u64,
+    },
+    SetLen {
+        len: u64,
+    },
+    Rename {
+        from: CString,
+        to: CString,
+    },
+    Remove {
+        path: CString,
+    },
     Accept,
-    Connect { socket: OwnedFd, address: RawAddress },
-    Receive { buffer: AlignedBuf, range: Range<usize> },
-    Send { data: Vec<Bytes>, message: Option<Box<Message>> },
+    Connect {
+        socket: OwnedFd,
+        address: RawAddress,
+    },
+    /// `is_awaited`: nothing is there yet, as far as is known. The kernel then does not look before it waits.
+    Receive {
+        buffer: AlignedBuf,
+        range: Range<usize>,
+        is_awaited: bool,
+    },
+    Send {
+        data: Vec<Bytes>,
+        message: Option<Box<Message>>,
+    },
     Shutdown,
 }
 
@@ -133,11 +174,12 @@ impl Work {
             Work::Connect { socket, address } => {
                 opcode::Connect::new(Fd(socket.as_raw_fd()), address.as_ptr(), address.len()).build()
             }
-            Work::Receive { buffer, range } => {
+            Work::Receive { buffer, range, is_awaited } => {
                 assert!(range.end <= buffer.capacity(), "a receive stays in its buffer");
                 // SAFETY: within the buffer's memory.
                 let target = unsafe { buffer.as_target().add(range.start) };
-                opcode::Recv::new(file, target.as_ptr(), range.len().min(TRANSFER_MAX) as u32).build()
+                let entry = opcode::Recv::new(file, target.as_ptr(), range.len().min(TRANSFER_MAX) as u32).build();
+                if *is_awaited { poll_first(entry) } else { entry }
             }
             Work::Send { data, message } => match message {
                 Some(message) => opcode::SendMsg::new(file, &message.header).flags(libc::MSG_NOSIGNAL as u32).build(),
@@ -148,6 +190,34 @@ impl Work {
             },
             Work::Shutdown => opcode::Shutdown::new(file, libc::SHUT_RDWR).build(),
         }
+    }
+
+    /// Sends on the spot what the socket takes: what the completion of an entry would bring, or nothing where the socket
+    /// takes nothing now.
+    pub fn send_now(&self, fd: RawFd) -> Option<i32> {
+        let Work::Send { data, message } = self else { return None };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let sent = match message {
+            // SAFETY: the header and what it points to belong to the request.
+            Some(message) => unsafe { libc::sendmsg(fd, &message.header, flags) },
+            None => {
+                let len = data[0].len().min(TRANSFER_MAX);
+                // SAFETY: the bytes outlive the call.
+                unsafe { libc::send(fd, data[0].as_ptr().cast(), len, flags) }
+            }
+        };
+        if sent >= 0 {
+            return Some(sent as i32);
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) | None => None,
+            Some(errno) => Some(-errno),
+        }
+    }
+
+    /// Whether a receive of so many bytes has taken all that was there.
+    pub fn has_drained(&self, count: i32) -> bool {
+        matches!(self, Work::Receive { range, .. } if usize::try_from(count).is_ok_and(|count| count < range.len()))
     }
 
     /// Whether it may wait for a peer for ever, so that it is cancelled when the loop ends.
@@ -184,7 +254,7 @@ impl Request {
                 unsafe { buffer.set_written(done) };
                 Next::Done(Outcome { value: value.map(|_| done as u64), payload: Payload::Buffer(buffer) })
             }
-            (Work::Receive { mut buffer, range }, value) => {
+            (Work::Receive { mut buffer, range, .. }, value) => {
                 let end = range.start + value.as_ref().map_or(0, |count| *count as usize);
                 if end > buffer.len() {
                     // SAFETY: what lies before the range was visible, and the kernel wrote the rest.
@@ -230,6 +300,17 @@ impl Message {
 
 fn part_of(bytes: &Bytes) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() }
+}
+
+/// Has the kernel wait for something to receive before it looks (5.19).
+fn poll_first(mut entry: Entry) -> Entry {
+    const POLL_FIRST: u16 = 1;
+    const PRIORITY_OFFSET: usize = 2;
+    const { assert!(size_of::<Entry>() == 64) };
+    // SAFETY: an entry is the kernel's structure, which begins with a byte for the operation, a byte of flags, and two for
+    // the priority, where receives have flags of their own. It is aligned to 8.
+    unsafe { (&raw mut entry).cast::<u8>().add(PRIORITY_OFFSET).cast::<u16>().write(POLL_FIRST) };
+    entry
 }
 
 fn own(fd: u64) -> OwnedFd {

@@ -17,6 +17,8 @@ pub(super) struct Resource {
     /// Tells this use of a slot from earlier ones.
     life: u32,
     in_flight: u32,
+    /// A stream of which the last receive has taken all that was there.
+    pub is_drained: bool,
     /// The `Close` that waits for the requests in flight.
     closing: Option<OpId>,
 }
@@ -53,7 +55,8 @@ pub(super) struct Resources {
 impl Resources {
     pub fn insert(&mut self, fd: OwnedFd, kind: Kind) -> ResourceId {
         self.opened = self.opened.wrapping_add(1);
-        let key = self.slots.insert(Resource { fd, kind, life: self.opened, in_flight: 0, closing: None });
+        let key =
+            self.slots.insert(Resource { fd, kind, life: self.opened, in_flight: 0, is_drained: false, closing: None });
         ResourceId(u64::from(self.opened) << 32 | key as u64)
     }
 
@@ -81,6 +84,11 @@ impl Resources {
     /// The descriptor of a resource with a request in flight.
     pub fn fd(&self, key: ResourceKey) -> RawFd {
         self.slots[key.0].fd.as_raw_fd()
+    }
+
+    /// A receive on the stream has ended.
+    pub fn on_received(&mut self, key: ResourceKey, is_drained: bool) {
+        self.slots[key.0].is_drained = is_drained;
     }
 
     /// A request on the resource has ended. Gives the resource if that was the last before its `Close`.

@@ -43,6 +43,9 @@ pub(super) struct Ring {
     ring: IoUring,
     /// Entries that did not fit the submission queue, in order.
     backlog: VecDeque<Entry>,
+    /// How often the kernel was entered.
+    #[cfg(test)]
+    pub entered: u64,
 }
 
 impl Ring {
@@ -69,7 +72,12 @@ impl Ring {
         let mut builder = IoUring::builder();
         builder.setup_taskrun_flag().setup_submit_all().setup_clamp().setup_cqsize(COMPLETION_ENTRIES).dontfork();
         setup(&mut builder);
-        Ok(Ring { ring: builder.build(SUBMISSION_ENTRIES)?, backlog: VecDeque::new() })
+        Ok(Ring {
+            ring: builder.build(SUBMISSION_ENTRIES)?,
+            backlog: VecDeque::new(),
+            #[cfg(test)]
+            entered: 0,
+        })
     }
 
     /// Whether this kernel knows an operation.
@@ -134,6 +142,10 @@ impl Ring {
     }
 
     fn enter_once(&mut self, stay: Stay) -> io::Result<usize> {
+        #[cfg(test)]
+        {
+            self.entered += 1;
+        }
         let queued = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
         // SAFETY: the flags say what the argument is, and the argument outlives the call.

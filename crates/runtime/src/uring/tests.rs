@@ -1,5 +1,6 @@
 //! The driver against the real kernel: temporary files, loopback and Unix sockets. Nothing here waits for a time.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -174,6 +175,61 @@ async fn client(handle: Handle, address: Address, seed: u8) {
         stream.send(vec![message.clone()]).await.expect("sends");
         assert_eq!(&receive_exactly(&stream, 1000).await[..], &message[..]);
     }
+}
+
+/// How often the kernel was entered by a loop that answers as many requests of another thread over a Unix socket.
+fn entered_for(requests: u64) -> u64 {
+    let (_directory, path) = scratch();
+    let path = path.join("echo.sock");
+    let driver = Rc::new(UringDriver::new(Ring::new().expect("io_uring")).expect("a driver"));
+    let handle = Executor::start(driver.clone(), LoopSettings::default());
+    let running = Running { handle: &handle, driver: &driver };
+    let is_done = Rc::new(RefCell::new(false));
+    let (inside, done) = (handle.clone(), is_done.clone());
+    let main = async move {
+        let listener = inside.listen(&Address::Unix(path.clone())).await.expect("listens");
+        let client = std::thread::spawn(move || {
+            let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connects");
+            let mut answer = [0; 4];
+            for request in 0..requests as u32 {
+                stream.write_all(&request.to_le_bytes()).expect("sends");
+                stream.read_exact(&mut answer).expect("receives");
+                assert_eq!(answer, request.to_le_bytes());
+            }
+        });
+        echo(listener.accept().await.expect("accepts")).await;
+        client.join().expect("it gets its answers");
+        *done.borrow_mut() = true;
+    };
+    handle.spawn(Class::Io, "main", main).detach();
+    while !*is_done.borrow() {
+        handle.0.turn(true);
+    }
+    let entered = driver.state.borrow().ring.entered;
+    drop(running);
+    entered
+}
+
+#[test]
+fn a_loop_that_answers_and_sleeps_enters_the_kernel_once() {
+    let entered = entered_for(1000);
+    // To start and to end; a signal may end a sleep.
+    assert!(entered < 1050, "the kernel was entered {entered} times for 1000 requests");
+}
+
+#[test]
+fn what_is_asked_for_after_a_send_comes_after_it() {
+    run_default(|handle| async move {
+        let (client, server) = loopback(&handle).await;
+        let (sending, ending) = (client.clone(), client);
+        let sending = handle
+            .spawn(Class::Io, "send", async move { sending.send(vec![Bytes::from_static(b"the last words")]).await });
+        let ending = handle.spawn(Class::Io, "end", async move { ending.shutdown() });
+        assert_eq!(&receive_exactly(&server, 14).await[..], b"the last words");
+        sending.await.expect("it is sent");
+        ending.await;
+        assert_eq!(server.receive(AlignedBuf::zeroed(8), 0).await.0.expect("it ends"), 0);
+    });
 }
 
 #[test]
