@@ -22,6 +22,8 @@
 //!   happens again;
 //! - flat, and the limit binds: a probe, or the one before is kept;
 //! - bound for long, and nobody was alone: hot segments are held for a moment, to see what alone is now;
+//! - steady segments wait for tokens, nobody is hot, and the store is done with each interval's requests before the next
+//!   ones get theirs: what they take longer is the *bunch* that they were let go in. That is no knee, and is raised;
 //! - else nothing: who asks for little proves nothing. Nor does what happens while the store is disturbed
 //!   ([`Knee::disturb`]).
 //!
@@ -276,9 +278,12 @@ impl Knee {
             return;
         }
         self.window.binds |= waiting && self.limit().is_some();
+        self.window.refills += 1;
+        self.window.drained += u32::from(self.company.below() <= DRAINED);
         let (span, usual) = (now.since(self.window.begun), self.settings.window);
         let is_seen = self.limit().is_some() && self.window.binds && self.window.steady.tally.count >= STEADY_MIN;
-        if is_seen && !self.holds() && self.window.steady.tally.stretch(75) > self.settings.takeoff_percent {
+        let is_seen = is_seen && !self.holds() && !self.window.is_bunched();
+        if is_seen && self.window.steady.tally.stretch(75) > self.settings.takeoff_percent {
             // No need to wait for the rest.
             let window = std::mem::replace(&mut self.window, Window::new(now));
             self.taken_off = 0;
@@ -329,7 +334,9 @@ impl Knee {
         self.note_steady(window, span);
         let stretch = window.stretch_percent();
         let is_busy = window.binds || window.total_ns as f64 >= BUSY * span.as_nanos() as f64;
-        let has_taken_off = is_busy && stretch.is_some_and(|stretch| stretch > self.settings.takeoff_percent);
+        let is_bunched = window.is_bunched();
+        let has_taken_off =
+            is_busy && !is_bunched && stretch.is_some_and(|stretch| stretch > self.settings.takeoff_percent);
         match self.trial {
             Trial::Probe(before) if has_taken_off => self.fail_probe(now, before),
             _ if has_taken_off => {
@@ -350,7 +357,7 @@ impl Knee {
                     }
                 }
                 self.trial = Trial::No;
-                self.raise(now, &load, window.binds, stretch);
+                self.raise(now, &load, window, stretch);
             }
         }
         self.bytes_per_sec = self.limit.map(|limit| {
@@ -421,7 +428,8 @@ impl Knee {
     }
 
     /// Latency is flat. Costs fall if the limit is what keeps it so.
-    fn raise(&mut self, now: Instant, load: &Load, binds: bool, stretch: Option<u64>) {
+    fn raise(&mut self, now: Instant, load: &Load, window: &Window, stretch: Option<u64>) {
+        let (binds, is_bunched) = (window.binds, window.is_bunched());
         let held = Trial::Held(now, HOLD_ALONE);
         let Some(limit) = self.limit else {
             // Nobody was ever alone: a limit is needed that hot segments can be held by.
@@ -440,13 +448,14 @@ impl Knee {
             self.trial = if binds { held } else { Trial::No };
             return;
         };
-        let has_room = stretch * 100 < self.settings.takeoff_percent * PROBE_BELOW_PERCENT;
+        let has_room = is_bunched || stretch * 100 < self.settings.takeoff_percent * PROBE_BELOW_PERCENT;
         if binds && has_room && now >= self.probe_at {
             // Up to where the knee was last it goes fast. What is above may be saved up: credits of a disk are no proof.
             let is_above = self.found.is_some_and(|(found, at)| {
                 now.since(at) < FOUND_HOLDS && self.cost.of_load(load) <= found.of_load(load)
             });
-            if is_above {
+            // Nobody is there who has to be kept from the others: it may turn out to be too much.
+            if is_above && !is_bunched {
                 self.probe_at = now + PROBE_ABOVE;
             }
             self.trial = Trial::Probe(self.cost);

@@ -49,6 +49,34 @@ impl Bench {
         }
     }
 
+    /// For so many milliseconds, steady requests wait for tokens, and at each refill so many are let go, which the store does
+    /// one after the other. If it `drains`, it is done with them before the next ones.
+    fn run_bunches(&mut self, millis: u64, per_look: u64, drains: bool) {
+        for _ in 0..millis / 10 {
+            let granted = Instant(self.now);
+            (0..per_look).for_each(|_| self.knee.on_start(granted));
+            self.now += 10 * MILLI;
+            // Those that are left behind were let go at the refill before.
+            if !drains {
+                self.look(true, true);
+            }
+            for number in 0..per_look {
+                let outcome = Outcome {
+                    segment: SEGMENT,
+                    granted,
+                    bytes: 64 * KIB,
+                    direction: Direction::Write,
+                    went_below: true,
+                };
+                let done = Instant(granted.0 + (100 + 30 * number) * 1000);
+                self.knee.on_done(done, &outcome, false);
+            }
+            if drains {
+                self.look(true, true);
+            }
+        }
+    }
+
     /// Learns what a request takes alone, and then that many of them are too much: 200 in each 10 ms.
     fn knee_found() -> Bench {
         let mut bench = Bench::new();
@@ -90,6 +118,20 @@ fn a_wrong_low_start_is_left_within_half_a_minute_of_demand() {
     let before = bench.share(1_000);
     bench.run(30_000, 2, 100, true);
     assert!(bench.share(1_000) < before / 8.0, "{} before, {} now", before, bench.share(1_000));
+}
+
+/// Who waits for tokens is let go with all others that do, and meets them below: the smaller the limit, the surer.
+#[test]
+fn what_the_gate_lets_go_at_once_is_no_queue_of_the_store() {
+    let mut bench = Bench::knee_found();
+    bench.run(200, 2, 100, false);
+    let before = bench.share(1_000);
+    bench.run_bunches(3_000, 12, true);
+    let after = bench.share(1_000);
+    assert!(after < before / 2.0, "nobody was too much for the store: {before} before, {after} now");
+    // But a store that has the last ones still below when the next ones come is asked for too much.
+    bench.run_bunches(3_000, 12, false);
+    assert!(bench.share(1_000) > after * 2.0, "{after} before, {} now", bench.share(1_000));
 }
 
 #[test]

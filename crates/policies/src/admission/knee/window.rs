@@ -19,6 +19,9 @@ pub(super) struct Window {
     pub(super) steady: Done,
     pub(super) hot: Done,
     pub(super) binds: bool,
+    /// Refills of the buckets, and how many of them found next to nothing below.
+    pub(super) refills: u32,
+    pub(super) drained: u32,
 }
 
 /// What was done, and how long it took.
@@ -31,12 +34,27 @@ pub(super) struct Done {
 impl Window {
     pub(super) fn new(begun: Instant) -> Window {
         let none = Done { load: Load::default(), tally: Tally::NONE };
-        Window { begun, requests: 0, total_ns: 0, steady: none.clone(), hot: none, binds: false }
+        Window {
+            begun,
+            requests: 0,
+            total_ns: 0,
+            steady: none.clone(),
+            hot: none,
+            binds: false,
+            refills: 0,
+            drained: 0,
+        }
     }
 
     /// All that was done for clients.
     pub(super) fn done(&self) -> Load {
         self.steady.load.plus(&self.hot.load)
+    }
+
+    /// Whether who met somebody below met those who got tokens at the same refill: nobody is hot, tokens are what was waited
+    /// for, and nearly always the store below was done with all of them when the next ones were issued.
+    pub(super) fn is_bunched(&self) -> bool {
+        self.binds && self.hot.tally.count == 0 && self.drained * 4 >= self.refills * 3
     }
 
     /// How long it took.
