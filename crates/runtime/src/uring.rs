@@ -1,7 +1,9 @@
 //! The real world: a loop on io_uring.
 //!
 //! [`run`] makes a loop on the calling thread and drives it until its main future ends. One turn of the loop enters
-//! the kernel once as a rule: what the tasks queued is submitted by the same call that waits for completions.
+//! the kernel once as a rule: what the tasks queued is submitted by the same call that waits for completions. Sends are
+//! an exception where nothing else is to be submitted and the loop is about to sleep: they are made by calls of their own,
+//! because one that the ring makes completes at once, and the loop would enter the kernel a second time to sleep.
 //!
 //! - A *request* is an operation that the kernel works on ([`requests`]), with all the memory that it needs; it lives
 //!   until its completion, whoever still waits for it.

@@ -54,7 +54,7 @@ impl Window {
     /// Whether who met somebody below met those who got tokens at the same refill: nobody is hot, tokens are what was waited
     /// for, and nearly always the store below was done with all of them when the next ones were issued.
     pub(super) fn is_bunched(&self) -> bool {
-        self.binds && self.hot.tally.count == 0 && self.drained * 4 >= self.refills * 3
+        self.binds && self.hot.load.bytes() < 1.0 && self.drained * 4 >= self.refills * 3
     }
 
     /// How long it took.
