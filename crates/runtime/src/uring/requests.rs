@@ -322,3 +322,24 @@ fn own(fd: u64) -> OwnedFd {
 pub(super) fn cancel_entry(target: types::CancelBuilder) -> Entry {
     opcode::AsyncCancel2::new(target).build()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receive_that_has_to_wait_says_so_to_the_kernel() {
+        let mut receive = Work::Receive { buffer: AlignedBuf::zeroed(64), range: 0..64, is_awaited: false };
+        assert!(receive.has_drained(63) && !receive.has_drained(64), "more may be there behind a full buffer");
+        assert!(!receive.has_drained(-libc::EINTR) && !Work::Sync.has_drained(0));
+        // SAFETY: both are 64 bytes without padding.
+        let bytes = |work: &mut Work| unsafe { std::mem::transmute::<Entry, [u8; 64]>(work.entry(3)) };
+        let looking = bytes(&mut receive);
+        let Work::Receive { is_awaited, .. } = &mut receive else { unreachable!("it is one") };
+        *is_awaited = true;
+        let mut waiting = bytes(&mut receive);
+        assert_eq!(u16::from_ne_bytes([waiting[2], waiting[3]]), 1, "IORING_RECVSEND_POLL_FIRST");
+        waiting[2] = 0;
+        assert_eq!(waiting, looking, "nothing else is different");
+    }
+}
