@@ -225,9 +225,17 @@ fn what_is_asked_for_after_a_send_comes_after_it() {
         let sending = handle
             .spawn(Class::Io, "send", async move { sending.send(vec![Bytes::from_static(b"the last words")]).await });
         let ending = handle.spawn(Class::Io, "end", async move { ending.shutdown() });
+        // The loop does not sleep meanwhile, and leaves both to the ring.
+        let inside = handle.clone();
+        let busy = handle.spawn(Class::Io, "busy", async move {
+            for _ in 0..10 {
+                inside.yield_now().await;
+            }
+        });
         assert_eq!(&receive_exactly(&server, 14).await[..], b"the last words");
         sending.await.expect("it is sent");
         ending.await;
+        busy.await;
         assert_eq!(server.receive(AlignedBuf::zeroed(8), 0).await.0.expect("it ends"), 0);
     });
 }
