@@ -57,8 +57,8 @@ impl TenantKey {
 pub struct TenantStatistics {
     /// The owner, or the volume that has none.
     pub name: String,
-    /// Its volumes.
-    pub volumes: Vec<VolumeId>,
+    /// Its volumes, by name.
+    pub volumes: Vec<String>,
     /// What they were promised, together.
     pub base: Rate,
     /// Requests that were started.
@@ -113,13 +113,21 @@ struct Books {
 #[derive(Default)]
 struct Entry {
     name: String,
-    volumes: BTreeMap<VolumeId, (Levels, usize)>,
+    volumes: BTreeMap<VolumeId, Used>,
+}
+
+/// A volume with connections.
+#[derive(Default)]
+struct Used {
+    name: String,
+    levels: Levels,
+    connections: usize,
 }
 
 impl Entry {
     /// The sum of the bases of its volumes; none where none has one.
     fn base(&self, settings: &TenantsSettings) -> Option<Cost> {
-        let bases = self.volumes.values().map(|(levels, _)| levels.base).filter(|base| !base.is_none());
+        let bases = self.volumes.values().map(|used| used.levels.base).filter(|base| !base.is_none());
         bases.map(|base| settings.profile.of_rate(base.iops, base.bytes_per_sec)).reduce(|sum, base| sum + base)
     }
 }
@@ -140,8 +148,9 @@ impl Roster {
             let entry = books.tenants.entry(key).or_default();
             let name = if volume.owner.is_empty() { &volume.name } else { &volume.owner };
             entry.name.clone_from(name);
-            let (levels, users) = entry.volumes.entry(volume.id).or_default();
-            (*levels, *users) = (volume.levels, *users + 1);
+            let used = entry.volumes.entry(volume.id).or_default();
+            used.name.clone_from(&volume.name);
+            (used.levels, used.connections) = (volume.levels, used.connections + 1);
         });
         self.changed();
     }
@@ -149,9 +158,9 @@ impl Roster {
     fn leave(&self, handle: &Handle, key: TenantKey, volume: VolumeId) {
         self.books.with(handle, |books| {
             let Some(entry) = books.tenants.get_mut(&key) else { return };
-            if let Some((_, users)) = entry.volumes.get_mut(&volume) {
-                *users -= 1;
-                if *users == 0 {
+            if let Some(used) = entry.volumes.get_mut(&volume) {
+                used.connections -= 1;
+                if used.connections == 0 {
                     entry.volumes.remove(&volume);
                 }
             }
@@ -168,8 +177,8 @@ impl Roster {
         let key = TenantKey::of(volume);
         self.books.with(handle, |books| {
             let known = books.tenants.get_mut(&key).and_then(|entry| entry.volumes.get_mut(&volume.id));
-            if let Some((levels, _)) = known {
-                *levels = volume.levels;
+            if let Some(used) = known {
+                used.levels = volume.levels;
             }
         });
         self.changed();
@@ -179,12 +188,12 @@ impl Roster {
     pub(crate) fn tenants(&self, handle: &Handle) -> BTreeMap<TenantKey, TenantStatistics> {
         self.books.with(handle, |books| {
             let entries = books.tenants.iter().map(|(key, entry)| {
-                let bases = entry.volumes.values().map(|(levels, _)| levels.base);
+                let bases = entry.volumes.values().map(|used| used.levels.base);
                 let base = bases.fold(Rate::default(), |sum, base| Rate {
                     iops: sum.iops + base.iops,
                     bytes_per_sec: sum.bytes_per_sec + base.bytes_per_sec,
                 });
-                let volumes = entry.volumes.keys().copied().collect();
+                let volumes = entry.volumes.values().map(|used| used.name.clone()).collect();
                 (*key, TenantStatistics { name: entry.name.clone(), volumes, base, ..TenantStatistics::default() })
             });
             entries.collect()

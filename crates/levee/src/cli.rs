@@ -50,6 +50,9 @@ pub enum Command {
     /// Move segments of volumes from server to server.
     #[command(subcommand)]
     Segment(Segment),
+    /// Show who shares the loops that serve clients: owners with their volumes, and volumes without one.
+    #[command(subcommand)]
+    Tenant(Tenant),
     /// Print the completions of a shell. For bash: source <(levee completions bash).
     Completions(Completions),
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
@@ -441,6 +444,23 @@ pub enum ServerCommand {
     },
     /// Let a server that was drained own segments again.
     Undrain {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        api: Api,
+    },
+}
+
+/// `levee tenant COMMAND`.
+#[derive(Subcommand)]
+pub enum Tenant {
+    /// List those that have clients: what they were promised, what they did, and who had to wait.
+    List {
+        #[command(flatten)]
+        api: Api,
+    },
+    /// Show one: an owner, or a volume that has none.
+    Show {
         /// Its name.
         name: String,
         #[command(flatten)]

@@ -23,6 +23,7 @@ mod roles;
 mod scrub;
 mod servers;
 mod status;
+mod tenants;
 mod top;
 mod up;
 mod verify;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Agent(options) => roles::agent(&options),
         Command::Manager(options) => roles::manager(&options),
         Command::Segment(command) => servers::segment(command),
+        Command::Tenant(command) => tenants::run(command),
         Command::Completions(options) => completions::run(options),
         Command::Inspect(options) => inspect::run(options),
         Command::Calibrate(options) => calibrate::run(options),

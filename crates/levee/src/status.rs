@@ -191,6 +191,7 @@ pub mod tests {
             operations: Vec::new(),
         };
         api::Status {
+            tenants: Vec::new(),
             version: "1".into(),
             store: "00ff".into(),
             incarnation: 2,

@@ -5,7 +5,9 @@
 
 use std::rc::{Rc, Weak};
 
-use agent::{Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, VolumeStatistics};
+use agent::{
+    Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, TenantStatistics, VolumeStatistics,
+};
 use base::{Error, Histogram, Instant, Result, VolumeId};
 use control::observe::{admission, slow_reasons, slow_requests, waits};
 use engine::Engine;
@@ -40,7 +42,7 @@ impl Observer for NodeObserver {
             let shards = self.shards()?;
             let counters = shards.counters().await;
             let mut snapshot = of_server(shards.server(), &counters);
-            add_agent(&mut snapshot, &self.agent);
+            add_agent(&mut snapshot, &self.agent).await;
             for volume in &mut snapshot.traffic {
                 let known = shards.server().admission_of(volume.volume);
                 volume.waits = known.map(|known| waits(&known.waits)).unwrap_or_default();
@@ -132,7 +134,7 @@ impl Observer for AgentObserver {
                 metrics: of_loop(&looped),
                 ..Snapshot::default()
             };
-            add_agent(&mut snapshot, &self.agent);
+            add_agent(&mut snapshot, &self.agent).await;
             if detail == Detail::WithoutVolumes {
                 snapshot.traffic.clear();
             }
@@ -219,7 +221,10 @@ fn of_server(server: &Server<Engine>, counters: &Counters) -> Snapshot {
 }
 
 /// Adds what an agent says: its volumes with their clients, and what it has in memory.
-fn add_agent(snapshot: &mut Snapshot, agent: &Agent) {
+async fn add_agent(snapshot: &mut Snapshot, agent: &Agent) {
+    let tenants = agent.tenants().await;
+    snapshot.metrics.extend(tenants.iter().flat_map(of_tenant));
+    snapshot.tenants = tenants.iter().map(tenant).collect();
     let volumes = agent.volume_statistics();
     let statistics = agent.statistics();
     let together = |part: fn(&VolumeStatistics) -> &Histogram| {
@@ -327,6 +332,39 @@ fn of_engine(engine: &engine::Statistics, served: &ServerStatistics) -> Vec<Metr
         plain("read_ahead_bytes_total", "Bytes that were read ahead of clients.", ahead.read_bytes),
         plain("read_ahead_used_bytes_total", "Bytes among them that were asked for.", ahead.used_bytes),
         plain("memory_waits_total", "Writes that waited for memory.", engine.memory_waits),
+    ]
+}
+
+fn tenant(tenant: &TenantStatistics) -> api::Tenant {
+    api::Tenant {
+        name: tenant.name.clone(),
+        volumes: tenant.volumes.clone(),
+        agent: String::new(),
+        base_iops: tenant.base.iops,
+        base_bytes_per_second: tenant.base.bytes_per_sec,
+        base_percent: tenant.scaled * 100.0,
+        started: tenant.started,
+        throttled: tenant.throttled,
+        reclaimed: tenant.reclaimed,
+        from_reserve: tenant.from_reserve,
+        waiting: tenant.waiting,
+        waited_ns: tenant.waited_ns,
+        longest_ns: tenant.waited_max_ns,
+        burst_windows: tenant.burst_windows,
+    }
+}
+
+/// Of each tenant that has clients.
+fn of_tenant(tenant: &TenantStatistics) -> Vec<Metric> {
+    let of = |name, help, value: f64| Metric::labelled(name, help, "tenant", &tenant.name, value);
+    vec![
+        of("tenant_requests_total", "Requests of a tenant that were started.", tenant.started as f64),
+        of("tenant_throttled_total", "Those that had to wait for its share of a loop.", tenant.throttled as f64),
+        of("tenant_reclaimed_total", "Those paid for by what others had lent.", tenant.reclaimed as f64),
+        of("tenant_reserve_total", "Those paid for from the reserve.", tenant.from_reserve as f64),
+        of("tenant_waiting", "Requests of a tenant that wait for its share.", tenant.waiting as f64),
+        of("tenant_wait_seconds_total", "How long its requests waited for it.", tenant.waited_ns as f64 / 1e9),
+        of("tenant_burst_windows_total", "Windows in which it had more than its base.", tenant.burst_windows as f64),
     ]
 }
 

@@ -431,7 +431,7 @@ impl State {
         match self.requests[key].work {
             Work::Send { .. } if !self.has_work_queued => return self.sends.push(key),
             Work::Receive { .. } => {}
-            _ => self.queue_sends_before(),
+            _ => {}
         }
         self.queue_request(key);
     }

@@ -387,6 +387,9 @@ pub struct Status {
     pub admission: Option<Admission>,
     /// The volumes that are not being deleted, by name.
     pub traffic: Vec<VolumeTraffic>,
+    /// Who shares the loops that serve clients: owners and volumes without one, while they have clients.
+    #[serde(default)]
+    pub tenants: Vec<Tenant>,
     /// How several servers stand; null where the store is one.
     #[serde(default)]
     pub cluster: Option<Cluster>,
@@ -419,6 +422,40 @@ pub struct VolumeTraffic {
     pub waits: Vec<Waiting>,
     /// By kind of request; none for a volume that was not used lately.
     pub operations: Vec<OperationTraffic>,
+}
+
+/// An owner with his volumes on one agent, or a volume that has no owner: what it did while it had clients there.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Tenant {
+    /// The owner, or the volume.
+    pub name: String,
+    /// Its volumes that have clients, by name.
+    pub volumes: Vec<String>,
+    /// The agent, where there are several; empty otherwise.
+    #[serde(default)]
+    pub agent: String,
+    /// What its volumes were promised together, in operations per second; 0: nothing.
+    pub base_iops: u64,
+    /// The same in bytes per second.
+    pub base_bytes_per_second: u64,
+    /// How much of that it has, in percent: less than 100 where promises exceed what the agent can do.
+    pub base_percent: f64,
+    /// Requests that were started.
+    pub started: u64,
+    /// Requests that had to wait because nothing was left for them.
+    pub throttled: u64,
+    /// Requests that were paid for by what others had beyond their base.
+    pub reclaimed: u64,
+    /// Requests that were paid for from the reserve.
+    pub from_reserve: u64,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// How long requests waited, all together.
+    pub waited_ns: u64,
+    /// How long the one that waited longest.
+    pub longest_ns: u64,
+    /// Windows in which it had more than its base.
+    pub burst_windows: u64,
 }
 
 /// One kind of request of a volume.

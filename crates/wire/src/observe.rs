@@ -164,6 +164,8 @@ pub struct Snapshot {
     pub volumes: usize,
     /// Traffic by volume; volumes without any may be left out.
     pub traffic: Vec<VolumeCounters>,
+    /// Who shares the loops that serve clients.
+    pub tenants: Vec<api::Tenant>,
     /// Whether volumes with higher ids were left out.
     pub has_more: bool,
     /// What a block server did, by kind of request.

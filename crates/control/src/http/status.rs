@@ -25,6 +25,7 @@ pub fn status(snapshot: &Snapshot, volumes: &[VolumeView], nbd: Vec<String>, tok
         scrub: snapshot.scrub,
         admission: snapshot.admission.clone(),
         traffic: traffic(snapshot, volumes),
+        tenants: snapshot.tenants.clone(),
         cluster: snapshot.cluster.clone(),
         nbd: nbd.into_iter().chain(snapshot.nbd.iter().cloned()).collect(),
         token_file,

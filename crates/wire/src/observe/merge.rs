@@ -20,6 +20,8 @@ impl Snapshot {
         add(&mut self.memory.limit_bytes, other.memory.limit_bytes);
         add_scrub(&mut self.scrub, &other.scrub);
         add(&mut self.connections, other.connections);
+        let theirs = other.tenants.iter();
+        self.tenants.extend(theirs.map(|tenant| api::Tenant { agent: other.name.clone(), ..tenant.clone() }));
         self.nbd.extend(other.nbd.iter().cloned());
         add(&mut self.broken_logs, other.broken_logs);
         add(&mut self.full_engines, other.full_engines);
