@@ -174,12 +174,11 @@ impl Agent {
         tenants.into_values().collect()
     }
 
-    /// Checks what the scheduler of tenants has in its books, on this loop.
-    ///
-    /// # Errors
-    /// What is wrong with them.
-    pub fn audit_tenants(&self) -> std::result::Result<(), String> {
-        self.0.here.tenants.audit()
+    /// What checks the books of the scheduler of tenants on this loop, for as long as the agent lives: what is wrong with them,
+    /// or how many requests wait.
+    pub fn audit_tenants(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
+        let here = Rc::downgrade(&self.0.here);
+        move || here.upgrade().map_or(Ok(0), |here| here.tenants.audit())
     }
 
     /// How many connections each loop has.

@@ -310,8 +310,8 @@ impl Tenants {
         self.0.state.borrow().scheduler.status().collect()
     }
 
-    /// Checks the books of this loop: see [`Scheduler::audit`].
-    pub(crate) fn audit(&self) -> Result<(), String> {
+    /// Checks the books of this loop, and says how many requests wait: see [`Scheduler::audit`].
+    pub(crate) fn audit(&self) -> Result<usize, String> {
         self.0.state.borrow().scheduler.audit()
     }
 

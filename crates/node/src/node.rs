@@ -169,10 +169,14 @@ impl Node {
         async move { shards.scrub().await }
     }
 
-    /// What says whether admission keeps what it promises ([`server::Server::audit_admission`]), for as long as the node lives.
+    /// What says whether admission keeps what it promises ([`server::Server::audit_admission`]), and the scheduler of tenants on
+    /// the first loop ([`Agent::audit_tenants`]), and how many requests wait; for as long as the node lives.
     pub fn fairness(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
-        let shards = Rc::downgrade(&self.shards);
-        move || shards.upgrade().map_or(Ok(0), |shards| shards.server().audit_admission())
+        let (shards, tenants) = (Rc::downgrade(&self.shards), self.agent.audit_tenants());
+        move || {
+            let waiting = shards.upgrade().map_or(Ok(0), |shards| shards.server().audit_admission())?;
+            Ok(waiting + tenants()?)
+        }
     }
 
     /// What says whether overlapping writes reach the first shard one after the other ([`server::Server::audit_order`]),

@@ -372,11 +372,11 @@ impl<T> Scheduler<T> {
         (self.delay.factor(), self.measured.ratio())
     }
 
-    /// Checks the books.
+    /// Checks the books, and says how many requests wait.
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn audit(&self) -> Result<(), String> {
+    pub fn audit(&self) -> Result<usize, String> {
         let waiting: usize = self.tenants.iter().flatten().map(|tenant| tenant.waiting).sum();
         if waiting != self.waiting {
             return Err(format!("{} are said to wait, and {waiting} do", self.waiting));
@@ -397,7 +397,7 @@ impl<T> Scheduler<T> {
                 return Err(format!("tenant {} was allocated more than its burst", tenant.key));
             }
         }
-        Ok(())
+        Ok(self.waiting)
     }
 
     #[inline]

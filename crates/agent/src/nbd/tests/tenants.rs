@@ -78,7 +78,7 @@ fn who_is_within_his_base_is_not_delayed_by_who_bursts() {
     let bios = quiet_beside_loud(&beside, 64, 1);
     assert!(off > 3.0 * alone, "the burst is one: {off} us beside it, {alone} us without");
     assert!(bios < 0.5 * off && bios < 2.0 * alone, "{bios} us with it, {off} us without, {alone} us alone");
-    beside.agent.audit_tenants().unwrap();
+    beside.agent.audit_tenants()().unwrap();
 }
 
 /// Nobody has thought of levels: everybody has an equal part.
