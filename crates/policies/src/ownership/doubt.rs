@@ -9,7 +9,8 @@
 //! whose last one was declared dead a short while ago: servers that seem to go one by one count together.
 //!
 //! **Invariants.** Nobody dies of a suspicion, and nobody who is in touch; with more than a third missing nobody dies whom
-//! nobody else misses.
+//! nobody else misses, nor for a while after that has ended. It ends when engines come back or new ones begin: so they are
+//! counted before that, also if none of them was more than suspected, and whenever somebody may die.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,6 +21,8 @@ use super::table::Table;
 
 /// Servers that were declared dead within this time count as missing, and who missed many within it doubts itself.
 const RECENT: Duration = Duration::from_secs(10);
+/// Who has just seen that many are missing does not count again for so long: they come back by the thousand.
+const COUNTED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Doubt {
@@ -53,10 +56,12 @@ impl Doubt {
         self.missing.insert(engine, true);
     }
 
-    /// It is there.
-    pub(super) fn on_touch(&mut self, engine: Incarnation) {
-        self.missing.remove(&engine);
-        self.confirmed.remove(&engine);
+    /// It is there, or is about to be in `table` for the first time.
+    pub(super) fn on_touch(&mut self, now: Instant, engine: Incarnation, table: &Table) {
+        if self.is_missing(engine) || !table.lives(engine) {
+            self.note_many(now, table);
+        }
+        self.forget(engine);
     }
 
     /// Own lease renewed, another one misses these, too.
@@ -66,8 +71,13 @@ impl Doubt {
 
     /// It was declared dead, and is nobody's concern here any more.
     pub(super) fn on_declared(&mut self, now: Instant, engine: Incarnation, server: &str) {
-        self.on_touch(engine);
+        self.forget(engine);
         self.declared.push_back((now, server.to_owned()));
+    }
+
+    fn forget(&mut self, engine: Incarnation) {
+        self.missing.remove(&engine);
+        self.confirmed.remove(&engine);
     }
 
     /// Whether it is out of touch.
@@ -77,21 +87,29 @@ impl Doubt {
 
     /// Who is dead.
     pub(super) fn plan(&mut self, now: Instant, table: &Table) -> Verdict {
+        if !self.missing.iter().any(|(engine, is_gone)| *is_gone && table.lives(*engine)) {
+            return Verdict { dead: vec![], ask: vec![] };
+        }
+        self.note_many(now, table);
+        // They come back one by one, too: the last ones are not dead because the others were faster.
+        let in_doubt = self.missed_many.is_some_and(|then| now.since(then) <= RECENT);
+        let gone = self.missing.iter().filter(|(engine, is_gone)| **is_gone && table.lives(**engine));
+        let (dead, ask) =
+            gone.map(|(engine, _)| *engine).partition(|engine| !in_doubt || self.confirmed.contains(engine));
+        Verdict { dead, ask }
+    }
+
+    /// Keeps in mind if many are missing now.
+    fn note_many(&mut self, now: Instant, table: &Table) {
+        if self.missed_many.is_some_and(|then| now.since(then) < COUNTED) {
+            return;
+        }
         while self.declared.front().is_some_and(|(at, _)| now.since(*at) > RECENT) {
             self.declared.pop_front();
-        }
-        let gone = || self.missing.iter().filter(|(engine, is_gone)| **is_gone && table.lives(**engine));
-        if gone().next().is_none() {
-            return Verdict { dead: vec![], ask: vec![] };
         }
         if self.misses_many(table) {
             self.missed_many = Some(now);
         }
-        // They come back one by one, too: the last ones are not dead because the others were faster.
-        let in_doubt = self.missed_many.is_some_and(|then| now.since(then) <= RECENT);
-        let (dead, ask) =
-            gone().map(|(engine, _)| *engine).partition(|engine| !in_doubt || self.confirmed.contains(engine));
-        Verdict { dead, ask }
     }
 
     /// Whether more than a third of the servers are missing.

@@ -125,13 +125,14 @@ impl Manager {
             return Err(Error::fenced(format!("{engine} was declared dead: it must start as another one")));
         }
         match self.table.server(engine) {
-            Some(known) if known == server => self.doubt.on_touch(engine),
+            Some(known) if known == server => self.doubt.on_touch(now, engine, &self.table),
             Some(known) => return Err(Error::conflict(format!("{engine} is of server {known:?}, not {server:?}"))),
             None => {
                 let change = Change::Engine { engine, server: server.to_owned() };
                 self.table.check(&change).map_err(|_| {
                     Error::invalid(format!("{engine} of server {server:?} cannot be taken: no such name, or too many"))
                 })?;
+                self.doubt.on_touch(now, engine, &self.table);
                 self.log(change);
             }
         }
@@ -156,7 +157,7 @@ impl Manager {
 
     /// An engine is in touch again.
     pub fn on_touch(&mut self, now: Instant, random: u64, engine: Incarnation) {
-        self.doubt.on_touch(engine);
+        self.doubt.on_touch(now, engine, &self.table);
         self.settle(now, random);
     }
 

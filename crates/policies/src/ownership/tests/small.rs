@@ -297,6 +297,41 @@ fn the_last_to_come_back_is_not_dead_because_others_were_faster() {
 }
 
 #[test]
+fn who_suspected_many_a_short_while_ago_asks_first() {
+    let after = |millis| NOW + Duration::from_millis(millis);
+    // A lease may be a minute: what counts is until when many were missing.
+    for suspected in [0, 30_000] {
+        for begins_anew in [false, true] {
+            let mut manager = manager(5);
+            (1..=5).for_each(|engine| manager.on_lost(Incarnation(engine)));
+            let back = suspected + 1_000;
+            // The link is whole again before the first lease is over. One of them is a server that was started anew.
+            let first = if begins_anew { 6 } else { 1 };
+            [(first, 1), (2, 2), (3, 3), (4, 4)].iter().for_each(|(engine, index)| {
+                manager.on_registered(after(back), 1, Incarnation(*engine), &server(*index)).unwrap();
+            });
+            said(&mut manager);
+            manager.on_gone(after(back + 3), 1, Incarnation(5));
+            assert!(manager.table().lives(Incarnation(5)), "of what happened to the manager");
+            assert_eq!(said(&mut manager), [Order::Doubt { missing: vec![Incarnation(5)] }]);
+            manager.on_registered(after(back + 10), 1, Incarnation(5), &server(5)).unwrap();
+            manager.on_gone(after(back + 12_000), 1, Incarnation(5));
+            assert!(!manager.table().lives(Incarnation(5)), "when all is well again it is believed");
+        }
+    }
+}
+
+#[test]
+fn a_new_engine_does_not_hide_that_many_were_missing() {
+    let mut manager = manager(5);
+    // Two of five servers, until one of them is there with a new engine.
+    [4, 5].iter().for_each(|engine| manager.on_lost(Incarnation(*engine)));
+    manager.on_registered(NOW, 1, Incarnation(6), &server(4)).unwrap();
+    manager.on_gone(NOW, 1, Incarnation(5));
+    assert!(manager.table().lives(Incarnation(5)));
+}
+
+#[test]
 fn who_comes_back_in_time_lives() {
     let mut manager = manager(2);
     manager.on_gone(NOW, 1, Incarnation(1));
