@@ -294,6 +294,6 @@ impl EngineRegistry for ClusterManager {
     }
 
     fn missing(&self, engines: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
-        Box::pin(std::future::ready(Ok(self.engines.missing(engines))))
+        Box::pin(std::future::ready(self.engines.missing_too(engines)))
     }
 }

@@ -10,7 +10,8 @@
 //!
 //! **Invariants** (rule 50 of docs/SAFETY.md). An engine that cannot be reached and did not refuse is a suspicion, until
 //! its lease has ended; so is one that was not heard of for half of it. Whether many that are missing are really dead is
-//! the machine's to doubt (`policies::ownership`). What is known is bounded: engines that the table does not have are
+//! the machine's to doubt (`policies::ownership`); a manager that began less than a lease ago is no witness of the death of
+//! one that it never heard of. What is known is bounded: engines that the table does not have are
 //! forgotten.
 
 use std::cell::{Cell, RefCell};
@@ -47,6 +48,7 @@ pub(super) struct Engines {
     dispatch: Rc<Dispatch>,
     connect: Connect,
     lease: Duration,
+    begun: Instant,
     known: RefCell<BTreeMap<Incarnation, Known>>,
     /// Servers that were heard of lately, whatever became of their engines. Every manager hears of them, so whoever takes
     /// over knows who is missing.
@@ -78,6 +80,7 @@ impl Engines {
             dispatch,
             connect,
             lease,
+            begun: handle.now(),
             known: RefCell::default(),
             lately: RefCell::default(),
             charge: Cell::new((Term(0), handle.now())),
@@ -139,6 +142,19 @@ impl Engines {
         let is_there = |known: &Known| now - known.heard < self.lease && !(known.way.is_refused)();
         let hears = |engine: &Incarnation| known.get(engine).is_some_and(is_there);
         engines.into_iter().filter(|engine| !hears(engine)).collect()
+    }
+
+    /// See [`wire::EngineRegistry::missing`]: what another manager asks who doubts itself. One who has just begun has heard of
+    /// nobody yet, and knows no better who is dead.
+    pub(super) fn missing_too(&self, engines: Vec<Incarnation>) -> Result<Vec<Incarnation>> {
+        let has_just_begun = self.handle.now() - self.begun < self.lease;
+        let is_known = |engine: &Incarnation| self.known.borrow().contains_key(engine);
+        if has_just_begun && !engines.iter().all(is_known) {
+            return Err(Error::io(
+                "this manager has just begun, and may not have heard of all engines: ask another one",
+            ));
+        }
+        Ok(self.missing(engines))
     }
 
     /// Where an engine listens.

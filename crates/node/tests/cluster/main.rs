@@ -170,6 +170,31 @@ fn a_manager_that_is_cut_off_from_the_servers_declares_none_of_them_dead() {
     assert_eq!(engines(&bed), before);
 }
 
+/// It asks the other one whom it misses, too, again and again while leases end. Whenever that one begins anew meanwhile, it
+/// has heard of nobody for a moment.
+#[test]
+fn a_manager_that_has_just_begun_confirms_no_death() {
+    for millis in (1_500..2_100).step_by(100) {
+        let mut bed = Bed::new(7, 2, 5, 1);
+        bed.start_all();
+        bed.create("disk", GIB);
+        let engines = |bed: &Bed| -> Vec<u64> {
+            bed.cluster().servers.into_iter().flat_map(|server| server.engines).map(|engine| engine.id).collect()
+        };
+        let before = engines(&bed);
+        assert_eq!(before.len(), 5);
+        let (index, _) = bed.in_charge().unwrap();
+        bed.cut_off_from(Role::Manager, index, Role::Server);
+        bed.world.run_for(millis * MS);
+        bed.kill(Role::Manager, 1 - index);
+        bed.start(Role::Manager, 1 - index);
+        bed.world.run_for(Duration::from_secs(3));
+        bed.reconnect(Role::Manager, index);
+        bed.settle();
+        assert_eq!(engines(&bed), before, "begun anew after {millis} ms");
+    }
+}
+
 #[test]
 fn a_later_attachment_ends_the_earlier_one() {
     let mut bed = Bed::new(3, 1, 2, 2);
