@@ -251,7 +251,7 @@ impl Tenants {
         // What all loops have together is divided evenly; processor time each has of its own.
         (1..settings.per_second.0.len()).for_each(|d| settings.per_second.0[d] /= roster.loops as f64);
         let now = handle.now();
-        let scheduler = Scheduler::new(settings, handle.random_u64(), now);
+        let scheduler = Scheduler::new(settings, index as u64, now);
         Tenants(Rc::new(Inner {
             handle: handle.clone(),
             index,
