@@ -15,6 +15,7 @@ use base::{AlignedBuf, Bytes, Gathered, Instant};
 use policies::loop_schedule::LoopSettings;
 
 use crate::Handle;
+use crate::guest::{Port, Visitor};
 
 /// The loop's name for one operation in flight. Never reused while the operation is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -118,11 +119,15 @@ pub enum Op {
     Shutdown { id: ResourceId },
     /// Takes a stream, with nothing in flight on it, from this loop: `Payload::Token`.
     Release { id: ResourceId },
-    /// Takes over a stream that another loop of the process has released: `value` is its [`ResourceId`] here.
+    /// Takes over a stream that another loop of the process has released, or a bell: `value` is its [`ResourceId`] here.
     Adopt { token: Token },
+    /// Waits until a bell was rung, and takes notice of all that rang it so far.
+    Await { id: ResourceId },
+    /// Rings a bell.
+    Ring { id: ResourceId },
 }
 
-/// A stream between two loops of a process, in the form of its world. Dropped, it is closed.
+/// A stream between two loops of a process, or a bell, in the form of its world. Dropped, it is closed.
 pub type Token = Box<dyn Any + Send>;
 
 /// What came of an operation.
@@ -214,6 +219,14 @@ pub trait Driver {
     /// Runs a job outside the loop: on the thread pool, or inline in the simulation. The job itself completes a
     /// channel; `cost` is what the simulation charges to another processor before it runs.
     fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: Duration);
+    /// Takes a stream that was accepted for a device of virtual machines.
+    fn attend(&self, _stream: Token) -> io::Result<Port> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The other end of such a stream, which only the simulation has: in the real world another process has it.
+    fn visit(&self, _stream: Token) -> io::Result<Visitor> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Starts another loop in this process, on a thread of its own. `started` hears whether there is one.
     fn start_loop(&self, name: &str, settings: LoopSettings, main: LoopMain, started: Started);
 }

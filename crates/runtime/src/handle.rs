@@ -202,7 +202,7 @@ impl Handle {
     }
 
     /// Gives one operation to the driver. Queued at the call, not at the first poll. Dropping the future of an
-    /// `Accept`, `Connect` or `Receive` cancels it; every other operation runs to its end, with its buffers kept.
+    /// `Accept`, `Connect`, `Receive` or `Await` cancels it; every other operation runs to its end, with its buffers kept.
     pub(crate) fn operate(&self, op: Op) -> impl Future<Output = Outcome> + use<> {
         let state = match self.0.submit(op) {
             Some(id) => OperationState::InFlight(id),

@@ -22,6 +22,7 @@
 pub mod driver;
 pub mod executor;
 pub mod file;
+pub mod guest;
 mod handle;
 pub mod net;
 pub mod offload;

@@ -45,6 +45,13 @@ pub struct Stream(Rc<Inner>);
 /// dropped.
 pub struct Released(Token);
 
+impl Released {
+    /// It, in the form of its world.
+    pub(crate) fn into_token(self) -> Token {
+        self.0
+    }
+}
+
 impl Listener {
     /// The address as really bound: a port instead of 0.
     pub fn address(&self) -> &Address {

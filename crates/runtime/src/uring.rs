@@ -21,6 +21,7 @@
 //! and the executor calls [`Unpark`] only then, so a busy loop pays nothing.
 
 mod clock;
+mod guest;
 mod names;
 pub mod process;
 mod requests;
@@ -44,12 +45,14 @@ use policies::loop_schedule::LoopSettings;
 use slab::Slab;
 
 use self::clock::Randomness;
+use self::guest::EventCounter;
 use self::requests::{Next, Request, Work, cancel_entry};
 use self::resources::{Closable, Kind, ResourceKey, Resources};
 use self::ring::{Ring, Stay};
 use self::sockets::RawAddress;
-use crate::driver::{Address, Driver, LoopMain, Op, OpId, Outcome, Payload, ResourceId, Started, Unpark, Wait};
+use crate::driver::{Address, Driver, LoopMain, Op, OpId, Outcome, Payload, ResourceId, Started, Token, Unpark, Wait};
 use crate::executor::Executor;
+use crate::guest::Port;
 use crate::{Class, Handle, offload};
 
 /// User data of the read of the event descriptor, and of entries whose completion means nothing.
@@ -246,6 +249,11 @@ impl Driver for UringDriver {
         offload::run(job);
     }
 
+    fn attend(&self, stream: Token) -> io::Result<Port> {
+        let stream = stream.downcast::<OwnedFd>().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        guest::attend(*stream)
+    }
+
     fn start_loop(&self, name: &str, settings: LoopSettings, main: LoopMain, started: Started) {
         let thread = std::thread::Builder::new().name(name.to_owned());
         let started = Arc::new(Mutex::new(Some(started)));
@@ -348,8 +356,16 @@ impl State {
                     let resource = self.resources.insert(*fd, Kind::Stream);
                     self.finish(id, Ok(resource.0), Payload::None);
                 }
-                Err(_) => self.finish(id, Err(io::ErrorKind::InvalidInput.into()), Payload::None),
+                Err(token) => match token.downcast::<EventCounter>() {
+                    Ok(counter) => {
+                        let resource = self.resources.insert(counter.into_fd(), Kind::Bell);
+                        self.finish(id, Ok(resource.0), Payload::None);
+                    }
+                    Err(_) => self.finish(id, Err(io::ErrorKind::InvalidInput.into()), Payload::None),
+                },
             },
+            Op::Await { id: resource } => self.start_on(id, resource, |_| Work::hear()),
+            Op::Ring { id: resource } => self.start_on(id, resource, |_| Work::ring()),
         }
     }
 
@@ -368,14 +384,14 @@ impl State {
     }
 
     fn close(&mut self, id: OpId, resource: ResourceId) {
-        let (key, is_socket, fd) = match self.resources.find(resource) {
-            Ok((key, resource)) => (key, resource.is_socket(), resource.fd()),
+        let (key, has_peer, fd) = match self.resources.find(resource) {
+            Ok((key, resource)) => (key, resource.has_peer(), resource.fd()),
             Err(error) => return self.finish(id, Err(error), Payload::None),
         };
         match self.resources.close(key, id) {
             Some(closable) => self.start_close(closable),
             // Reads and writes of files end by themselves; what waits for a peer may not.
-            None if is_socket => self.push_ignored(cancel_entry(CancelBuilder::fd(Fd(fd)).all())),
+            None if has_peer => self.push_ignored(cancel_entry(CancelBuilder::fd(Fd(fd)).all())),
             None => {}
         }
     }
@@ -430,8 +446,8 @@ impl State {
     fn push_request(&mut self, key: usize) {
         match self.requests[key].work {
             Work::Send { .. } if !self.has_work_queued => return self.sends.push(key),
-            Work::Receive { .. } => {}
-            _ => {}
+            Work::Receive { .. } | Work::Hear { .. } => {}
+            _ => self.queue_sends_before(),
         }
         self.queue_request(key);
     }

@@ -14,7 +14,7 @@ use syn::visit::{self, Visit};
 use crate::{Layers, read};
 
 /// What belongs to the edges. A path is forbidden if it equals one of these or lies below it.
-const FORBIDDEN: [&str; 29] = [
+const FORBIDDEN: [&str; 31] = [
     "std::env",
     "std::fs",
     "std::net::TcpListener",
@@ -44,6 +44,8 @@ const FORBIDDEN: [&str; 29] = [
     "socket2",
     "tokio",
     "ureq",
+    "vhost",
+    "vmm_sys_util",
 ];
 
 /// Reads every source of every crate in `layers`.

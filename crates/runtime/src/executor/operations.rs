@@ -47,7 +47,7 @@ impl Traits {
         match op {
             Op::Accept { .. } | Op::Connect { .. } => Traits { opens: true, cancelled: true },
             Op::Open { .. } | Op::Listen { .. } | Op::Adopt { .. } => Traits { opens: true, cancelled: false },
-            Op::Receive { .. } => Traits { opens: false, cancelled: true },
+            Op::Receive { .. } | Op::Await { .. } => Traits { opens: false, cancelled: true },
             _ => Traits { opens: false, cancelled: false },
         }
     }

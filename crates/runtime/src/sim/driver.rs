@@ -1,6 +1,7 @@
 //! The driver of one simulated loop: a window on the shared state of its world.
 
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use policies::loop_schedule::LoopSettings;
 use super::World;
 use super::state::{Event, LoopId, State};
 use crate::Class;
-use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Unpark, Wait, Work};
+use crate::driver::{Driver, LoopMain, Op, OpId, Outcome, Started, Token, Unpark, Wait, Work};
+use crate::guest::{Port, Visitor};
 
 /// The driver of one loop. Once its process is dead it does nothing more.
 pub(super) struct SimDriver {
@@ -95,6 +97,14 @@ impl Driver for SimDriver {
 
     fn offload(&self, job: Box<dyn FnOnce() + Send>, cost: Duration) {
         self.state.borrow_mut().loop_offload(self.id, job, cost.as_nanos() as u64);
+    }
+
+    fn attend(&self, stream: Token) -> io::Result<Port> {
+        self.state.borrow_mut().network.attend(stream)
+    }
+
+    fn visit(&self, stream: Token) -> io::Result<Visitor> {
+        self.state.borrow_mut().network.visit(stream)
     }
 
     fn start_loop(&self, _name: &str, settings: LoopSettings, main: LoopMain, started: Started) {

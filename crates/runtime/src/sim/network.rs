@@ -17,7 +17,8 @@ use super::links::Links;
 use super::node::NodeId;
 use super::state::LoopId;
 use super::stream::{Caller, Streams, Wires};
-use crate::driver::{Address, Op, Outcome, Payload};
+use crate::driver::{Address, Op, Outcome, Payload, Token};
+use crate::guest::{self, Port, Visitor};
 
 /// Connections that wait to be accepted, per listener.
 const BACKLOG: usize = 128;
@@ -60,6 +61,14 @@ pub(super) struct Network {
     pub(super) strays: Strays,
     /// The files of Unix sockets. One goes with its listener, and stays behind when that is killed.
     socket_files: Set<(NodeId, PathBuf)>,
+    /// Ends of hypervisors' connections, for whoever has the end of a stream with that number.
+    halves: BTreeMap<u64, Half>,
+}
+
+/// One end of a hypervisor's connection, of which the other one was taken.
+enum Half {
+    Device(Port),
+    Hypervisor(Visitor),
 }
 
 /// Streams that nobody has any more, whoever dropped them.
@@ -183,6 +192,37 @@ impl Network {
             _ => step.effects.outcome(caller, fail(EBADF), Payload::None),
         }
         self.forget_finished(step.effects);
+    }
+
+    /// The device's end of a connection, in the place of a stream.
+    pub(super) fn attend(&mut self, stream: Token) -> io::Result<Port> {
+        let (id, peer) = self.leave_stream(stream)?;
+        if let Some(Half::Device(port)) = self.halves.remove(&id) {
+            return Ok(port);
+        }
+        let (visitor, port) = guest::pair();
+        self.halves.insert(peer, Half::Hypervisor(visitor));
+        Ok(port)
+    }
+
+    /// The hypervisor's end of a connection, in the place of a stream.
+    pub(super) fn visit(&mut self, stream: Token) -> io::Result<Visitor> {
+        let (id, peer) = self.leave_stream(stream)?;
+        if let Some(Half::Hypervisor(visitor)) = self.halves.remove(&id) {
+            return Ok(visitor);
+        }
+        let (visitor, port) = guest::pair();
+        self.halves.insert(peer, Half::Device(port));
+        Ok(visitor)
+    }
+
+    /// The number of a stream that goes, and of its other end.
+    fn leave_stream(&mut self, stream: Token) -> io::Result<(u64, u64)> {
+        let stream = stream.downcast::<OnTheWay>().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match self.streams.peer_of(stream.id) {
+            Some(peer) => Ok((stream.id, peer)),
+            None => fail(EBADF),
+        }
     }
 
     /// Takes an operation back that still waits.
@@ -401,7 +441,11 @@ impl Network {
 
     fn close(&mut self, step: &mut Step<'_>, id: u64, abruptly: bool) {
         match self.listeners.remove(&id) {
-            None => self.on_streams(step, |streams, now_ns, wires| streams.close(now_ns, id, abruptly, wires)),
+            None => {
+                // Whoever closes a stream ends what the other end has begun for it.
+                self.halves.remove(&id);
+                self.on_streams(step, |streams, now_ns, wires| streams.close(now_ns, id, abruptly, wires));
+            }
             Some(listener) => {
                 if let (false, Address::Unix(path)) = (abruptly, listener.address) {
                     self.socket_files.remove(&(listener.node, path));

@@ -98,6 +98,11 @@ impl Streams {
         self.ends.contains_key(&id)
     }
 
+    /// The other end of a stream.
+    pub(super) fn peer_of(&self, id: u64) -> Option<u64> {
+        self.ends.get(&id).map(|end| end.peer)
+    }
+
     /// The end was accepted by this loop.
     pub(super) fn on_accept(&mut self, id: u64, owner: LoopId) {
         if let Some(end) = self.ends.get_mut(&id) {

@@ -91,6 +91,15 @@ pub(super) enum Work {
         message: Option<Box<Message>>,
     },
     Shutdown,
+    /// Waits until an event counter is not zero, and takes its value. `polled`: it was not zero a moment ago.
+    Hear {
+        count: Box<u64>,
+        polled: bool,
+    },
+    /// Adds one to an event counter.
+    Ring {
+        one: Box<u64>,
+    },
 }
 
 /// The header of a gathered send, with what it points to.
@@ -130,6 +139,14 @@ impl Work {
     pub fn send(data: Vec<Bytes>) -> Work {
         let message = (data.len() != 1).then(|| Message::new(&data));
         Work::Send { data, message }
+    }
+
+    pub fn hear() -> Work {
+        Work::Hear { count: Box::new(0), polled: false }
+    }
+
+    pub fn ring() -> Work {
+        Work::Ring { one: Box::new(1) }
     }
 
     /// The entry that asks the kernel for (the rest of) this work. `fd` is the resource's descriptor, if it has one.
@@ -189,6 +206,14 @@ impl Work {
                 }
             },
             Work::Shutdown => opcode::Shutdown::new(file, libc::SHUT_RDWR).build(),
+            // Whoever made the counter may have said that nobody is to wait in a read of it.
+            Work::Hear { polled: false, .. } => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+            Work::Hear { count, .. } => {
+                opcode::Read::new(file, std::ptr::from_mut(&mut **count).cast(), size_of::<u64>() as u32).build()
+            }
+            Work::Ring { one } => {
+                opcode::Write::new(file, std::ptr::from_ref(&**one).cast(), size_of::<u64>() as u32).build()
+            }
         }
     }
 
@@ -222,7 +247,15 @@ impl Work {
 
     /// Whether it may wait for a peer for ever, so that it is cancelled when the loop ends.
     pub fn waits_for_peer(&self) -> bool {
-        matches!(self, Work::Accept | Work::Connect { .. } | Work::Receive { .. } | Work::Send { .. })
+        matches!(
+            self,
+            Work::Accept
+                | Work::Connect { .. }
+                | Work::Receive { .. }
+                | Work::Send { .. }
+                | Work::Hear { .. }
+                | Work::Ring { .. }
+        )
     }
 }
 
@@ -236,6 +269,10 @@ impl Request {
             Err(_) if self.is_repeated(-result) => return Next::Again,
             Err(_) => Err(io::Error::from_raw_os_error(-result)),
         };
+        if let (Work::Hear { polled: polled @ false, .. }, Ok(_), false) = (&mut self.work, &value, self.cancelled) {
+            *polled = true;
+            return Next::Again;
+        }
         if let (Work::Read { len, done, direct, .. }, Ok(count)) = (&mut self.work, &value) {
             *done += *count as usize;
             // A direct read that ends within a block has met the end of the file, and could not go on from there.
@@ -274,6 +311,13 @@ impl Request {
             _ if self.cancelled => false,
             // A signal, or a moment without memory: nothing has happened.
             (Work::Connect { .. }, _) => false,
+            // Somebody else has read the counter in between.
+            (Work::Hear { polled, .. }, libc::EAGAIN) => {
+                *polled = false;
+                true
+            }
+            // The counter is full: what was rung is not heard yet, and will be.
+            (Work::Ring { .. }, libc::EAGAIN) => false,
             (_, libc::EINTR | libc::EAGAIN) => true,
             // The file system refuses O_DIRECT. It says so after it has made the file: only the first attempt can
             // have been exclusive.

@@ -29,6 +29,8 @@ pub(super) enum Kind {
         direct: bool,
     },
     Stream,
+    /// An event counter.
+    Bell,
     Listener {
         /// The socket file, which goes with the listener.
         path: Option<PathBuf>,
@@ -142,8 +144,9 @@ impl Resource {
         matches!(self.kind, Kind::File { direct: true })
     }
 
-    pub fn is_socket(&self) -> bool {
-        matches!(self.kind, Kind::Stream | Kind::Listener { .. })
+    /// Whether what is in flight on it may wait for a peer.
+    pub fn has_peer(&self) -> bool {
+        matches!(self.kind, Kind::Stream | Kind::Listener { .. } | Kind::Bell)
     }
 }
 

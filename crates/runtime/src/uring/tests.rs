@@ -1,5 +1,7 @@
 //! The driver against the real kernel: temporary files, loopback and Unix sockets. Nothing here waits for a time.
 
+mod guest;
+
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
