@@ -3,23 +3,28 @@
 //! It has a part on each loop that serves connections. The first one's loop accepts them, and gives each to the loop that
 //! has the fewest (`policies::spreading`); from then on it stays there. Other loops join with an [`Invitation`].
 
+mod devices;
+
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::VolumeId;
 use base::limits::{CONNECTIONS_MAX, REQUEST_SIZE_MAX};
+use base::{Result, VolumeId};
 use link::{FarEnd, NearEnd, mailbox};
 use policies::spreading::plan_loop;
 use policies::tenants::TenantStatus;
 use runtime::{Class, Handle, Listener, Released, Stream, Task};
 use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeUser};
 
+pub use self::devices::DeviceStatus;
+use self::devices::Devices;
 use crate::home::Home;
 use crate::nbd;
-use crate::peers::Peer;
+use crate::peers::{Line, Peer};
 use crate::registry::Registry;
 use crate::shared::{Commons, Options, Place, Shared};
 use crate::statistics::{AgentStatistics, VolumeStatistics};
@@ -39,6 +44,7 @@ struct Inner {
     commons: Arc<Commons>,
     home: Rc<Home>,
     here: Rc<Shared>,
+    devices: Devices,
     /// The loops that have joined, this one included.
     loops: Cell<usize>,
     /// The end of the home's mailbox that those who join get; none before the first.
@@ -84,6 +90,7 @@ impl Agent {
             commons,
             home,
             here,
+            devices: Devices::default(),
             loops: Cell::new(1),
             door: RefCell::default(),
             listeners: RefCell::default(),
@@ -133,6 +140,7 @@ impl Agent {
         let inner = &self.0;
         inner.commons.stop();
         inner.listeners.borrow_mut().clear();
+        inner.devices.clear();
         inner.home.drain(None);
         inner.here.wait_until_idle().await;
         for part in inner.home.others() {
@@ -142,6 +150,28 @@ impl Agent {
             // A loop that has ended has no connections.
             drop(part.ask(idle).await);
         }
+    }
+
+    /// Serves a volume as a disk of virtual machines: hypervisors connect to a Unix socket at `path`, an absolute one, and
+    /// speak vhost-user. Nothing happens if it is served there already.
+    ///
+    /// # Errors
+    /// `NotFound` for a volume that does not exist, `Conflict` where something else is at the path, `Invalid`, `Full`.
+    pub async fn add_device(&self, volume: &str, path: &Path) -> Result<()> {
+        self.0.devices.add(&self.0, volume, path).await
+    }
+
+    /// Ends what [`Agent::add_device`] began, when what is in flight has finished.
+    ///
+    /// # Errors
+    /// `NotFound`
+    pub async fn remove_device(&self, path: &Path) -> Result<()> {
+        self.0.devices.remove(&self.0, path).await
+    }
+
+    /// The disks of virtual machines that it serves.
+    pub fn devices(&self) -> Vec<DeviceStatus> {
+        self.0.devices.list()
     }
 
     /// The counters of every volume that was used lately, with its name.
@@ -212,7 +242,8 @@ impl VolumeUser for Agent {
 }
 
 impl Inner {
-    fn on_connection(&self, stream: Stream) {
+    /// A number and a place for a connection that was accepted; none if there are too many, which is to be closed then.
+    fn admit(&self) -> Option<(u64, Place)> {
         let commons = &self.commons;
         let open: usize = commons.connections().sum();
         if open >= commons.options.connections_max {
@@ -220,11 +251,16 @@ impl Inner {
             if refused.is_power_of_two() {
                 tracing::warn!(open, refused, "too many connections: new ones are closed");
             }
-            return;
+            return None;
         }
         let id = commons.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let index = plan_loop(commons.connections().take(self.loops.get()));
-        let place = commons.place(index);
+        Some((id, commons.place(index)))
+    }
+
+    fn on_connection(&self, stream: Stream) {
+        let Some((id, place)) = self.admit() else { return };
+        let index = place.index();
         if index == 0 {
             return serve(&self.here, id, stream, place);
         }
@@ -246,11 +282,11 @@ impl Inner {
 
 /// Serves a connection that was accepted on this loop.
 fn serve(shared: &Rc<Shared>, id: u64, stream: Stream, place: Place) {
-    let peer = Rc::new(Peer::new(id, stream));
+    let peer = Rc::new(Peer::new(id, Line::Stream(stream.clone())));
     shared.peers.insert(peer.clone());
     let serving_for = shared.clone();
     let serving = async move {
-        nbd::serve_connection(&serving_for, &peer).await;
+        nbd::serve_connection(&serving_for, &peer, stream).await;
         // Whoever waits for the last peer to go finds the place free, too.
         drop(place);
         serving_for.peers.remove(peer.id);

@@ -65,6 +65,11 @@ impl Home {
         self.tell(move |part| part.drain(volume));
     }
 
+    /// Drains one connection, on whichever loop it is.
+    pub(crate) fn drain_one(&self, id: u64) {
+        self.tell(move |part| part.drain_one(id));
+    }
+
     /// Ends the connections that stand in the way of others, on every loop.
     pub(crate) fn end_stalled(&self) {
         self.tell(Shared::end_stalled);

@@ -14,6 +14,7 @@
 //! Flow of a write: `frontend -> slot and memory -> order -> layout -> checksum and stamp -> service`, and the outcome
 //! climbs back once, to a reply.
 
+mod accounts;
 mod agent;
 mod attachment;
 mod home;
@@ -24,11 +25,12 @@ mod router;
 mod shared;
 mod statistics;
 mod tenants;
+pub mod vhost;
 mod volume;
 mod weave;
 pub mod write_order;
 
-pub use agent::{Agent, Invitation};
+pub use agent::{Agent, DeviceStatus, Invitation};
 pub use router::{Connect, Router, RouterOptions, RouterStatistics};
 pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};

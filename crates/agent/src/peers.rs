@@ -10,11 +10,49 @@ use base::{Instant, VolumeId};
 use runtime::Stream;
 use runtime::sync::{Budget, Event};
 
+/// What a peer is connected by, for whoever ends that.
+#[derive(Clone)]
+pub(crate) enum Line {
+    /// A stream of bytes.
+    Stream(Stream),
+    /// The port of a hypervisor, whose connection looks here.
+    Port(Rc<HangUp>),
+}
+
+/// Tells a connection to end.
+#[derive(Default)]
+pub(crate) struct HangUp {
+    is_told: Cell<bool>,
+    told: Event,
+}
+
+impl HangUp {
+    /// Returns when the connection is to end.
+    pub(crate) async fn wait(&self) {
+        while !self.is_told.get() {
+            self.told.wait().await;
+        }
+    }
+}
+
+impl Line {
+    /// Ends the connection.
+    pub(crate) fn shutdown(&self) {
+        match self {
+            Line::Stream(stream) => stream.shutdown(),
+            Line::Port(hang_up) => {
+                hang_up.is_told.set(true);
+                hang_up.told.notify();
+            }
+        }
+    }
+}
+
 /// One connection, as the agent sees it.
 pub(crate) struct Peer {
     /// For logs.
     pub(crate) id: u64,
-    pub(crate) stream: Stream,
+    pub(crate) line: Line,
     /// A request holds one from its arrival until its reply is sent.
     pub(crate) slots: Budget,
     /// The volume that it uses, once it is in transmission.
@@ -30,10 +68,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: u64, stream: Stream) -> Self {
+    pub(crate) fn new(id: u64, line: Line) -> Self {
         Peer {
             id,
-            stream,
+            line,
             slots: Budget::new(REQUESTS_PER_CONNECTION as u64),
             volume: Cell::new(None),
             draining: Cell::new(false),
@@ -52,7 +90,7 @@ impl Peer {
         if self.volume.get().is_some() {
             self.slots.take(self.slots.total()).await;
         }
-        self.stream.shutdown();
+        self.line.shutdown();
     }
 
     fn is_stalled(&self, now: Instant, patience: Duration) -> bool {
@@ -83,6 +121,11 @@ impl Peers {
         self.open.borrow().len()
     }
 
+    /// The one of that number.
+    pub(crate) fn get(&self, id: u64) -> Option<Rc<Peer>> {
+        self.open.borrow().get(&id).cloned()
+    }
+
     /// Those that use a volume, or all.
     pub(crate) fn of(&self, volume: Option<VolumeId>) -> Vec<Rc<Peer>> {
         let open = self.open.borrow();
@@ -96,7 +139,7 @@ impl Peers {
             self.of(None).into_iter().filter(|peer| !peer.stalled.get() && peer.is_stalled(now, patience)).collect();
         for peer in &stalled {
             peer.stalled.set(true);
-            peer.stream.shutdown();
+            peer.line.shutdown();
         }
         stalled.len() as u64
     }

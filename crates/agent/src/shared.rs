@@ -14,7 +14,7 @@ use runtime::{Class, Handle, SharedBudget, SharedPermit};
 use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
 use crate::nbd::LARGE_BUFFERS_MAX;
-use crate::peers::Peers;
+use crate::peers::{Peer, Peers};
 use crate::registry::Entered;
 use crate::statistics::AgentStatistics;
 use crate::tenants::{Roster, Tenants};
@@ -73,6 +73,13 @@ pub(crate) struct Commons {
 pub(crate) struct Place {
     commons: Arc<Commons>,
     index: usize,
+}
+
+impl Place {
+    /// Which of the agent's loops it is on.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
 }
 
 impl Drop for Place {
@@ -224,11 +231,20 @@ impl Shared {
 
     /// Drains the connections of a volume, or all. A client that does not take its replies is not waited for for ever.
     pub(crate) fn drain(&self, volume: Option<VolumeId>) {
-        for peer in self.peers.of(volume) {
+        self.drain_peers(self.peers.of(volume));
+    }
+
+    /// Drains one connection, if it is on this loop.
+    pub(crate) fn drain_one(&self, id: u64) {
+        self.drain_peers(self.peers.get(id));
+    }
+
+    fn drain_peers(&self, peers: impl IntoIterator<Item = Rc<Peer>>) {
+        for peer in peers {
             let (impatient, pause) = (peer.clone(), self.handle.sleep(self.options().drain_timeout));
             let watchdog = self.handle.spawn(Class::Io, "nbd drain limit", async move {
                 pause.await;
-                impatient.stream.shutdown();
+                impatient.line.shutdown();
             });
             let draining = async move {
                 peer.drain().await;

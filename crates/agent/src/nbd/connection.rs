@@ -16,7 +16,7 @@ use base::{Bytes, Error, Instant, MIB, Passage, Result, Stage};
 use policies::slow_requests::{self, Direction};
 use policies::tenants;
 use runtime::sync::{Budget, Permit};
-use runtime::{Class, Work};
+use runtime::{Class, Stream, Work};
 
 use super::end::End;
 use super::intake::Intake;
@@ -25,6 +25,7 @@ use super::outbox::{Outbox, Permits};
 use super::protocol::Errno;
 use super::reply::Frames;
 use super::request::{Command, Export, Header, Plan, plan_request};
+use crate::accounts::{self, MEMORY_SHARE, take};
 use crate::peers::Peer;
 use crate::shared::Shared;
 use crate::statistics::Operation;
@@ -32,8 +33,6 @@ use crate::volume::Volume;
 
 /// Extents of one BLOCK_STATUS reply.
 const EXTENTS_MAX: usize = 1024;
-/// The share of all payload memory that one connection may hold: an eighth.
-const MEMORY_SHARE: u64 = 8;
 
 struct Connection {
     shared: Rc<Shared>,
@@ -61,27 +60,33 @@ struct Request {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>) {
+pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>, stream: Stream) {
     let handle = &shared.handle;
-    let mut intake = Intake::new(handle, peer.stream.clone(), shared.large_buffers.clone());
+    let mut intake = Intake::new(handle, stream.clone(), shared.large_buffers.clone());
     let (impatient, timeout) = (peer.clone(), shared.options().handshake_timeout);
     let pause = handle.sleep(timeout);
     let watchdog = handle.spawn(Class::Io, "nbd handshake", async move {
         pause.await;
         tracing::info!(connection = impatient.id, ?timeout, "a handshake took too long");
-        impatient.stream.shutdown();
+        impatient.line.shutdown();
     });
     let negotiated = negotiate(shared, peer, &mut intake).await;
     drop(watchdog);
     let end = match negotiated {
-        Ok(negotiated) => transmit(shared, peer, intake, negotiated).await,
+        Ok(negotiated) => transmit(shared, peer, stream, intake, negotiated).await,
         Err(end) => end,
     };
     log_end(shared, peer, &end);
 }
 
 /// The transmission phase. The volume is left when nothing of the connection is in flight.
-async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, negotiated: Negotiated) -> End {
+async fn transmit(
+    shared: &Rc<Shared>,
+    peer: &Rc<Peer>,
+    stream: Stream,
+    mut intake: Intake,
+    negotiated: Negotiated,
+) -> End {
     let Negotiated { volume, export } = negotiated;
     tracing::debug!(connection = peer.id, volume = %volume.descriptor().name, "a client attached");
     let share = (shared.options().payload_bytes_max / MEMORY_SHARE).max(MIB);
@@ -95,7 +100,7 @@ async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, nego
     });
     let sending = connection.clone();
     let sender = shared.handle.spawn_ahead("nbd send", async move {
-        sending.outbox.send(&sending.shared.handle, &sending.peer, &sending.volume.counters).await;
+        sending.outbox.send(&sending.shared.handle, &sending.peer, &stream, &sending.volume.counters).await;
     });
     let end = receive_requests(&connection, &mut intake).await.unwrap_or_else(|end| end);
     drop(intake);
@@ -149,14 +154,6 @@ async fn receive_requests(connection: &Rc<Connection>, intake: &mut Intake) -> R
                 connection.answer_at_once(&header, refused, slot);
             }
         }
-    }
-}
-
-/// Units of a budget, by the quick way if nobody waits, and whether it was not so quick.
-async fn take(budget: &Budget, units: u64) -> (Permit, bool) {
-    match budget.try_take(units) {
-        Some(permit) => (permit, false),
-        None => (budget.take(units).await, true),
     }
 }
 
@@ -261,7 +258,7 @@ impl Connection {
 fn note(
     header: &Header,
     command: Command,
-    mut passage: Passage,
+    passage: Passage,
     unseen_ns: u64,
     latency_ns: u64,
 ) -> Option<slow_requests::Request> {
@@ -270,9 +267,8 @@ fn note(
         Command::Write => Direction::Write,
         _ => return None,
     };
-    passage.fill(if passage.crossed { Stage::Crossing } else { Stage::Turn }, latency_ns);
-    passage.add(Stage::Busy, unseen_ns);
-    Some(slow_requests::Request { direction, offset: header.offset, len: u64::from(header.len), passage })
+    let range = header.offset..header.offset + u64::from(header.len);
+    Some(accounts::note(direction, range, passage, unseen_ns, latency_ns))
 }
 
 /// What a request that succeeded is answered with.

@@ -50,6 +50,11 @@ impl Intake {
         }
     }
 
+    /// The stream that it receives from.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     /// What is there.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..]

@@ -25,4 +25,4 @@ pub(crate) use connection::serve_connection;
 pub(crate) use intake::LARGE_BUFFERS_MAX;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -45,7 +45,7 @@ impl Terms {
 /// Goes through a handshake up to the first request.
 pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Intake) -> Result<Negotiated, End> {
     let (mut parser, mut terms) = (HandshakeParser::new(), Terms::default());
-    send(peer, Bytes::from_owner(greeting())).await?;
+    send(intake, Bytes::from_owner(greeting())).await?;
     loop {
         let (taken, option) = parser.parse(intake.bytes())?;
         intake.consume(taken);
@@ -59,7 +59,7 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
         let entered = answer(shared, &parser, &mut terms, option, &mut out).await;
         let out = if out.len() > SHARED_MIN { shared.share_listing(out) } else { Bytes::from(out) };
         match entered {
-            Ok(None) => send(peer, out).await?,
+            Ok(None) => send(intake, out).await?,
             Ok(Some(negotiated)) => {
                 // From here on the connection is a user of the volume, and the caller sees to it that it leaves.
                 peer.volume.set(Some(negotiated.volume.descriptor().id));
@@ -67,19 +67,19 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
                     shared.drain(peer.volume.get());
                 }
                 // A peer that is gone already is noticed at the first receive.
-                send(peer, out).await.ok();
+                send(intake, out).await.ok();
                 return Ok(negotiated);
             }
             Err(end) => {
-                send(peer, out).await.ok();
+                send(intake, out).await.ok();
                 return Err(end);
             }
         }
     }
 }
 
-async fn send(peer: &Peer, out: Bytes) -> Result<(), End> {
-    peer.stream.send(vec![out]).await.map_err(End::Stream)
+async fn send(intake: &Intake, out: Bytes) -> Result<(), End> {
+    intake.stream().send(vec![out]).await.map_err(End::Stream)
 }
 
 /// Answers one option; the volume if the option took one.

@@ -12,11 +12,12 @@ use std::collections::VecDeque;
 use base::{Instant, Stage};
 use policies::slow_requests::Request;
 use runtime::sync::{Event, Permit};
-use runtime::{Handle, SharedPermit};
+use runtime::{Handle, SharedPermit, Stream};
 
 use super::reply::Frames;
+use crate::accounts::account;
 use crate::peers::Peer;
-use crate::statistics::{Counters, VolumeStatistics};
+use crate::statistics::Counters;
 
 /// Most bytes of one send: the unit in which a peer's progress is judged.
 const SEND_BYTES_MAX: u64 = base::MIB;
@@ -48,9 +49,6 @@ struct Held {
     _permits: Permits,
 }
 
-/// The stages of an agent in which a loop that does not look keeps a request longer than need be.
-const AT_AGENT: [Stage; 6] = [Stage::Intake, Stage::Payload, Stage::Order, Stage::Crossing, Stage::Turn, Stage::Reply];
-
 /// What a request holds until its reply is sent.
 pub(super) struct Permits {
     pub(super) _slot: Permit,
@@ -73,7 +71,7 @@ impl Outbox {
     }
 
     /// Sends what is put in until the stream fails or the task is dropped.
-    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, counters: &Counters) {
+    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, stream: &Stream, counters: &Counters) {
         let mut sent = 0;
         loop {
             let ready = self.ready.wait();
@@ -84,13 +82,13 @@ impl Outbox {
             }
             tracing::trace!(target: "levee::stage", connection = peer.id, bytes = len, "replies sent");
             peer.sends_since.set(Some(handle.now()));
-            let result = peer.stream.send(parts).await;
+            let result = stream.send(parts).await;
             peer.sends_since.set(None);
             if result.is_err() {
                 self.broken.set(true);
                 let dropped = std::mem::take(&mut *self.queue.borrow_mut());
                 drop(dropped);
-                return peer.stream.shutdown();
+                return stream.shutdown();
             }
             sent += len;
             self.release(handle, sent, counters);
@@ -116,21 +114,4 @@ impl Outbox {
             }
         });
     }
-}
-
-/// A reply was sent: was its request slow, and why?
-fn account(handle: &Handle, now: Instant, request: &mut Request, statistics: &mut VolumeStatistics) {
-    let passage = &mut request.passage;
-    let total_ns = passage.total_ns();
-    if statistics.slow.is_slow(request.direction, total_ns)
-        && let Some(busy) = handle.busy_since(Instant(now.0.saturating_sub(total_ns)), now)
-    {
-        // What the owner found is part of this, if it is on this loop.
-        let more_ns = busy.ns.saturating_sub(passage.of(Stage::Busy));
-        passage.carve_busy(AT_AGENT.into_iter(), more_ns, busy.task);
-        if passage.of(Stage::Busy) > 0 && passage.task.is_empty() {
-            passage.task = busy.task;
-        }
-    }
-    statistics.slow.on_request(now, request);
 }

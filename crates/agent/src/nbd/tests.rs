@@ -7,7 +7,7 @@ mod hostile;
 mod lifecycle;
 mod loops;
 mod pressure;
-mod store;
+pub(crate) mod store;
 mod tenants;
 mod transmission;
 

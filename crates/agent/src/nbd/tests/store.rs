@@ -56,6 +56,15 @@ impl Store {
         })
     }
 
+    /// The store of a process that comes after this one's: what was done stays, and nothing is in flight.
+    pub fn reborn(&self, handle: &Handle) -> Rc<Store> {
+        let next = Store::new(handle);
+        *next.volumes.borrow_mut() = self.volumes.borrow().clone();
+        *next.sectors.borrow_mut() = self.sectors.borrow().clone();
+        *next.last_stamp.borrow_mut() = self.last_stamp.borrow().clone();
+        next
+    }
+
     pub fn add_volume(&self, name: &str, size: u64) {
         let id = VolumeId(self.volumes.borrow().len() as u64 + 1);
         self.volumes.borrow_mut().insert(name.into(), VolumeDescriptor::new(id, name, size));

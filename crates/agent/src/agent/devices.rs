@@ -1,0 +1,222 @@
+//! The disks of virtual machines that an agent serves: each a volume at a Unix socket, to which a hypervisor connects.
+//!
+//! A device is there from when it is added until it is removed, its volume is deleted or the agent stops; hypervisors come
+//! and go. It has one connection at a time: the next one is accepted when nothing of the one before is in flight, since
+//! both would write into the same rings. A connection is served on the loop that has the fewest, as one of NBD is.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Result};
+use runtime::sync::{Event, first, oneshot};
+use runtime::{Address, Class, Listener, Released, Stream, Task};
+use wire::LocalBoxFuture;
+
+use super::Inner;
+use crate::peers::{HangUp, Line, Peer};
+use crate::shared::{Place, Shared};
+use crate::vhost;
+
+/// How long to wait after an accept that failed, for file descriptors to come free.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Devices of one agent.
+const DEVICES_MAX: usize = 256;
+
+/// All devices of an agent, by the path of their sockets.
+#[derive(Default)]
+pub(super) struct Devices(RefCell<BTreeMap<PathBuf, Device>>);
+
+struct Device {
+    volume: String,
+    state: Rc<State>,
+    accepting: Task<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The connection that it has.
+    connection: Cell<Option<u64>>,
+    is_removed: Cell<bool>,
+    removed: Event,
+}
+
+/// A device, as people see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceStatus {
+    /// The name of its volume.
+    pub volume: String,
+    /// Where its socket is.
+    pub path: PathBuf,
+    /// Whether a hypervisor is connected.
+    pub is_connected: bool,
+}
+
+impl Devices {
+    /// Adds a device; says so if it is there already.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such volume. `Conflict`: the path is another volume's, or something that is not ours is
+    /// there. `Invalid`: the path cannot be that of a socket.
+    pub(super) async fn add(&self, agent: &Rc<Inner>, volume: &str, path: &Path) -> Result<()> {
+        if !path.is_absolute() {
+            return Err(Error::invalid(format!("{} is not an absolute path: give the whole of it", path.display())));
+        }
+        agent.here.directory.resolve(volume).await?;
+        if self.is_there(volume, path)? {
+            return Ok(());
+        }
+        let listener = agent.handle.listen(&Address::Unix(path.to_owned())).await.map_err(|error| {
+            let what = format!("a disk of {volume:?} cannot be served at {}", path.display());
+            let mut refusal = Error::from_io(what, &error);
+            if error.kind() == std::io::ErrorKind::AddrInUse {
+                refusal.message.push_str("; give another path, or remove what is there");
+            }
+            refusal
+        })?;
+        // Somebody else may have been as far meanwhile: then that one listens, and this one could not.
+        let state = Rc::new(State::default());
+        let serving = accept(agent.clone(), state.clone(), listener, volume.to_owned(), path.to_owned());
+        let accepting = agent.handle.spawn(Class::Io, "vhost-user accept", serving);
+        let device = Device { volume: volume.to_owned(), state, accepting };
+        self.0.borrow_mut().insert(path.to_owned(), device);
+        Ok(())
+    }
+
+    fn is_there(&self, volume: &str, path: &Path) -> Result<bool> {
+        let devices = self.0.borrow();
+        match devices.get(path) {
+            Some(device) if device.volume == volume => Ok(true),
+            Some(device) => {
+                let other = &device.volume;
+                Err(Error::conflict(format!("{} serves the volume {other:?}: give another path", path.display())))
+            }
+            None if devices.len() >= DEVICES_MAX => {
+                Err(Error::full(format!("there are {DEVICES_MAX} disks of virtual machines: remove one first")))
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Removes a device: its socket goes at once, then what is in flight finishes and its connection ends.
+    ///
+    /// # Errors
+    /// `NotFound`
+    pub(super) async fn remove(&self, agent: &Inner, path: &Path) -> Result<()> {
+        let removed = self.0.borrow_mut().remove(path);
+        let Some(device) = removed else {
+            return Err(Error::not_found(format!("no disk of a virtual machine is served at {}", path.display())));
+        };
+        device.state.is_removed.set(true);
+        device.state.removed.notify();
+        if let Some(connection) = device.state.connection.get() {
+            agent.home.drain_one(connection);
+        }
+        device.accepting.await;
+        Ok(())
+    }
+
+    /// No device accepts a hypervisor any more; their connections go on.
+    pub(super) fn clear(&self) {
+        let devices = std::mem::take(&mut *self.0.borrow_mut());
+        drop(devices);
+    }
+
+    /// All of them, by path.
+    pub(super) fn list(&self) -> Vec<DeviceStatus> {
+        let status = |(path, device): (&PathBuf, &Device)| DeviceStatus {
+            volume: device.volume.clone(),
+            path: path.clone(),
+            is_connected: device.state.connection.get().is_some(),
+        };
+        self.0.borrow().iter().map(status).collect()
+    }
+}
+
+/// Serves the hypervisors of a device, one after the other.
+async fn accept(agent: Rc<Inner>, state: Rc<State>, listener: Listener, volume: String, path: PathBuf) {
+    let mut listener = Some(listener);
+    while let Some(open) = &listener {
+        let removed = state.removed.wait();
+        if state.is_removed.get() {
+            return;
+        }
+        let stream = match first(open.accept(), removed).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::warn!(path = %path.display(), %error, "a hypervisor's connection could not be accepted");
+                agent.handle.sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+            Err(()) => return,
+        };
+        let Some((id, place)) = agent.admit() else { continue };
+        state.connection.set(Some(id));
+        let mut serving = std::pin::pin!(serve(&agent, id, stream, place, volume.clone()));
+        let removed = state.removed.wait();
+        let outcome = match first(serving.as_mut(), removed).await {
+            Ok(outcome) => outcome,
+            Err(()) => {
+                // The socket goes first, so that nobody else connects to it.
+                listener = None;
+                agent.home.drain_one(id);
+                serving.await
+            }
+        };
+        state.connection.set(None);
+        match outcome {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), %error, "a disk of a virtual machine goes with its volume");
+                // The task cannot drop itself: it ends now.
+                if let Some(device) = agent.devices.0.borrow_mut().remove(&path) {
+                    device.accepting.detach();
+                }
+                return;
+            }
+            Err(error) => tracing::warn!(connection = id, %volume, %error, "a hypervisor cannot have its disk"),
+            Ok(()) => {}
+        }
+    }
+}
+
+/// Serves one connection on the loop of its place, to its end.
+async fn serve(agent: &Rc<Inner>, id: u64, stream: Stream, place: Place, volume: String) -> Result<()> {
+    let lost = |error: std::io::Error| Error::from_io("a hypervisor's connection was lost", &error);
+    let released = stream.release().await.map_err(lost)?;
+    match place.index() {
+        0 => serve_here(agent.here.clone(), id, released, place, volume).await,
+        index => {
+            let taking = move |part: Rc<Shared>| -> LocalBoxFuture<'static, Result<()>> {
+                Box::pin(serve_here(part, id, released, place, volume))
+            };
+            // Where the loop is gone, the process is about to go.
+            agent.home.other(index).ask(taking).await.unwrap_or_else(|gone| Err(Error::internal(gone.message)))
+        }
+    }
+}
+
+/// Serves one connection on this loop, in a task of its own: whoever waits for its end may go.
+async fn serve_here(shared: Rc<Shared>, id: u64, released: Released, place: Place, volume: String) -> Result<()> {
+    let attended = shared.handle.attend(released);
+    let port = attended.map_err(|error| Error::from_io("a hypervisor's connection cannot be served", &error))?;
+    let hang_up: Rc<HangUp> = Rc::default();
+    let peer = Rc::new(Peer::new(id, Line::Port(hang_up.clone())));
+    let (sender, ended) = oneshot();
+    // Whoever drains all connections may have looked already.
+    if shared.is_stopping() {
+        return Ok(());
+    }
+    shared.peers.insert(peer.clone());
+    let serving_for = shared.clone();
+    let serving = async move {
+        let outcome = vhost::serve_guest(&serving_for, &peer, &hang_up, port, &volume).await;
+        // Whoever waits for the last peer to go finds the place free, too.
+        drop(place);
+        serving_for.peers.remove(peer.id);
+        sender.send(outcome);
+    };
+    shared.handle.spawn(Class::Io, "vhost-user connection", serving).detach();
+    ended.await.unwrap_or(Ok(()))
+}

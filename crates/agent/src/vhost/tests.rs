@@ -1,0 +1,95 @@
+//! The vhost-user frontend as guests see it: with a driver of our own in guest memory of the simulated world.
+
+mod chains;
+mod driver;
+mod fuzz;
+
+mod hostile;
+mod inflight;
+mod lifecycle;
+mod transfer;
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use base::GIB;
+use link::mailbox;
+use runtime::sim::{NodeId, NodeOptions, World};
+use runtime::{Class, Handle};
+use wire::{BlockService, VolumeDirectory};
+
+use self::driver::Guest;
+use crate::nbd::tests::store::Store;
+use crate::{Agent, Options};
+
+/// A machine with an agent and its guests, and two volumes of 8 GiB: `disk` and `other`, each a device.
+struct Fixture {
+    world: World,
+    node: NodeId,
+    handle: Handle,
+    /// Where guests run.
+    guests: Handle,
+    store: Rc<Store>,
+    agent: Agent,
+}
+
+fn path(volume: &str) -> PathBuf {
+    PathBuf::from(format!("/run/{volume}.sock"))
+}
+
+impl Fixture {
+    fn new(seed: u64) -> Fixture {
+        Fixture::with(seed, Options::default(), 1 + seed as usize % 3)
+    }
+
+    fn with(seed: u64, options: Options, loops: usize) -> Fixture {
+        let world = World::new(seed);
+        let node = world.add_node(NodeOptions::default());
+        let handle = world.start_loop(node);
+        let store = Store::new(&handle);
+        store.add_volume("disk", 8 * GIB);
+        store.add_volume("other", 8 * GIB);
+        Fixture::start(world, node, handle, store, options, loops)
+    }
+
+    fn start(world: World, node: NodeId, handle: Handle, store: Rc<Store>, options: Options, loops: usize) -> Fixture {
+        let agent = Agent::new(&handle, store.clone(), store.clone(), options, loops);
+        let (directory, asked) = mailbox::<dyn VolumeDirectory>(64);
+        handle.spawn(Class::Io, "directory", asked.serve(handle.clone(), store.clone(), 64)).detach();
+        let (service, requests) = mailbox::<dyn BlockService>(64);
+        handle.spawn(Class::Io, "service", requests.serve(handle.clone(), store.clone(), 1024)).detach();
+        for _ in 1..loops {
+            let other = world.start_loop(node);
+            agent.invite().accept(&other, Rc::new(directory.clone()), Rc::new(service.clone()));
+        }
+        let guests = world.start_loop(node);
+        let adding = agent.clone();
+        world.block_on(&handle, async move {
+            for volume in ["disk", "other"] {
+                adding.add_device(volume, &path(volume)).await.unwrap();
+            }
+        });
+        Fixture { world, node, handle, guests, store, agent }
+    }
+
+    /// Runs `work` where guests run.
+    fn run<T: 'static, F: Future<Output = T> + 'static>(&self, work: impl FnOnce(Handle) -> F) -> T {
+        self.world.block_on(&self.guests, work(self.guests.clone()))
+    }
+
+    /// Runs `work` on the agent's first loop.
+    fn with_agent<T: 'static, F: Future<Output = T> + 'static>(&self, work: impl FnOnce(Agent) -> F) -> T {
+        self.world.block_on(&self.handle, work(self.agent.clone()))
+    }
+
+    /// Runs `work` with a guest that uses `disk`.
+    fn attached<T: 'static, F: Future<Output = T> + 'static>(&self, work: impl FnOnce(Guest) -> F + 'static) -> T {
+        self.run(|handle| async move { work(Guest::started(&handle, "disk").await).await })
+    }
+
+    /// Waits until no connection is there.
+    fn settle(&self) {
+        let agent = self.agent.clone();
+        self.world.run_until(|| agent.statistics().connections_open == 0);
+    }
+}

@@ -1,0 +1,369 @@
+//! A guest with a driver of its own, and its hypervisor: rings and buffers in plain memory, bells within the process.
+
+use std::sync::atomic::Ordering;
+
+use base::{MIB, Prng};
+use runtime::guest::{Answer, Ask, Bell, Memory, PlainBell, Region, Visitor};
+use runtime::{Address, Handle};
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::path;
+use crate::vhost::protocol::{Disk, QUEUES_MAX, feature, kind};
+
+/// Where the hypervisor has the guest's memory.
+pub const USER: u64 = 0x7f00_0000_0000;
+/// The second region, behind a hole.
+pub const HIGH: u64 = 1 << 30;
+pub const REGION: u64 = 32 * MIB;
+/// Buffers begin here; rings lie before.
+const BUFFERS: u64 = MIB;
+
+pub const NEXT: u16 = 1;
+pub const WRITE: u16 = 2;
+pub const INDIRECT: u16 = 4;
+
+/// How requests are laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// In a table of its own.
+    pub is_indirect: bool,
+    /// Bytes of one piece at most.
+    pub piece: u32,
+}
+
+pub const PLAIN: Shape = Shape { is_indirect: false, piece: 1 << 16 };
+
+/// A request that the guest has made, and where its answer will be.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub head: u16,
+    pub input: Vec<(u64, u32)>,
+    pub answer: Vec<(u64, u32)>,
+    pub status: u64,
+}
+
+pub struct Queue {
+    pub size: u16,
+    pub kick: PlainBell,
+    pub call: PlainBell,
+    pub available: u16,
+    pub seen: u16,
+    free: Vec<u16>,
+    /// The descriptors of each head that is in use.
+    used_by: Vec<Vec<u16>>,
+    /// Calls that came.
+    pub calls: u64,
+    /// Kicks that were given.
+    pub kicks: u64,
+}
+
+pub struct Guest {
+    pub memory: Memory,
+    pub area: Memory,
+    pub queues: Vec<Queue>,
+    pub features: u64,
+    pub visitor: Option<Visitor>,
+    next_buffer: u64,
+    volume: String,
+}
+
+/// Where the parts of a queue lie.
+pub fn places(queue: usize) -> (u64, u64, u64) {
+    let start = 0x1_0000 * (queue as u64 + 1);
+    (start, start + 0x4000, start + 0x8000)
+}
+
+impl Guest {
+    /// A guest of that volume that runs, with two queues.
+    pub async fn started(handle: &Handle, volume: &str) -> Guest {
+        let mut guest = Guest::new(volume, 2, 256);
+        guest.connect(handle).await.unwrap();
+        guest
+    }
+
+    pub fn new(volume: &str, queues: usize, size: u16) -> Guest {
+        let regions = [0, HIGH].map(|guest| Region { guest, len: REGION, user: USER + guest });
+        let memory = Memory::plain(regions.to_vec()).unwrap();
+        let len = crate::vhost::inflight::area_len(queues as u16, size).unwrap();
+        let queue = |_| Queue {
+            size,
+            kick: Bell::plain(),
+            call: Bell::plain(),
+            available: 0,
+            seen: 0,
+            free: (0..size).rev().collect(),
+            used_by: vec![Vec::new(); usize::from(size)],
+            calls: 0,
+            kicks: 0,
+        };
+        Guest {
+            memory,
+            area: Memory::area(len).unwrap(),
+            queues: (0..queues).map(queue).collect(),
+            features: feature::VERSION_1 | feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::MQ,
+            visitor: None,
+            next_buffer: BUFFERS,
+            volume: volume.to_owned(),
+        }
+    }
+
+    pub async fn ask(&self, ask: Ask) -> std::io::Result<Answer> {
+        self.visitor.as_ref().expect("it is connected").ask(ask).await
+    }
+
+    /// Connects as QEMU does, also after the device was gone.
+    pub async fn connect(&mut self, handle: &Handle) -> std::io::Result<()> {
+        self.dial(handle).await?;
+        self.set_up().await
+    }
+
+    pub async fn dial(&mut self, handle: &Handle) -> std::io::Result<()> {
+        let stream = handle.connect(&Address::Unix(path(&self.volume))).await?;
+        self.visitor = Some(handle.visit(stream.release().await?)?);
+        Ok(())
+    }
+
+    /// Says all that a device must know before it runs.
+    pub async fn set_up(&mut self) -> std::io::Result<()> {
+        assert!(
+            matches!(self.ask(Ask::Features).await?, Answer::Number(has) if self.features & !has & !feature::PROTOCOL == 0)
+        );
+        assert_eq!(self.ask(Ask::QueuesMax).await?, Answer::Number(QUEUES_MAX as u64));
+        self.ask(Ask::SetFeatures(self.features)).await?;
+        let (queues, size) = (self.queues.len() as u16, self.queues[0].size);
+        self.ask(Ask::SetInflight { area: self.area.clone(), queues, size }).await?;
+        self.ask(Ask::SetMemory(self.memory.clone())).await?;
+        for queue in 0..self.queues.len() {
+            self.set_up_queue(queue).await?;
+        }
+        for queue in 0..self.queues.len() {
+            self.ask(Ask::SetEnabled { queue, is_enabled: true }).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn set_up_queue(&mut self, queue: usize) -> std::io::Result<()> {
+        let (descriptors, available, used) = places(queue);
+        let of = &self.queues[queue];
+        let (size, kick, call) = (u32::from(of.size), of.kick.bell(), of.call.bell());
+        self.ask(Ask::SetSize { queue, size }).await?;
+        // What QEMU says after a device that was gone: as if all had been used in order.
+        let next = u32::from(self.used_index(queue));
+        self.ask(Ask::SetNext { queue, next }).await?;
+        let places = [descriptors, available, used].map(|place| USER + place);
+        let [descriptors, available, used] = places;
+        self.ask(Ask::SetAddresses { queue, descriptors, available, used }).await?;
+        self.ask(Ask::SetKick { queue, bell: Some(kick) }).await?;
+        self.ask(Ask::SetCall { queue, bell: Some(call) }).await.map(drop)
+    }
+
+    pub fn put<T: vm_memory::ByteValued>(&self, value: T, at: u64) {
+        self.memory.map().write_obj(value, GuestAddress(at)).unwrap();
+    }
+
+    pub fn get<T: vm_memory::ByteValued>(&self, at: u64) -> T {
+        self.memory.map().read_obj(GuestAddress(at)).unwrap()
+    }
+
+    /// Memory for a buffer: in either region, again and again.
+    fn buffer(&mut self, len: u32) -> u64 {
+        let len = u64::from(len);
+        if self.next_buffer % HIGH + len > REGION {
+            self.next_buffer = if self.next_buffer < HIGH { HIGH } else { BUFFERS };
+        }
+        self.next_buffer += len;
+        self.next_buffer - len
+    }
+
+    /// Pieces of memory of `len` bytes in all.
+    fn pieces(&mut self, len: u64, shape: Shape) -> Vec<(u64, u32)> {
+        let (mut left, mut pieces) = (len, Vec::new());
+        while left > 0 {
+            let part = left.min(u64::from(shape.piece)) as u32;
+            pieces.push((self.buffer(part), part));
+            left -= u64::from(part);
+        }
+        pieces
+    }
+
+    /// Puts a request into a queue, without a kick.
+    pub fn put_request(&mut self, queue: usize, kind: u32, sector: u64, data: &[u8], room: u64, shape: Shape) -> Asked {
+        let header = self.buffer(16);
+        self.put(kind.to_le_bytes(), header);
+        self.put([0u8; 4], header + 4);
+        self.put(sector.to_le_bytes(), header + 8);
+        let input = self.pieces(data.len() as u64, shape);
+        let mut at = 0;
+        for &(address, len) in &input {
+            self.memory.map().write_slice(&data[at..at + len as usize], GuestAddress(address)).unwrap();
+            at += len as usize;
+        }
+        let answer = self.pieces(room, shape);
+        let status = self.buffer(1);
+        self.put(0xffu8, status);
+        let readable =
+            std::iter::once((header, 16)).chain(input.iter().copied()).map(|(address, len)| (address, len, 0));
+        let writable = answer.iter().copied().chain([(status, 1)]).map(|(address, len)| (address, len, WRITE));
+        let all: Vec<(u64, u32, u16)> = readable.chain(writable).collect();
+        let head = match shape.is_indirect {
+            true => {
+                let table = self.buffer(16 * all.len() as u32 + 16).next_multiple_of(16);
+                for (index, (address, len, flags)) in all.iter().enumerate() {
+                    let next = if index + 1 < all.len() { NEXT } else { 0 };
+                    let descriptor = Descriptor::new(*address, *len, flags | next, index as u16 + 1);
+                    self.put(descriptor, table + 16 * index as u64);
+                }
+                self.put_chain(queue, &[(table, 16 * all.len() as u32, INDIRECT)])
+            }
+            false => self.put_chain(queue, &all),
+        };
+        Asked { head, input, answer, status }
+    }
+
+    /// Puts a chain of descriptors into a queue, as they are.
+    pub fn put_chain(&mut self, queue: usize, all: &[(u64, u32, u16)]) -> u16 {
+        let of = &mut self.queues[queue];
+        let indices: Vec<u16> = all.iter().map(|_| of.free.pop().expect("the queue has room")).collect();
+        let (table, ..) = places(queue);
+        for (n, (address, len, flags)) in all.iter().enumerate() {
+            let next = indices.get(n + 1);
+            let flags = flags | if next.is_some() { NEXT } else { 0 };
+            let descriptor = Descriptor::new(*address, *len, flags, next.copied().unwrap_or(0));
+            let place = GuestAddress(table + 16 * u64::from(indices[n]));
+            self.memory.map().write_obj(descriptor, place).unwrap();
+        }
+        let head = indices[0];
+        self.queues[queue].used_by[usize::from(head)] = indices;
+        self.make_available(queue, head);
+        head
+    }
+
+    /// Puts a head into the ring of what is available.
+    pub fn make_available(&mut self, queue: usize, head: u16) {
+        let (_, available, _) = places(queue);
+        let of = &mut self.queues[queue];
+        let place = available + 4 + 2 * u64::from(of.available % of.size);
+        of.available = of.available.wrapping_add(1);
+        let index = of.available;
+        self.put(head, place);
+        self.memory.map().store(index, GuestAddress(available + 2), Ordering::Release).unwrap();
+    }
+
+    /// Kicks a queue if the device wants that for what was made available since `before`.
+    pub fn kick(&mut self, queue: usize, before: u16) {
+        let (.., used) = places(queue);
+        let of = &mut self.queues[queue];
+        let event: u16 = self.memory.map().read_obj(GuestAddress(used + 4 + 8 * u64::from(of.size))).unwrap();
+        let (new, old) = (of.available, before);
+        let is_wanted = new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old);
+        if is_wanted || self.features & feature::EVENT_IDX == 0 {
+            of.kicks += 1;
+            of.kick.ring();
+        }
+    }
+
+    pub fn request(&mut self, queue: usize, kind: u32, sector: u64, data: &[u8], room: u64, shape: Shape) -> Asked {
+        let before = self.queues[queue].available;
+        let asked = self.put_request(queue, kind, sector, data, room, shape);
+        self.kick(queue, before);
+        asked
+    }
+
+    pub fn used_index(&self, queue: usize) -> u16 {
+        let (.., used) = places(queue);
+        self.memory.map().load(GuestAddress(used + 2), Ordering::Acquire).unwrap()
+    }
+
+    /// Takes the next request out of the ring of what was used, if there is one: its head.
+    pub fn next_used(&mut self, queue: usize) -> Option<(u16, u32)> {
+        let (.., used) = places(queue);
+        if self.used_index(queue) == self.queues[queue].seen {
+            return None;
+        }
+        let of = &mut self.queues[queue];
+        let place = used + 4 + 8 * u64::from(of.seen % of.size);
+        of.seen = of.seen.wrapping_add(1);
+        let (head, len): (u32, u32) = (self.get(place), self.get(place + 4));
+        let of = &mut self.queues[queue];
+        let indices = std::mem::take(&mut of.used_by[head as usize]);
+        assert!(!indices.is_empty(), "a request that nobody made was used, or one twice");
+        of.free.extend(indices);
+        Some((head as u16, len))
+    }
+
+    /// Waits for the next used request.
+    pub async fn wait_used(&mut self, queue: usize) -> (u16, u32) {
+        loop {
+            if let Some(used) = self.next_used(queue) {
+                return used;
+            }
+            let (_, available, _) = places(queue);
+            let of = &self.queues[queue];
+            // Calls are wanted from here on.
+            self.put(of.seen, available + 4 + 2 * u64::from(of.size));
+            if self.used_index(queue) != of.seen {
+                continue;
+            }
+            of.call.clone().wait().await;
+            self.queues[queue].calls += 1;
+        }
+    }
+
+    /// The one request that is under way: its status, and what was read.
+    pub async fn outcome(&mut self, queue: usize, asked: &Asked) -> (u8, Vec<u8>) {
+        let (head, len) = self.wait_used(queue).await;
+        assert_eq!(head, asked.head);
+        let answer = self.answer(asked);
+        if answer.0 == 0 {
+            assert_eq!(len as usize, answer.1.len() + 1);
+        }
+        answer
+    }
+
+    pub fn answer(&self, asked: &Asked) -> (u8, Vec<u8>) {
+        let mut bytes = Vec::new();
+        for &(address, len) in &asked.answer {
+            let mut piece = vec![0; len as usize];
+            self.memory.map().read_slice(&mut piece, GuestAddress(address)).unwrap();
+            bytes.extend(piece);
+        }
+        (self.get(asked.status), bytes)
+    }
+
+    pub async fn write(&mut self, queue: usize, sector: u64, data: &[u8], shape: Shape) -> u8 {
+        let asked = self.request(queue, kind::OUT, sector, data, 0, shape);
+        self.outcome(queue, &asked).await.0
+    }
+
+    pub async fn read(&mut self, queue: usize, sector: u64, len: u64, shape: Shape) -> (u8, Vec<u8>) {
+        let asked = self.request(queue, kind::IN, sector, &[], len, shape);
+        self.outcome(queue, &asked).await
+    }
+
+    /// A request that says a range: a discard, or zeroes.
+    pub async fn range(&mut self, queue: usize, kind: u32, sector: u64, count: u32, flags: u32) -> u8 {
+        let said = [&sector.to_le_bytes()[..], &count.to_le_bytes(), &flags.to_le_bytes()].concat();
+        let asked = self.request(queue, kind, 0, &said, 0, PLAIN);
+        self.outcome(queue, &asked).await.0
+    }
+
+    /// Stops all queues and starts them anew with empty rings, as a driver that resets its disk does.
+    pub async fn reset(&mut self) {
+        for queue in 0..self.queues.len() {
+            self.ask(Ask::Stop { queue }).await.unwrap();
+        }
+        let fresh = Guest::new(&self.volume, self.queues.len(), self.queues[0].size);
+        (self.memory, self.area, self.queues) = (fresh.memory, fresh.area, fresh.queues);
+        self.set_up().await.unwrap();
+    }
+}
+
+/// A disk of that many sectors.
+pub fn disk(sectors: u64) -> Disk {
+    Disk { size: sectors * 512, read_only: false, stripe: 1 << 17, id: *b"levee-test-disk-0001" }
+}
+
+pub fn shape(prng: &mut Prng) -> Shape {
+    Shape { is_indirect: prng.one_in(2), piece: *prng.pick(&[512, 600, 4096, 1 << 16]) }
+}
