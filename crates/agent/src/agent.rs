@@ -18,9 +18,8 @@ use link::{FarEnd, NearEnd, mailbox};
 use policies::spreading::plan_loop;
 use policies::tenants::TenantStatus;
 use runtime::{Class, Handle, Listener, Released, Stream, Task};
-use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeUser};
+use wire::{BlockService, Device, DeviceHost, LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeUser};
 
-pub use self::devices::DeviceStatus;
 use self::devices::Devices;
 use crate::home::Home;
 use crate::nbd;
@@ -152,28 +151,6 @@ impl Agent {
         }
     }
 
-    /// Serves a volume as a disk of virtual machines: hypervisors connect to a Unix socket at `path`, an absolute one, and
-    /// speak vhost-user. Nothing happens if it is served there already.
-    ///
-    /// # Errors
-    /// `NotFound` for a volume that does not exist, `Conflict` where something else is at the path, `Invalid`, `Full`.
-    pub async fn add_device(&self, volume: &str, path: &Path) -> Result<()> {
-        self.0.devices.add(&self.0, volume, path).await
-    }
-
-    /// Ends what [`Agent::add_device`] began, when what is in flight has finished.
-    ///
-    /// # Errors
-    /// `NotFound`
-    pub async fn remove_device(&self, path: &Path) -> Result<()> {
-        self.0.devices.remove(&self.0, path).await
-    }
-
-    /// The disks of virtual machines that it serves.
-    pub fn devices(&self) -> Vec<DeviceStatus> {
-        self.0.devices.list()
-    }
-
     /// The counters of every volume that was used lately, with its name.
     pub fn volume_statistics(&self) -> Vec<(VolumeId, String, VolumeStatistics)> {
         self.0.home.registry.statistics()
@@ -214,6 +191,20 @@ impl Agent {
     /// How many connections each loop has.
     pub fn connections(&self) -> Vec<usize> {
         self.0.commons.connections().collect()
+    }
+}
+
+impl DeviceHost for Agent {
+    fn add_device<'a>(&'a self, volume: &'a str, path: &'a Path) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(self.0.devices.add(&self.0, volume, path))
+    }
+
+    fn remove_device<'a>(&'a self, path: &'a Path) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(self.0.devices.remove(path))
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        self.0.devices.list()
     }
 }
 

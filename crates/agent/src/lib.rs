@@ -30,7 +30,7 @@ mod volume;
 mod weave;
 pub mod write_order;
 
-pub use agent::{Agent, DeviceStatus, Invitation};
+pub use agent::{Agent, Invitation};
 pub use router::{Connect, Router, RouterOptions, RouterStatistics};
 pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};

@@ -14,6 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -27,7 +28,7 @@ use files::{Redundancy, Store};
 use runtime::sync::{Budget, oneshot};
 use runtime::{Class, Handle, Task};
 use wire::observe::{Detail, Explained, Snapshot};
-use wire::{LocalBoxFuture, Observer, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+use wire::{Device, DeviceHost, LocalBoxFuture, Observer, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 
 use crate::levels::LevelsChange;
 use crate::table::log::TableLog;
@@ -179,6 +180,20 @@ pub enum Request {
         /// The name of a server; wherever there is room without one.
         to: Option<String>,
     },
+    /// The disks of virtual machines that this process serves: [`Reply::Devices`].
+    Devices,
+    /// Serves a volume as such a disk: [`Reply::Devices`].
+    AttachDevice {
+        /// The name of the volume.
+        volume: String,
+        /// Where hypervisors connect.
+        path: PathBuf,
+    },
+    /// Ends that: [`Reply::Devices`].
+    DetachDevice {
+        /// Where hypervisors connected.
+        path: PathBuf,
+    },
     /// Who knows all this, of several managers: [`Reply::InCharge`].
     InCharge,
     /// Whether the loop turns: [`Reply::Healthy`].
@@ -213,6 +228,8 @@ pub enum Reply {
     Snapshot(Box<Snapshot>),
     /// The state of everything, and all volumes as [`Reply::Volumes`].
     Status(Box<Snapshot>, Vec<VolumeView>),
+    /// The disks of virtual machines, as they are now.
+    Devices(Vec<Device>),
     /// Who is in charge.
     InCharge(InCharge),
     /// It was decided, and will come about.
@@ -273,6 +290,7 @@ struct Inner {
     owner: RefCell<Option<Rc<dyn VolumeOwner>>>,
     user: RefCell<Option<Rc<dyn VolumeUser>>>,
     observer: RefCell<Option<Rc<dyn Observer>>>,
+    devices: RefCell<Option<Rc<dyn DeviceHost>>>,
     closing: Cell<bool>,
 }
 
@@ -294,6 +312,7 @@ impl Manager {
             owner: RefCell::default(),
             user: RefCell::default(),
             observer: RefCell::default(),
+            devices: RefCell::default(),
             closing: Cell::new(false),
         })))
     }
@@ -337,9 +356,21 @@ impl Manager {
 
     /// Ends what [`Manager::connect`] began.
     fn part(&self) {
-        let Inner { owner, user, observer, .. } = &*self.0;
-        let parted = (owner.take(), user.take(), observer.take());
+        let Inner { owner, user, observer, devices, .. } = &*self.0;
+        let parted = (owner.take(), user.take(), observer.take(), devices.take());
         drop(parted);
+    }
+
+    /// Introduces who serves disks of virtual machines in this process, as [`Manager::connect`] does the others.
+    pub fn connect_devices(&self, devices: Rc<dyn DeviceHost>) {
+        *self.0.devices.borrow_mut() = Some(devices);
+    }
+
+    /// Has something done with the disks of virtual machines: how they are then.
+    async fn with_devices(&self, act: impl AsyncFnOnce(&dyn DeviceHost) -> Result<()>) -> Result<Reply> {
+        let devices = self.0.devices.borrow().clone().ok_or_else(starting_or_stopping)?;
+        act(&*devices).await?;
+        Ok(Reply::Devices(devices.devices()))
     }
 
     /// Takes up the deletions that an earlier life did not finish, in the background.
@@ -372,6 +403,13 @@ impl Manager {
             Request::InCharge => Ok(Reply::InCharge(InCharge::Here)),
             Request::Drain { .. } | Request::MoveSegment { .. } => {
                 Err(Error::invalid("this store is one server, and its segments stay where they are"))
+            }
+            Request::Devices => self.with_devices(async |_| Ok(())).await,
+            Request::AttachDevice { volume, path } => {
+                self.with_devices(async |devices| devices.add_device(&volume, &path).await).await
+            }
+            Request::DetachDevice { path } => {
+                self.with_devices(async |devices| devices.remove_device(&path).await).await
             }
             Request::Scrub => {
                 self.begin_scrub().await?;

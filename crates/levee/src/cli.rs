@@ -31,6 +31,11 @@ pub enum Command {
     /// Create, list, show, change and delete volumes of a running store, and say why one waits.
     #[command(subcommand)]
     Volume(Volume),
+    /// Print how a virtual machine uses a volume of a running store: over NBD, or as a vhost-user disk, which is served at a
+    /// socket from then on. docs/VIRTUAL-MACHINES.md says what to expect.
+    Attach(Attach),
+    /// End a vhost-user disk of a running store. Its virtual machine waits until there is one again.
+    Detach(Detach),
     /// Have a running store read every copy of all that it stores, and repair what can be repaired. It does so by itself
     /// every 15 days. Waits until that is done; exits 1 if anything is in no copy any more.
     Scrub(Scrub),
@@ -65,6 +70,50 @@ pub enum Command {
     /// Test this very build in a simulated world, or other processes of it against a double.
     #[command(subcommand)]
     Lab(Lab),
+}
+
+/// `levee attach`.
+#[derive(Args)]
+pub struct Attach {
+    /// The name of the volume.
+    pub volume: String,
+    /// Serve it at this Unix socket, to a hypervisor on this machine. It is served until levee detach, or until the store
+    /// stops: with levee up --vhost-user it is served at every start.
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user: Option<PathBuf>,
+    /// Where the store is.
+    #[command(flatten)]
+    pub api: Api,
+}
+
+/// `levee detach`.
+#[derive(Args)]
+pub struct Detach {
+    /// The Unix socket where it is served.
+    #[arg(long, value_name = "PATH")]
+    pub vhost_user: PathBuf,
+    /// Where the store is.
+    #[command(flatten)]
+    pub api: Api,
+}
+
+/// A volume and the socket of its disk.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// The name of the volume.
+    pub volume: String,
+    /// The path of the socket.
+    pub path: PathBuf,
+}
+
+fn disk(text: &str) -> Result<Disk, String> {
+    match text.split_once('=') {
+        Some((volume, path)) if !volume.is_empty() && !path.is_empty() => {
+            let path = std::path::absolute(path).map_err(|error| format!("{path}: {error}"))?;
+            Ok(Disk { volume: volume.into(), path })
+        }
+        _ => Err("write VOLUME=PATH, such as vm-1=/run/levee/vm-1.sock".into()),
+    }
 }
 
 /// `levee status`.
@@ -347,6 +396,9 @@ pub struct Up {
     /// The size of --volume, such as 10G.
     #[arg(long, value_name = "SIZE", requires = "volume", value_parser = parse_size)]
     pub size: Option<u64>,
+    /// Serve this volume as a disk of virtual machines, at this Unix socket; may be given several times.
+    #[arg(long = "vhost-user", value_name = "VOLUME=PATH", value_parser = disk)]
+    pub disks: Vec<Disk>,
     /// Read settings from this TOML file; flags win over it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -479,6 +531,9 @@ pub struct AgentOptions {
     /// Serve NBD on this socket, too.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Serve this volume as a disk of virtual machines, at this Unix socket; may be given several times.
+    #[arg(long = "vhost-user", value_name = "VOLUME=PATH", value_parser = disk)]
+    pub disks: Vec<Disk>,
     /// Keep memory below this. Default: 512M.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,

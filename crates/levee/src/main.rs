@@ -1,13 +1,14 @@
 //! `levee`: an elastic block store, its command line.
 //!
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
-//! ([`client`]), [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
+//! ([`client`]), [`attach`] says how virtual machines use its volumes, [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
 //! stands and what it does, [`explain`] says in sentences why a volume waits, [`inspect`]
 //! looks at a store that does not run, [`calibrate`] measures its disks, [`verify`] tests this build in simulated worlds,
 //! [`files`] is a shared store for tests. [`roles`] runs what several servers are made of, [`servers`] looks after them. What is printed goes to standard
 //! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
 //! failed, 2 wrong usage; those of `levee status` are its answer.
 
+mod attach;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
 mod calibrate;
@@ -52,6 +53,8 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Up(options) => up::run(options),
         Command::Volume(command) => volume::run(command),
+        Command::Attach(options) => attach::attach(&options),
+        Command::Detach(options) => attach::detach(&options),
         Command::Scrub(options) => scrub::run(options),
         // Its exit code tells more than whether it was done.
         Command::Status(options) => return status::run(options),

@@ -94,6 +94,7 @@ pub fn agent(options: &AgentOptions) -> Result<()> {
     let mut settings = settings(&options.role)?;
     settings.nbd.listen = options.nbd.unwrap_or(settings.nbd.listen);
     settings.nbd.socket = options.socket.clone().or(settings.nbd.socket);
+    settings.vhost_user.extend(up::devices(&options.disks));
     settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
     let json = options.role.json;
     run(move |handle, signals| async move {

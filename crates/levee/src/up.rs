@@ -10,6 +10,7 @@ use std::task::Poll;
 
 use base::{Error, Result};
 use node::cluster::together::Together;
+use node::settings::VhostUserSettings;
 use node::{Node, Ready, Settings};
 use runtime::sync::first;
 use runtime::uring::{self, process};
@@ -17,7 +18,7 @@ use runtime::{Address, Handle};
 use serde::Serialize;
 use wire::api::Size;
 
-use crate::cli::Up;
+use crate::cli::{Disk, Up};
 use crate::console;
 
 /// Runs the store until a signal stops it.
@@ -78,6 +79,11 @@ async fn together(
     servers: u8,
     signals: async_channel::Receiver<process::Stop>,
 ) -> Result<()> {
+    if !settings.vhost_user.is_empty() {
+        return Err(Error::invalid(
+            "--servers serves no vhost-user disks: start levee agent with --vhost-user for that",
+        ));
+    }
     let Ok(together) = first(Together::start(handle, settings, servers), signals.recv()).await else { return Ok(()) };
     let together = together?;
     together.ready().notes.iter().for_each(|note| eprintln!("note: {note}"));
@@ -100,6 +106,10 @@ async fn start(handle: &Handle, settings: &Settings, options: &Up) -> Result<Nod
         let _ = node.stop().await;
         return Err(error);
     }
+    if let Err(error) = node.serve_devices(settings).await {
+        let _ = node.stop().await;
+        return Err(error);
+    }
     Ok(node)
 }
 
@@ -108,6 +118,7 @@ fn settings(options: &Up) -> Result<Settings> {
     let mut settings = settings_of(options.config.as_deref(), &options.directories)?;
     settings.nbd.listen = options.listen.unwrap_or(settings.nbd.listen);
     settings.api.listen = options.api_listen.unwrap_or(settings.api.listen);
+    settings.vhost_user.extend(devices(&options.disks));
     settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
     settings.copies = options.copies.or(settings.copies);
     settings.admission.bandwidth = options.bandwidth.clone().or(settings.admission.bandwidth);
@@ -116,6 +127,11 @@ fn settings(options: &Up) -> Result<Settings> {
     settings.accept_missing_directories = options.accept_missing_directories;
     settings.holder = format!("levee up, process {}", std::process::id());
     Ok(settings)
+}
+
+/// The disks of the command line as settings.
+pub fn devices(disks: &[Disk]) -> impl Iterator<Item = VhostUserSettings> {
+    disks.iter().map(|disk| VhostUserSettings { volume: disk.volume.clone(), path: disk.path.clone() })
 }
 
 /// The settings of a file, else the defaults, for these directories, else for those that it names, else for the default one.

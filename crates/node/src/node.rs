@@ -7,13 +7,13 @@
 //! Stop, the other way round: no more calls, no more connections, requests in flight finish, sessions close, the
 //! engines dump what is dirty, the table closes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use agent::Agent;
 use base::limits::API_CALLS_MAX;
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 use control::service::{self, CreateVolume};
 use control::table::recovery;
 use control::{Connection, Manager, http};
@@ -21,10 +21,10 @@ use files::local::{LocalOptions, OpenReport};
 use files::{DirectoryStatus, FileKind, Redundancy};
 use runtime::{Address, Handle};
 use server::Buckets;
-use wire::VolumeOwner;
+use wire::{DeviceHost, VolumeOwner};
 
 use crate::observer::NodeObserver;
-use crate::settings::{Resolved, Settings};
+use crate::settings::{Resolved, Settings, VhostUserSettings};
 use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
@@ -114,6 +114,7 @@ impl Node {
             begun,
         };
         let connection = manager.connect(shards.clone(), Rc::new(agent.clone()), Some(Rc::new(observer)));
+        manager.connect_devices(Rc::new(agent.clone()));
         manager.resume();
         let mut ready = Ready { api: None, socket, nbd, notes };
         let api = match api {
@@ -195,6 +196,17 @@ impl Node {
         self.manager.create(wanted).await.map(drop)
     }
 
+    /// Serves the volumes that `settings` name as disks of virtual machines.
+    ///
+    /// # Errors
+    /// What is wrong with one of them: its volume does not exist, or something else is at its path.
+    pub async fn serve_devices(&self, settings: &Settings) -> Result<()> {
+        for VhostUserSettings { volume, path } in &settings.vhost_user {
+            add_device_when_free(&self.handle, &self.agent, volume, path).await?;
+        }
+        Ok(())
+    }
+
     /// Stops cleanly: what was acknowledged is durable in any case; after this the next start has nothing to replay.
     ///
     /// # Errors
@@ -236,6 +248,19 @@ pub(crate) async fn listen_when_free(handle: &Handle, address: &Address) -> std:
     loop {
         match handle.listen(address).await {
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && handle.now() - begun < LISTEN_PATIENCE => {
+                handle.sleep(LISTEN_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Serves a volume as a disk of virtual machines, also at the path of a process that was killed a moment ago.
+pub(crate) async fn add_device_when_free(handle: &Handle, agent: &Agent, volume: &str, path: &Path) -> Result<()> {
+    let begun = handle.now();
+    loop {
+        match agent.add_device(volume, path).await {
+            Err(error) if error.kind == ErrorKind::Conflict && handle.now() - begun < LISTEN_PATIENCE => {
                 handle.sleep(LISTEN_PAUSE).await;
             }
             outcome => return outcome,

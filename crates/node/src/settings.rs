@@ -42,6 +42,8 @@ pub struct Settings {
     pub capacity: Option<Size>,
     /// The NBD frontend.
     pub nbd: NbdSettings,
+    /// The volumes that are disks of virtual machines.
+    pub vhost_user: Vec<VhostUserSettings>,
     /// The control API.
     pub api: ApiSettings,
     /// The engine.
@@ -74,6 +76,16 @@ pub struct NbdSettings {
     pub listen: SocketAddr,
     /// The Unix socket. Default: `nbd.sock` in the first directory.
     pub socket: Option<PathBuf>,
+}
+
+/// A volume that is a disk of virtual machines.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VhostUserSettings {
+    /// The name of the volume.
+    pub volume: String,
+    /// The Unix socket where hypervisors connect.
+    pub path: PathBuf,
 }
 
 /// Where people and programs ask.
@@ -181,6 +193,7 @@ impl Default for Settings {
             memory: Size::Bytes(MEMORY_DEFAULT),
             capacity: None,
             nbd: NbdSettings::default(),
+            vhost_user: Vec::new(),
             api: ApiSettings::default(),
             engine: EngineSettings::default(),
             admission: AdmissionSettings::default(),

@@ -518,6 +518,24 @@ pub struct Decided {
     pub is_decided: bool,
 }
 
+/// A volume as a disk of virtual machines.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Device {
+    /// The name of the volume.
+    pub volume: String,
+    /// The Unix socket where hypervisors connect, which speak vhost-user.
+    pub path: String,
+    /// Whether one is connected.
+    pub is_connected: bool,
+}
+
+/// All of them, by path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceList {
+    /// The disks.
+    pub devices: Vec<Device>,
+}
+
 /// How several servers stand, as the manager in charge sees it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Cluster {

@@ -1,5 +1,7 @@
 //! Volumes as the control plane describes them, and what is asked of it.
 
+use std::path::{Path, PathBuf};
+
 use base::levels::Levels;
 use base::limits::{DATA_SECTOR_DEFAULT, GROUP_SIZE, SEGMENTS_PER_GROUP};
 use base::{Generation, Result, VolumeId};
@@ -122,6 +124,35 @@ pub trait VolumeUser {
 
     /// Says what a volume was promised from now on. Who does not hear it learns it with the next connection.
     fn set_levels(&self, _volume: &VolumeDescriptor) {}
+}
+
+/// A volume as a disk of virtual machines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// The name of the volume.
+    pub volume: String,
+    /// The Unix socket where hypervisors connect.
+    pub path: PathBuf,
+    /// Whether one is connected.
+    pub is_connected: bool,
+}
+
+/// What a manager asks of the side that serves disks of virtual machines in its process.
+pub trait DeviceHost {
+    /// Serves a volume at a Unix socket, to hypervisors that speak vhost-user. Nothing happens if it is served there.
+    ///
+    /// # Errors
+    /// `NotFound`: no such volume. `Conflict`: something else is there. `Invalid`, `Full`.
+    fn add_device<'a>(&'a self, volume: &'a str, path: &'a Path) -> LocalBoxFuture<'a, Result<()>>;
+
+    /// Ends that, when what is in flight has finished.
+    ///
+    /// # Errors
+    /// `NotFound`
+    fn remove_device<'a>(&'a self, path: &'a Path) -> LocalBoxFuture<'a, Result<()>>;
+
+    /// All of them, by path.
+    fn devices(&self) -> Vec<Device>;
 }
 
 #[cfg(test)]

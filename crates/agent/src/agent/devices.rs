@@ -13,7 +13,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use runtime::sync::{Event, first, oneshot};
 use runtime::{Address, Class, Listener, Released, Stream, Task};
-use wire::LocalBoxFuture;
+use wire::{Device, LocalBoxFuture};
 
 use super::Inner;
 use crate::peers::{HangUp, Line, Peer};
@@ -22,14 +22,16 @@ use crate::vhost;
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How often a connection is told to end.
+const DRAIN_AGAIN: Duration = Duration::from_millis(100);
 /// Devices of one agent.
 const DEVICES_MAX: usize = 256;
 
 /// All devices of an agent, by the path of their sockets.
 #[derive(Default)]
-pub(super) struct Devices(RefCell<BTreeMap<PathBuf, Device>>);
+pub(super) struct Devices(RefCell<BTreeMap<PathBuf, Served>>);
 
-struct Device {
+struct Served {
     volume: String,
     state: Rc<State>,
     accepting: Task<()>,
@@ -41,17 +43,6 @@ struct State {
     connection: Cell<Option<u64>>,
     is_removed: Cell<bool>,
     removed: Event,
-}
-
-/// A device, as people see it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeviceStatus {
-    /// The name of its volume.
-    pub volume: String,
-    /// Where its socket is.
-    pub path: PathBuf,
-    /// Whether a hypervisor is connected.
-    pub is_connected: bool,
 }
 
 impl Devices {
@@ -80,7 +71,7 @@ impl Devices {
         let state = Rc::new(State::default());
         let serving = accept(agent.clone(), state.clone(), listener, volume.to_owned(), path.to_owned());
         let accepting = agent.handle.spawn(Class::Io, "vhost-user accept", serving);
-        let device = Device { volume: volume.to_owned(), state, accepting };
+        let device = Served { volume: volume.to_owned(), state, accepting };
         self.0.borrow_mut().insert(path.to_owned(), device);
         Ok(())
     }
@@ -104,16 +95,13 @@ impl Devices {
     ///
     /// # Errors
     /// `NotFound`
-    pub(super) async fn remove(&self, agent: &Inner, path: &Path) -> Result<()> {
+    pub(super) async fn remove(&self, path: &Path) -> Result<()> {
         let removed = self.0.borrow_mut().remove(path);
         let Some(device) = removed else {
             return Err(Error::not_found(format!("no disk of a virtual machine is served at {}", path.display())));
         };
         device.state.is_removed.set(true);
         device.state.removed.notify();
-        if let Some(connection) = device.state.connection.get() {
-            agent.home.drain_one(connection);
-        }
         device.accepting.await;
         Ok(())
     }
@@ -125,8 +113,8 @@ impl Devices {
     }
 
     /// All of them, by path.
-    pub(super) fn list(&self) -> Vec<DeviceStatus> {
-        let status = |(path, device): (&PathBuf, &Device)| DeviceStatus {
+    pub(super) fn list(&self) -> Vec<Device> {
+        let status = |(path, device): (&PathBuf, &Served)| Device {
             volume: device.volume.clone(),
             path: path.clone(),
             is_connected: device.state.connection.get().is_some(),
@@ -161,8 +149,14 @@ async fn accept(agent: Rc<Inner>, state: Rc<State>, listener: Listener, volume: 
             Err(()) => {
                 // The socket goes first, so that nobody else connects to it.
                 listener = None;
-                agent.home.drain_one(id);
-                serving.await
+                loop {
+                    agent.home.drain_one(id);
+                    // It may be on its way to its loop still.
+                    let pause = agent.handle.sleep(DRAIN_AGAIN);
+                    if let Ok(outcome) = first(serving.as_mut(), pause).await {
+                        break outcome;
+                    }
+                }
             }
         };
         state.connection.set(None);

@@ -16,7 +16,7 @@ use base::GIB;
 use link::mailbox;
 use runtime::sim::{NodeId, NodeOptions, World};
 use runtime::{Class, Handle};
-use wire::{BlockService, VolumeDirectory};
+use wire::{BlockService, DeviceHost, VolumeDirectory};
 
 use self::driver::Guest;
 use crate::nbd::tests::store::Store;

@@ -49,6 +49,10 @@ impl ClusterManager {
             Request::MoveSegment { volume, index, to } => {
                 self.move_segment(&volume, index, to.as_deref()).await.map(|()| Reply::Done)
             }
+            Request::Devices | Request::AttachDevice { .. } | Request::DetachDevice { .. } => Err(Error::invalid(
+                "with several servers, disks of virtual machines are an agent's: start it with levee agent --vhost-user \
+                 VOLUME=PATH",
+            )),
             Request::InCharge => Ok(Reply::InCharge(self.who_is_in_charge().await)),
             Request::Health => Ok(Reply::Healthy),
         }

@@ -1,5 +1,7 @@
 //! What clients send: JSON bodies and queries, read or refused with the field that is wrong.
 
+use std::path::PathBuf;
+
 use base::Error;
 use base::limits::DATA_SECTOR_DEFAULT;
 use serde_json::{Map, Value};
@@ -65,6 +67,28 @@ pub fn parse_drained(body: &[u8]) -> Result<bool, Error> {
         Some(other) => Err(Error::invalid(format!("\"drained\" is true or false, not {other}"))),
         None => Err(Error::invalid("\"drained\" is missing; send {\"drained\": true}")),
     }
+}
+
+/// Reads the body of an attachment: the volume and the path of its socket.
+///
+/// # Errors
+/// `Invalid`.
+pub fn parse_attach(body: &[u8]) -> Result<(String, PathBuf), Error> {
+    let fields = Fields::read_only(body, &["volume", "path"])?;
+    let missing = |key: &str| {
+        Error::invalid(format!("{key:?} is missing; send {{\"volume\": \"vm-1\", \"path\": \"/run/vm-1.sock\"}}"))
+    };
+    let volume = fields.text("volume")?.ok_or_else(|| missing("volume"))?;
+    Ok((volume, fields.text("path")?.ok_or_else(|| missing("path"))?.into()))
+}
+
+/// Reads the body of its end: the path of the socket.
+///
+/// # Errors
+/// `Invalid`.
+pub fn parse_detach(body: &[u8]) -> Result<PathBuf, Error> {
+    let path = Fields::read_only(body, &["path"])?.text("path")?;
+    path.map(PathBuf::from).ok_or_else(|| Error::invalid("\"path\" is missing; send {\"path\": \"/run/vm-1.sock\"}"))
 }
 
 /// Reads the query of a deletion.

@@ -17,7 +17,7 @@ use wire::api;
 use wire::observe::Snapshot;
 
 use super::api::Api;
-use super::bodies::{parse_create, parse_drained, parse_force, parse_levels, parse_move};
+use super::bodies::{parse_attach, parse_create, parse_detach, parse_drained, parse_force, parse_levels, parse_move};
 use super::refusal::Refusal;
 use super::{explain, guard, relay, status};
 use crate::metrics;
@@ -29,12 +29,14 @@ use crate::table::VolumeState;
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// Every path with its methods.
-pub const ROUTES: [(&str, &[&str]); 10] = [
+pub const ROUTES: [(&str, &[&str]); 12] = [
     ("/v1/volumes", &["get", "post"]),
     ("/v1/volumes/{name}", &["get", "patch", "delete"]),
     ("/v1/volumes/{name}/explain", &["get"]),
     ("/v1/volumes/{name}/segments/{index}/move", &["post"]),
     ("/v1/servers/{name}", &["patch"]),
+    ("/v1/devices", &["get", "post"]),
+    ("/v1/devices/detach", &["post"]),
     ("/v1/scrub", &["get", "post"]),
     ("/v1/status", &["get"]),
     ("/v1/openapi.json", &["get"]),
@@ -57,6 +59,8 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/v1/volumes/{name}/explain", only(get(explain_volume)))
         .route("/v1/volumes/{name}/segments/{index}/move", only(post(move_segment)))
         .route("/v1/servers/{name}", only(patch(change_server)))
+        .route("/v1/devices", only(get(list_devices).post(attach_device)))
+        .route("/v1/devices/detach", only(post(detach_device)))
         .route("/v1/scrub", only(get(scrub).post(begin_scrub)))
         .route("/v1/status", only(get(show_status)))
         .route("/v1/openapi.json", only(get(openapi)))
@@ -147,6 +151,30 @@ async fn move_segment(
 async fn change_server(State(api): State<Arc<Api>>, Path(server): Path<String>, body: Body) -> Answer<Response> {
     let is_drained = parse_drained(&read(body).await?)?;
     decided(api.ask(Request::Drain { server, is_drained }).await?)
+}
+
+async fn list_devices(State(api): State<Arc<Api>>) -> Answer<Json<api::DeviceList>> {
+    devices(api.ask(Request::Devices).await?)
+}
+
+async fn attach_device(State(api): State<Arc<Api>>, body: Body) -> Answer<Json<api::DeviceList>> {
+    let (volume, path) = parse_attach(&read(body).await?)?;
+    devices(api.ask(Request::AttachDevice { volume, path }).await?)
+}
+
+async fn detach_device(State(api): State<Arc<Api>>, body: Body) -> Answer<Json<api::DeviceList>> {
+    let path = parse_detach(&read(body).await?)?;
+    devices(api.ask(Request::DetachDevice { path }).await?)
+}
+
+fn devices(reply: Reply) -> Answer<Json<api::DeviceList>> {
+    let Reply::Devices(all) = reply else { return Err(mixed_up()) };
+    let device = |device: wire::Device| api::Device {
+        volume: device.volume,
+        path: device.path.display().to_string(),
+        is_connected: device.is_connected,
+    };
+    Ok(Json(api::DeviceList { devices: all.into_iter().map(device).collect() }))
 }
 
 /// It will come about: the status says when.

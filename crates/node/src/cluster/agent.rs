@@ -10,19 +10,21 @@ use std::time::Duration;
 use agent::{Agent, Router, RouterOptions, RouterStatistics};
 use base::{Error, Map, Result, VolumeId};
 use link::stream::{NearEnd, Options, Services};
-use runtime::{Address, Handle};
+use runtime::{Address, Class, Handle, Task};
 use wire::observe::{Detail, Explained, Snapshot};
 use wire::{BlockService, LocalBoxFuture, Located, Observer, VolumeUser};
 
 use super::managers::Managers;
 use super::{address, listen};
-use crate::node::nbd_uri;
+use crate::node::{add_device_when_free, nbd_uri};
 use crate::observer::AgentObserver;
-use crate::settings::Settings;
+use crate::settings::{Settings, VhostUserSettings};
 
 /// A server that is silent for so long is asked over another connection, or another one is: about when managers take its
 /// segments from it.
 const SILENCE: Duration = Duration::from_millis(1500);
+/// Between two tries to serve a disk of virtual machines: its volume may not be known yet.
+const DEVICE_RETRY: Duration = Duration::from_secs(5);
 /// Streams to servers that are kept though nobody may need them any more.
 const STREAMS_KEPT: usize = 256;
 
@@ -32,6 +34,8 @@ pub struct AgentRole {
     router: Rc<Router>,
     nbd: Vec<Address>,
     handle: Handle,
+    /// Those that are still to be served.
+    _devices: Vec<Task<()>>,
 }
 
 impl AgentRole {
@@ -69,6 +73,11 @@ impl AgentRole {
             nbd.push(listener.address().clone());
             agent.serve(listener);
         }
+        let devices = settings.vhost_user.iter().map(|device| {
+            let serving = serve_device(handle.clone(), agent.clone(), device.clone());
+            handle.spawn(Class::Io, "vhost-user device", serving)
+        });
+        let devices = devices.collect();
         let observer = AgentObserver {
             handle: handle.clone(),
             name: cluster.name,
@@ -79,7 +88,7 @@ impl AgentRole {
             begun: handle.now(),
         };
         *late.0.borrow_mut() = Some(Rc::new(observer));
-        Ok(AgentRole { agent, router, nbd, handle: handle.clone() })
+        Ok(AgentRole { agent, router, nbd, handle: handle.clone(), _devices: devices })
     }
 
     /// Where NBD clients connect.
@@ -100,6 +109,20 @@ impl AgentRole {
                 let _ = self.handle.remove(path).await;
             }
         }
+    }
+}
+
+/// Serves a volume as a disk of virtual machines, when a manager says that there is such a volume.
+async fn serve_device(handle: Handle, agent: Agent, device: VhostUserSettings) {
+    let VhostUserSettings { volume, path } = device;
+    loop {
+        match add_device_when_free(&handle, &agent, &volume, &path).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(%volume, path = %path.display(), %error, "a disk cannot be served: trying again")
+            }
+        }
+        handle.sleep(DEVICE_RETRY).await;
     }
 }
 
