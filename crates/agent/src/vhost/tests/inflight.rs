@@ -99,3 +99,21 @@ fn what_others_wrote_is_not_believed() {
     assert!(Tracking::open(area.clone(), 1, 16, 1, 0).is_err(), "no such queue");
     assert_eq!((area_len(0, 16), area_len(17, 16), area_len(1, 257)), (None, None, None));
 }
+
+/// docs/formats/vhost-user.md: a life that another version has begun is read by this one.
+#[test]
+fn the_layout_is_the_documented_one() {
+    let area = Memory::area(area_len(2, 16).unwrap()).unwrap();
+    assert_eq!((area.len(), area_len(1, 1)), (2 * 320, Some(64)));
+    let (mut tracking, _) = Tracking::open(area.clone(), 2, 16, 1, 0x0107).unwrap();
+    tracking.mark(3).unwrap();
+    tracking.mark(2).unwrap();
+    tracking.before_used(3).unwrap();
+    tracking.unmark(3, 0x0108).unwrap();
+    let mut bytes = vec![0; 320];
+    area.map().read_slice(&mut bytes, GuestAddress(320)).unwrap();
+    let mut expected = vec![0; 320];
+    expected[8..16].copy_from_slice(&[1, 0, 16, 0, 3, 0, 8, 1]);
+    (expected[16 + 16 * 3 + 8], expected[16 + 16 * 2], expected[16 + 16 * 2 + 8]) = (1, 1, 2);
+    assert_eq!(bytes, expected);
+}
