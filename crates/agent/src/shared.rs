@@ -198,11 +198,11 @@ impl Shared {
     }
 
     /// Uses a volume that was just found in the directory. The caller sees to it that it leaves, with [`Self::leave`].
-    pub(crate) async fn enter(&self, found: &VolumeDescriptor) -> Result<Rc<Volume>> {
+    pub(crate) async fn enter(&self, found: &VolumeDescriptor, frontend: Frontend) -> Result<Rc<Volume>> {
         let entered = self.door.enter(found.id, found.generation, self.index).await?;
         let (service, attachment) = (self.service.clone(), entered.attachment);
         // The levels are what was found just now: an attachment may be older.
-        let seat = self.tenants.enter(found, Frontend::Nbd);
+        let seat = self.tenants.enter(found, frontend);
         Ok(Rc::new(Volume::new(&self.handle, self.index, service, attachment, seat, entered.counters)))
     }
 

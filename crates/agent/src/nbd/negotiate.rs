@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use base::{Bytes, Error, ErrorKind, Result, VolumeId, units::format_size};
+use policies::tenants::Frontend;
 use wire::{VolumeDescriptor, VolumeDirectory};
 
 use super::end::End;
@@ -140,7 +141,7 @@ async fn enter(shared: &Rc<Shared>, terms: &Terms, export: &str) -> Result<Negot
         return Err(Error::internal("the server is stopping"));
     }
     let found = find_export(&*shared.directory, export).await?;
-    let volume = shared.enter(&found).await?;
+    let volume = shared.enter(&found, Frontend::Nbd).await?;
     let export = terms.export(volume.descriptor());
     Ok(Negotiated { volume, export })
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use base::{Error, Result};
+use policies::tenants::Frontend;
 use runtime::Task;
 use runtime::guest::{Answer, Ask, Bell, Doorbell, Memory, Port, Refusal};
 use runtime::sync::first;
@@ -67,7 +68,7 @@ async fn enter(shared: &Rc<Shared>, peer: &Rc<Peer>, volume: &str) -> Result<Rc<
         return Err(Error::internal("the server is stopping"));
     }
     let found = shared.directory.resolve(volume).await?;
-    let volume = shared.enter(found.id).await?;
+    let volume = shared.enter(&found, Frontend::VhostUser).await?;
     peer.volume.set(Some(volume.descriptor().id));
     if volume.turns_away() {
         shared.drain(peer.volume.get());

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer};
 use policies::slow_requests::{self, Direction};
+use policies::tenants;
 use runtime::guest::{Doorbell, Memory};
 use runtime::sync::{Budget, Event, Permit, first};
 use runtime::{Class, SharedPermit, Task, Work};
@@ -241,7 +242,6 @@ impl Queue {
         tracing::trace!(target: "levee::stage", connection = device.peer.id, cookie = taken.head, "received");
         let wait = handle.now().nanos_since(taken.received_at);
         volume.counters.with(|counters| counters.receive_wait_ns.record(wait));
-        handle.spend(Work::Request);
         let mut passage = Passage::default();
         passage.add(Stage::Intake, taken.intake_ns);
         passage.fill(Stage::Turn, wait);
@@ -252,6 +252,10 @@ impl Queue {
                 return self.answer(&taken, status, 0);
             }
         };
+        let (operation, range) = command.kind();
+        let delay_ns = wait.saturating_sub(taken.intake_ns);
+        volume.pass(command.priced_as(), range.end - range.start, delay_ns, &mut passage).await;
+        handle.spend(Work::Request);
         let outcome = self.execute(&command, &mut taken, &mut passage).await;
         let now = handle.now();
         let latency_ns = now.nanos_since(taken.received_at);
@@ -259,7 +263,6 @@ impl Queue {
             Ok(Err(error)) => Some(error.kind),
             _ => None,
         };
-        let (operation, range) = command.kind();
         let bytes = range.end - range.start;
         volume.counters.with(|counters| counters.on_outcome(operation, latency_ns, bytes, error));
         tracing::trace!(target: "levee::stage", connection = device.peer.id, cookie = taken.head, "reply queued");
@@ -417,6 +420,17 @@ impl Command {
             Command::Flush => (Operation::Flush, 0..0),
             Command::Discard(range) | Command::WriteZeroes(range, true) => (Operation::Discard, range.clone()),
             Command::Identify => (Operation::Query, 0..0),
+        }
+    }
+
+    /// What kind of request it is among those of all tenants.
+    fn priced_as(&self) -> tenants::Operation {
+        match self {
+            Command::Read(_) => tenants::Operation::Read,
+            Command::Write(_) | Command::WriteZeroes(_, false) => tenants::Operation::Write,
+            Command::Discard(_) | Command::WriteZeroes(_, true) => tenants::Operation::Discard,
+            // Questions are not what anybody bursts with.
+            Command::Flush | Command::Identify => tenants::Operation::Flush,
         }
     }
 

@@ -163,7 +163,8 @@ fn bells_are_heard_at_either_end() {
                         // It waits for the next one, until it is dropped.
                         let waiting = kick.as_ref().map(Doorbell::wait).expect("is there");
                         assert!(sync::first(waiting, std::future::ready(())).await.is_err());
-                        (call.ring().await.expect("rings"), call.ring().await.expect("rings"));
+                        call.ring().await.expect("rings");
+                        call.ring().await.expect("rings");
                         kick.take();
                     }
                     Ask::Stop { queue: 1 } => return Ok(Answer::Number(77)),
