@@ -4,7 +4,7 @@
 //! A hypervisor connects to a Unix socket and speaks vhost-user there: few messages, some with descriptors of memory and of
 //! event counters, each answered before the next. [`Handle::attend`] takes such a connection and gives a [`Port`], out of
 //! which the messages come as [`Ask`]s. What moves data is not in the messages: a device reads and writes the guest's
-//! [`Memory`], waits for a [`Doorbell`] that the guest rings, and rings another one.
+//! [`Memory`], waits for a [`Doorbell`](crate::Doorbell) that the guest rings, and rings another one.
 //!
 //! In the real world (`uring::guest`) memory is mapped from files, bells are event counters of the kernel, and a thread of
 //! each connection receives messages and waits for their answers. In the simulated one all three are things of the process,
@@ -19,10 +19,6 @@ use std::io;
 use std::sync::Arc;
 
 use vm_memory::{GuestAddress, GuestMemoryMmap};
-
-use crate::Handle;
-use crate::driver::{Op, ResourceId, Token};
-use crate::net::Released;
 
 /// Guest memory as the crates of rust-vmm know it.
 pub type Map = GuestMemoryMmap<()>;
@@ -223,14 +219,14 @@ pub fn pair() -> (Visitor, Port) {
     (Visitor(sender), Port::new(questions, Box::new(())))
 }
 
-/// A bell on its way to the loop that will use it: [`Handle::hang`].
+/// A bell on its way to the loop that will use it: [`Handle::hang`](crate::Handle::hang).
 #[derive(Debug)]
 pub struct Bell(pub(crate) Hung);
 
 #[derive(Debug)]
 pub(crate) enum Hung {
     /// In the form of its world.
-    World(Token),
+    World(Box<dyn Any + Send>),
     /// Within the process: a bell that was rung and not heard is in the channel.
     Plain(async_channel::Sender<()>, async_channel::Receiver<()>),
 }
@@ -262,90 +258,5 @@ impl PlainBell {
     pub async fn wait(&self) {
         // This end has a sender, too.
         let _ = self.1.recv().await;
-    }
-}
-
-/// A bell that a loop waits for, or rings. Dropped, it is closed.
-pub struct Doorbell(Kind);
-
-enum Kind {
-    World { handle: Handle, id: ResourceId },
-    Plain(async_channel::Sender<()>, async_channel::Receiver<()>),
-}
-
-impl Doorbell {
-    /// Waits until it is rung; what was rung before, and not heard, counts.
-    ///
-    /// # Errors
-    /// The world's.
-    pub async fn wait(&self) -> io::Result<()> {
-        match &self.0 {
-            Kind::World { handle, id } => handle.operate(Op::Await { id: *id }).await.value.map(drop),
-            Kind::Plain(_, receiver) => {
-                let _ = receiver.recv().await;
-                Ok(())
-            }
-        }
-    }
-
-    /// Rings it. Queued at the call; completes when the other end can hear it.
-    ///
-    /// # Errors
-    /// The world's.
-    pub fn ring(&self) -> impl Future<Output = io::Result<()>> + use<> {
-        let operation = match &self.0 {
-            Kind::World { handle, id } => Some(handle.operate(Op::Ring { id: *id })),
-            Kind::Plain(sender, _) => {
-                let _ = sender.try_send(());
-                None
-            }
-        };
-        async move {
-            match operation {
-                Some(operation) => operation.await.value.map(drop),
-                None => Ok(()),
-            }
-        }
-    }
-}
-
-impl Drop for Doorbell {
-    fn drop(&mut self) {
-        if let Kind::World { handle, id } = &self.0 {
-            drop(handle.operate(Op::Close { id: *id }));
-        }
-    }
-}
-
-impl Handle {
-    /// Takes a connection of a hypervisor that was accepted as a stream, of which nothing was received.
-    ///
-    /// # Errors
-    /// The world's: it comes from another one, or there is no thread to be had.
-    pub fn attend(&self, released: Released) -> io::Result<Port> {
-        self.0.driver().attend(released.into_token())
-    }
-
-    /// Makes a connection the hypervisor's end of one, in the simulated world: there must be a device that attends to the
-    /// other end, now or later.
-    ///
-    /// # Errors
-    /// `Unsupported` in the real world.
-    pub fn visit(&self, released: Released) -> io::Result<Visitor> {
-        self.0.driver().visit(released.into_token())
-    }
-
-    /// Makes a bell one of this loop.
-    ///
-    /// # Errors
-    /// It comes from another world.
-    pub async fn hang(&self, bell: Bell) -> io::Result<Doorbell> {
-        match bell.0 {
-            Hung::Plain(sender, receiver) => Ok(Doorbell(Kind::Plain(sender, receiver))),
-            Hung::World(token) => {
-                let id = ResourceId(self.operate(Op::Adopt { token }).await.value?);
-                Ok(Doorbell(Kind::World { handle: self.clone(), id }))
-            }
-        }
     }
 }

@@ -19,6 +19,7 @@
 //! Invariants: a buffer belongs to the driver from submission to completion, even when the waiting future was
 //! dropped; wakers may be called from any thread; an idle loop sleeps in the kernel.
 
+pub mod doorbell;
 pub mod driver;
 pub mod executor;
 pub mod file;
@@ -32,6 +33,7 @@ pub mod statistics;
 pub mod sync;
 pub mod uring;
 
+pub use doorbell::Doorbell;
 pub use driver::{Address, DirectoryEntry, OpenOptions, Space, Work};
 pub use file::File;
 pub use handle::{Class, Handle, Task};

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 
 use base::{Error, Result};
 use policies::tenants::Frontend;
-use runtime::Task;
-use runtime::guest::{Answer, Ask, Bell, Doorbell, Memory, Port, Refusal};
+use runtime::guest::{Answer, Ask, Bell, Memory, Port, Refusal};
 use runtime::sync::first;
+use runtime::{Doorbell, Task};
 
 use super::inflight::{Tracking, area_len};
 use super::protocol::{CONFIG_LEN, QUEUE_SIZE_MAX, QUEUES_MAX, Violation, feature};

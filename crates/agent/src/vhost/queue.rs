@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer};
 use policies::slow_requests::{self, Direction};
 use policies::tenants;
-use runtime::guest::{Doorbell, Memory};
+use runtime::guest::Memory;
 use runtime::sync::{Budget, Event, Permit, first};
-use runtime::{Class, SharedPermit, Task, Work};
+use runtime::{Class, Doorbell, SharedPermit, Task, Work};
 
 use super::protocol::{Disk, Status, Violation};
 use super::request::{Command, Plan, Request, plan_request};

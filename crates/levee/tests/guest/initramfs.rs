@@ -50,9 +50,15 @@ impl Parts {
     }
 }
 
-/// Whether a program runs without a loader of libraries.
+/// Whether a program runs without a loader of libraries: an ELF file without such a segment.
 fn is_static(path: &Path) -> bool {
-    std::fs::read(path).is_ok_and(|program| !program.windows(8).any(|bytes| bytes == b"ld-linux"))
+    const INTERPRETER: u32 = 3;
+    let Ok(program) = std::fs::read(path) else { return false };
+    let number = |at: usize, len: usize| {
+        program[at..at + len].iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let (start, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    program.starts_with(b"\x7fELF") && (0..count).all(|n| number(start + n * size, 4) as u32 != INTERPRETER)
 }
 
 /// A cpio archive of the kind that the kernel unpacks.

@@ -11,7 +11,8 @@ use vm_memory::{Bytes as _, GuestAddress};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::*;
-use crate::guest::{Answer, Ask, Doorbell, Port, Refusal};
+use crate::Doorbell;
+use crate::guest::{Answer, Ask, Port, Refusal};
 
 /// Features that a device here has.
 const FEATURES: u64 = 1 << 32 | 1 << 29;
