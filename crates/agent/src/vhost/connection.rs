@@ -56,6 +56,8 @@ pub(crate) async fn serve_guest(
     session.queues.values().for_each(|(queue, _)| queue.stop());
     // Every slot back means that every request was answered.
     peer.slots.take(peer.slots.total()).await;
+    // What was used last is told at the end of the turn: before the hypervisor stops to listen.
+    shared.handle.yield_now().await;
     drop(session);
     drop(port);
     shared.leave(id).await;

@@ -125,8 +125,9 @@ impl Queue {
         })
     }
 
-    /// Starts the task that takes requests.
+    /// Starts the task that takes requests. What a former connection, or a former life, has used may never have been told.
     pub(super) fn start(self: &Rc<Self>) -> Task<()> {
+        self.ring_call();
         let queue = self.clone();
         self.device.shared.handle.spawn(Class::Io, "virtio queue", async move {
             if let Err(violation) = queue.take_requests().await {

@@ -291,3 +291,22 @@ fn what_one_device_writes_the_other_one_reads() {
         assert_eq!(twin.read(0, 5, 512, PLAIN).await, (0, vec![3; 512]));
     });
 }
+
+/// What was used, and not told before a connection or a process ended, is told when the next one begins.
+#[test]
+fn a_guest_is_told_again_by_the_next_connection() {
+    let fixture = Fixture::new(10);
+    fixture.run(|handle| async move {
+        let mut guest = Guest::started(&handle, "disk").await;
+        let asked = guest.request(0, kind::OUT, 5, &[3; 512], 0, PLAIN);
+        while guest.used_index(0) == 0 {
+            handle.sleep(Duration::from_micros(100)).await;
+        }
+        guest.visitor = None;
+        // The hypervisor has stopped to listen to this one.
+        guest.queues[0].call = runtime::guest::Bell::plain();
+        guest.connect(&handle).await.unwrap();
+        guest.queues[0].call.clone().wait().await;
+        assert_eq!(guest.outcome(0, &asked).await.0, 0);
+    });
+}
