@@ -75,7 +75,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 fn nbd_arguments(uri: &str) -> Vec<String> {
-    let drive = format!("driver=raw,node-name=levee0,file.driver=nbd,{}", nbd_server(uri));
+    let drive = format!("driver=raw,node-name=levee0,discard=unmap,file.driver=nbd,{}", nbd_server(uri));
     [
         "-blockdev",
         &format!("{drive},file.reconnect-delay=30"),
