@@ -276,6 +276,7 @@ const KEYS: [(&str, &[&str]); 8] = [
             "memory",
             "capacity",
             "nbd",
+            "vhost_user",
             "api",
             "engine",
             "admission",
@@ -708,6 +709,15 @@ mod tests {
             let all = engine.page_cache_bytes + engine.memtable_bytes_max + engine.read_ahead.bytes_max;
             assert!(resolved.payload_bytes_max + engine.dirty_bytes_max + all <= memory / 16 * 14);
         }
+    }
+
+    #[test]
+    fn disks_of_virtual_machines_are_listed() {
+        let text =
+            "[[vhost_user]]\nvolume = 'a'\npath = '/run/a.sock'\n[[vhost_user]]\nvolume = 'b'\npath = '/run/b.sock'";
+        let disks = Settings::from_toml(text).unwrap().vhost_user;
+        assert_eq!(disks.iter().map(|disk| &*disk.volume).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(disks[1].path, PathBuf::from("/run/b.sock"));
     }
 
     #[test]
