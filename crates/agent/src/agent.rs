@@ -227,7 +227,7 @@ impl VolumeUser for Agent {
         self.0.home.registry.users(volume)
     }
 
-    fn set_levels(&self, volume: &VolumeDescriptor) {
+    fn learn_levels(&self, volume: &VolumeDescriptor) {
         self.0.commons.roster.set_levels(&self.0.handle, volume);
     }
 }

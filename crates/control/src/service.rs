@@ -654,7 +654,7 @@ impl Manager {
         if let (Some(owner), Ok(descriptor)) = (owner, descriptor) {
             owner.set_levels(&descriptor);
             if let Some(user) = &*self.0.user.borrow() {
-                user.set_levels(&descriptor);
+                user.learn_levels(&descriptor);
             }
         }
     }

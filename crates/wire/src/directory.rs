@@ -123,7 +123,7 @@ pub trait VolumeUser {
     fn users(&self, volume: VolumeId) -> usize;
 
     /// Says what a volume was promised from now on. Who does not hear it learns it with the next connection.
-    fn set_levels(&self, _volume: &VolumeDescriptor) {}
+    fn learn_levels(&self, _volume: &VolumeDescriptor) {}
 }
 
 /// A volume as a disk of virtual machines.

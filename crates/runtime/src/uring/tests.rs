@@ -190,6 +190,7 @@ fn entered_for(requests: u64) -> u64 {
     let (inside, done) = (handle.clone(), is_done.clone());
     let main = async move {
         let listener = inside.listen(&Address::Unix(path.clone())).await.expect("listens");
+        #[allow(clippy::disallowed_methods, reason = "a peer beside the loop")]
         let client = std::thread::spawn(move || {
             let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connects");
             let mut answer = [0; 4];

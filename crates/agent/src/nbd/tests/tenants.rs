@@ -126,7 +126,7 @@ fn volumes_of_one_owner_are_one_tenant_and_leave_as_they_came() {
     assert_eq!(tenants(&fixture).iter().map(|one| one.started).sum::<u64>(), 4);
     // New levels are heard of without a new connection.
     let descriptor = fixture.store.set_base("quiet", Rate { iops: 200, bytes_per_sec: 0 });
-    fixture.agent.set_levels(&descriptor);
+    fixture.agent.learn_levels(&descriptor);
     assert!(tenants(&fixture).iter().any(|one| one.base.iops == 250));
     drop(clients);
     fixture.settle();
