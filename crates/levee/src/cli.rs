@@ -174,7 +174,7 @@ pub enum Lab {
     /// acknowledged is lost and nobody reads wrong bytes. The last line is a hash of all that happened: the same
     /// build and the same seeds give the same hash. Exits 1 on a violation, with the command that replays it.
     Verify(Verify),
-    /// Run experiments: figures of the papers, with this store's block server over a modelled store. Prints what the
+    /// Run experiments: figures of the papers, with this store's block server or its agent over a modelled store. Prints what the
     /// paper has beside what was measured. Without a name: lists them. Exits 1 if a printed number is missed, or is not
     /// missed without what it depends on.
     Run(Run),
@@ -202,13 +202,13 @@ pub struct Files {
 /// `levee lab run`.
 #[derive(Args)]
 pub struct Run {
-    /// Experiments, such as nsdi26/fig10, or nsdi26 for all of that paper.
+    /// Experiments, such as nsdi26/fig10 or osdi24/fig19, or nsdi26 for all of that paper.
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// A look instead of a measurement: few requests, whose last percentiles mean little.
     #[arg(long)]
     pub quick: bool,
-    /// Requests at each point. Default: 10,000,000.
+    /// Requests at each point. Default: 10,000,000; 50,000 for osdi24, which has no percentiles.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
     pub requests: Option<u64>,
     /// A parameter other than in crates/lab/parameters; may be given several times.

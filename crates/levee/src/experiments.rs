@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "threads and files outside of the simulated worlds")]
 
+mod tenants;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,13 +26,30 @@ const REQUESTS_QUICK: u64 = 600_000;
 /// `Invalid` for an unknown name or parameter, `Conflict` where a number is missed, or is not without what it needs.
 pub fn run(options: Run) -> Result<()> {
     if options.names.is_empty() {
-        let names = experiments::ALL.iter().map(|experiment| format!("{:16} {}", experiment.name, experiment.title));
-        console::print(&names.collect::<Vec<_>>().join("\n"));
+        let names =
+            experiments::ALL.iter().map(|experiment| (experiment.name, experiment.title)).chain(tenants::names());
+        let lines = names.map(|(name, title)| format!("{name:16} {title}"));
+        console::print(&lines.collect::<Vec<_>>().join("\n"));
         return Ok(());
+    }
+    let (others, names): (Vec<String>, Vec<String>) =
+        options.names.iter().cloned().partition(|name| tenants::has(name));
+    let mut missed = tenants::run(&others, &options)?;
+    missed.extend(run_throttling(&names, &options)?);
+    match missed.is_empty() {
+        true => Ok(()),
+        false => Err(Error::conflict(format!("missed, or met without what it needs: {}", missed.join(", ")))),
+    }
+}
+
+/// Runs those on throttling at the block server, and says which are missed.
+fn run_throttling(names: &[String], options: &Run) -> Result<Vec<String>> {
+    if names.is_empty() {
+        return Ok(Vec::new());
     }
     let parameters = Parameters::with(&options.changes)?;
     let trace = options.trace.as_deref().map(read_trace).transpose()?.map(Arc::new);
-    let found = options.names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
+    let found = names.iter().map(|name| find(name)).collect::<Result<Vec<_>>>()?;
     let has_load = |experiment: &&Experiment| trace.is_none() || experiment.has_load(&parameters);
     let chosen: Vec<&Experiment> = found.into_iter().flatten().filter(has_load).collect();
     if chosen.is_empty() {
@@ -44,26 +63,32 @@ pub fn run(options: Run) -> Result<()> {
     let usual = Setup { parameters, requests, seed, without: None, trace };
     let (mut known, mut reports) = (Known::default(), Vec::new());
     for experiment in chosen {
-        let report = Plan::new(experiment, &usual, &options)?.measure(&mut known, &options);
-        match options.json {
-            true => console::print_json(&report)?,
-            false => console::print(&report.table()),
-        }
-        let stem = report.name.replace('/', "-");
-        write(&options, &format!("{stem}.csv"), &report.csv())?;
-        write(&options, &format!("{stem}.svg"), &report.svg())?;
+        let report = Plan::new(experiment, &usual, options)?.measure(&mut known, options);
+        show(&report, options)?;
         reports.push(report);
     }
-    let summary = summary::table(&reports);
+    conclude(&reports, experiments::nsdi26::TITLES, "summary.md", options)
+}
+
+/// Prints a figure, and writes its files.
+fn show(report: &Report, options: &Run) -> Result<()> {
+    match options.json {
+        true => console::print_json(report)?,
+        false => console::print(&report.table()),
+    }
+    let stem = report.name.replace('/', "-");
+    write(options, &format!("{stem}.csv"), &report.csv())?;
+    write(options, &format!("{stem}.svg"), &report.svg())
+}
+
+/// Prints what all figures of a paper come to, and says which are missed.
+fn conclude(reports: &[Report], titles: [&str; 2], file: &str, options: &Run) -> Result<Vec<String>> {
+    let summary = summary::table(reports, titles);
     if reports.len() > 1 && !options.json {
         console::print(&summary);
     }
-    write(&options, "summary.md", &summary)?;
-    let missed: Vec<&str> = reports.iter().filter(|report| !report.is_met()).map(|report| &*report.name).collect();
-    match missed.is_empty() {
-        true => Ok(()),
-        false => Err(Error::conflict(format!("missed, or met without what it needs: {}", missed.join(", ")))),
-    }
+    write(options, file, &summary)?;
+    Ok(reports.iter().filter(|report| !report.is_met()).map(|report| report.name.clone()).collect())
 }
 
 fn read_trace(path: &Path) -> Result<Trace> {
@@ -134,7 +159,7 @@ impl Plan {
                 new.push(point);
             }
         }
-        let measured = measure_all(&new);
+        let measured = measure_all(new.len(), |number| new[number].measure());
         known.extend(new.iter().map(key).zip(measured));
         let rows = |setup: &Setup| self.rows(setup, known);
         let variation = |change: String, setup| Variation { change, rows: rows(setup) };
@@ -166,17 +191,19 @@ impl Plan {
 }
 
 /// Each point on a thread of its own, as many at a time as there are processors.
-fn measure_all(points: &[Point]) -> Vec<Measured> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(vec![Measured::default(); points.len()]));
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from).min(points.len());
-    let progress = console::count("points", Some(points.len() as u64));
+fn measure_all<T: Clone + Default + Send>(count: usize, measure: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(vec![T::default(); count]));
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from).min(count);
+    let progress = console::count("points", Some(count as u64));
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(point) = points.get(number) else { break };
-                    let measured = point.measure();
+                    if number >= count {
+                        break;
+                    }
+                    let measured = measure(number);
                     if let Ok(mut done) = done.lock() {
                         done[number] = measured;
                     }

@@ -31,6 +31,16 @@ pub enum Mechanism {
     BackgroundTasks,
     /// A limit for each client: without it there is none.
     Cap,
+    /// Who may spend what in each window (OSDI 2024, §5.2): without it there is one budget for all, and they take turns.
+    TenantScheduler,
+    /// Who comes back takes his own from those who have more than theirs, and from the reserve (§5.2).
+    Recovery,
+    /// What nobody is allocated (§5.2): without it who comes back has what others have left.
+    Reserve,
+    /// Cost follows delay (§5.3): without it it is what the profile says.
+    CostAdjustment,
+    /// A request costs in each dimension what it takes there (§5.3): without it, the most of all in each.
+    VectorCost,
 }
 
 impl Mechanism {
@@ -45,6 +55,11 @@ impl Mechanism {
             Mechanism::Burst => "burst",
             Mechanism::BackgroundTasks => "background tasks",
             Mechanism::Cap => "cap",
+            Mechanism::TenantScheduler => "scheduler",
+            Mechanism::Recovery => "recovery",
+            Mechanism::Reserve => "reserve",
+            Mechanism::CostAdjustment => "cost adjustment",
+            Mechanism::VectorCost => "vector cost",
         }
     }
 
@@ -73,7 +88,7 @@ impl Mechanism {
             Mechanism::Cap if matches!(point.throttle, Throttle::ClientCap(_)) => {
                 Point { throttle: Throttle::Off, ..point }
             }
-            Mechanism::ChequeBucket | Mechanism::HotMarking | Mechanism::Spreading | Mechanism::Cap => point,
+            _ => point,
         }
     }
 }

@@ -9,10 +9,11 @@
 //! band, written down before, and one outcome. The same is done again without each [`Mechanism`] that a number depends on,
 //! with other parameters and with other seeds; a [`Report`] has all of it, a [`summary`] that of all figures.
 //!
+//! [`osdi24`] is about the agent, and has experiments, points and parameters of its own; rows and reports are the same.
 //! [`scaling`] is apart: it is about the loops of a whole store, with parameters of its own.
 //!
-//! Every other parameter stands in one file, `parameters/nsdi26.toml`, which was written before the first result
-//! ([`parameters`]); a run may set others, and prints which.
+//! Every other parameter stands in one file for each paper, such as `parameters/nsdi26.toml`, which was written before the first
+//! result ([`parameters`]); a run may set others, and prints which.
 
 pub mod ask;
 pub mod balance;
@@ -22,6 +23,7 @@ pub mod load;
 pub mod measured;
 pub mod mechanism;
 pub mod nsdi26;
+pub mod osdi24;
 pub mod parameters;
 pub mod proxy;
 pub mod report;
@@ -134,7 +136,7 @@ impl Experiment {
     }
 }
 
-/// Every experiment.
+/// Every experiment on throttling at the block server.
 pub const ALL: &[Experiment] = nsdi26::ALL;
 
 /// The experiment of that name.

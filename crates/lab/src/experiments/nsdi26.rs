@@ -41,6 +41,12 @@ const BURST: &[&str] = &[
 ];
 const UNDERLOAD: &[&str] = &["step_percent", "write_cpu_ns", "parse_ns", "reply_ns", "write_ns", "hop_ns"];
 
+/// What tables of several figures are called: see [`super::summary::table`].
+pub const TITLES: [&str; 2] = [
+    "Against the paper's baseline: one bucket, one queue in the order of arrival",
+    "Against other designs: tasks on threads of their own, a static cap",
+];
+
 /// All of them.
 pub const ALL: &[Experiment] = &[
     Experiment {

@@ -68,19 +68,7 @@ impl Parameters {
     /// # Errors
     /// `Invalid`, with the key.
     pub fn with(changes: &[String]) -> Result<Parameters> {
-        let mut table: toml::Table =
-            FILE.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
-        for change in changes {
-            let parsed = change.parse::<toml::Table>();
-            let changed = parsed.map_err(|_| Error::invalid(format!("{change:?} is not key=value")))?;
-            for (key, value) in changed {
-                if !table.contains_key(&key) {
-                    let known: Vec<&String> = table.keys().collect();
-                    return Err(Error::invalid(format!("there is no parameter {key:?}; there are {known:?}")));
-                }
-                table.insert(key, value);
-            }
-        }
+        let table = changed(FILE, changes)?;
         let parameters: Parameters = table.try_into().map_err(|error| Error::invalid(error.to_string().trim_end()))?;
         parameters.check()?;
         Ok(parameters)
@@ -91,14 +79,7 @@ impl Parameters {
     /// # Errors
     /// `Invalid`: there is no such number, or no experiment with it.
     pub fn neighbours(changes: &[String], key: &str) -> Result<[(String, Parameters); 2]> {
-        let table: toml::Table = FILE.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
-        let changed = changes.iter().filter_map(|change| change.parse::<toml::Table>().ok());
-        let value = changed.filter_map(|table| table.get(key).cloned()).next_back().or_else(|| table.get(key).cloned());
-        let both = match value {
-            Some(toml::Value::Integer(value)) => [value / 2, value * 2].map(|value| value.to_string()),
-            Some(toml::Value::Float(value)) => [value / 2.0, value * 2.0].map(|value| format!("{value:?}")),
-            _ => return Err(Error::invalid(format!("{key} is not a number that can be halved"))),
-        };
+        let both = half_and_double(FILE, changes, key)?;
         let with = |value: &String| {
             let change = format!("{key}={value}");
             let parameters = Parameters::with(&[changes, std::slice::from_ref(&change)].concat())?;
@@ -131,6 +112,32 @@ impl Parameters {
     /// Segments that are hot: those with the lowest numbers.
     pub fn hot_segments(&self) -> u32 {
         (self.segments * self.hot_percent / 100).max(1)
+    }
+}
+
+/// A file of parameters with others in their place.
+pub(super) fn changed(file: &str, changes: &[String]) -> Result<toml::Table> {
+    let mut table: toml::Table = file.parse().map_err(|error: toml::de::Error| Error::invalid(error.to_string()))?;
+    for change in changes {
+        let parsed = change.parse::<toml::Table>();
+        let changed = parsed.map_err(|_| Error::invalid(format!("{change:?} is not key=value")))?;
+        for (key, value) in changed {
+            if !table.contains_key(&key) {
+                let known: Vec<&String> = table.keys().collect();
+                return Err(Error::invalid(format!("there is no parameter {key:?}; there are {known:?}")));
+            }
+            table.insert(key, value);
+        }
+    }
+    Ok(table)
+}
+
+/// Half and double of one of a file's parameters, or of what was set in its place.
+pub(super) fn half_and_double(file: &str, changes: &[String], key: &str) -> Result<[String; 2]> {
+    match changed(file, changes)?.get(key) {
+        Some(toml::Value::Integer(value)) => Ok([value / 2, value * 2].map(|value| value.to_string())),
+        Some(toml::Value::Float(value)) => Ok([value / 2.0, value * 2.0].map(|value| format!("{value:?}"))),
+        _ => Err(Error::invalid(format!("{key} is not a number that can be halved"))),
     }
 }
 

@@ -7,13 +7,11 @@ use super::report::still;
 use super::row::value;
 use super::{Outcome, Report};
 
-/// The summary of some figures, in Markdown.
-pub fn table(reports: &[Report]) -> String {
+/// The summary of some figures of one paper, in Markdown: `titles` are of its numbers against the baseline that all of its
+/// figures have, and of those against something else.
+pub fn table(reports: &[Report], titles: [&str; 2]) -> String {
     let mut text = String::new();
-    for (is_aside, title) in [
-        (false, "Against the paper's baseline: one bucket, one queue in the order of arrival"),
-        (true, "Against other designs: tasks on threads of their own, a static cap"),
-    ] {
+    for (is_aside, title) in [(false, titles[0]), (true, titles[1])] {
         write_numbers(&mut text, reports, is_aside, title);
     }
     write_counts(&mut text, reports);
@@ -158,14 +156,14 @@ mod tests {
 
     #[test]
     fn everything_is_counted() {
-        let text = table(&[report(-80.0, -10.0, &[]), report(-99.5, -99.5, &[]), report(-3.0, -3.0, &[])]);
+        let text = table(&[report(-80.0, -10.0, &[]), report(-99.5, -99.5, &[]), report(-3.0, -3.0, &[])], [""; 2]);
         assert!(text.contains("3 printed numbers: 1 met, 1 beyond, 1 missed. 2 of 3 figures"), "{text}");
         assert!(text.contains("one at a time: 2 of 3 missed, 1 still met."), "{text}");
         assert!(text.contains(
             "| fig | P99 of <steady> | -96% | -80.0% | -99 to -70% | met |  | cheque bucket: missed (-10.0%) |"
         ));
         assert!(text.contains("| depth=2 | 0 of 2 | 0 of 2 | fig, fig |"), "{text}");
-        let with_seeds = table(&[report(-80.0, -10.0, &[-80.0, -75.0])]);
+        let with_seeds = table(&[report(-80.0, -10.0, &[-80.0, -75.0])], [""; 2]);
         assert!(with_seeds.contains("-80.0% (-80.0% to -75.0%) | -99 to -70% | met | 2 of 2 |"), "{with_seeds}");
     }
 }

@@ -332,7 +332,10 @@ impl<T> Scheduler<T> {
 
     /// In a span the loop was busy for so long: see [`Measured`].
     pub fn on_busy(&mut self, span_ns: u64, busy_ns: u64) {
-        self.measured.on_span(span_ns, busy_ns, std::mem::take(&mut self.profiled_ns));
+        let profiled_ns = std::mem::take(&mut self.profiled_ns);
+        if self.settings.measures {
+            self.measured.on_span(span_ns, busy_ns, profiled_ns);
+        }
     }
 
     /// What a loop saw of its tenants since it was asked last, for [`super::Shares`]: the share of a window that each used or

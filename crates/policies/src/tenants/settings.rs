@@ -47,6 +47,8 @@ pub struct TenantsSettings {
     pub pricing: Pricing,
     /// Whether cost follows delay ([`super::Delay`]).
     pub adjusts: bool,
+    /// Whether cost follows measured processor time ([`super::Measured`]).
+    pub measures: bool,
     /// What requests cost.
     pub profile: Profile,
     /// What one loop has in a second: processor time, and its part of what all loops have together.
@@ -66,6 +68,7 @@ impl Default for TenantsSettings {
             recovers: true,
             pricing: Pricing::Vector,
             adjusts: true,
+            measures: true,
             profile: Profile::default(),
             per_second,
         }

@@ -1,0 +1,376 @@
+//! The figures of "Burstable Cloud Block Storage with Data Processing Units" (OSDI 2024): tenants that share a loop.
+//!
+//! Figures 19 and 20: what one that asks for little waits beside one that bursts; figures 21 and 22: whether it gets what it was
+//! promised; figure 23: what that costs the burst; figure 24: what becomes of one that wakes; table 3: costs that are
+//! wrong; figure 16: a scalar in place of a vector. The agent with its frontend and its scheduler is the one that is shipped;
+//! the store behind it is a fixed latency, guests are models ([`world`]).
+//!
+//! WildCBS and BaseCBS, the paper's baselines, are settings of the same scheduler. Numbers, bands and what is compared are
+//! kept apart as those of the other paper are: [`printed`], [`judges`], `parameters/osdi24.toml`.
+
+mod judges;
+mod parameters;
+mod printed;
+mod store;
+mod world;
+
+use base::Map;
+use policies::tenants::{Pricing, Scheduling};
+
+use self::judges::*;
+use self::printed::*;
+use super::report::in_the_middle;
+use super::{Mechanism, Printed, Report, Row, Variation};
+
+pub use parameters::Parameters;
+pub use world::{Asked, Guest, Measured, Point, Product};
+
+/// What tables of several figures are called: see [`super::summary::table`].
+pub const TITLES: [&str; 2] = ["Against the paper's baselines, WildCBS and BaseCBS", ""];
+
+/// Parameters that are not printed, on which all figures can depend.
+const SENSITIVE: &[&str] = &["window_us", "alpha", "weight_throttle", "reserve", "store_ns", "queue_depth"];
+
+/// One run of a figure: what was measured, and how.
+struct Case<'a> {
+    parameters: &'a Parameters,
+    measured: &'a [(Point, Measured)],
+}
+
+/// One figure.
+pub struct Experiment {
+    /// As the command line calls it.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    points: fn(&Parameters) -> Vec<Point>,
+    judge: fn(&Case) -> Vec<Row>,
+    /// The printed numbers that it is about.
+    pub printed: &'static [&'static Printed],
+    /// Parameters that are not printed, whose half and double are looked at, too.
+    pub sensitive: &'static [&'static str],
+}
+
+/// How a figure is run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What it depends on.
+    pub parameters: Parameters,
+    /// Requests at each point.
+    pub requests: u64,
+    /// Everything random.
+    pub seed: u64,
+    /// What is taken away.
+    pub without: Option<Mechanism>,
+}
+
+/// In what other ways a figure is run, too.
+#[derive(Clone, Debug, Default)]
+pub struct Ways {
+    /// What was set in place of the file's parameters.
+    pub changes: Vec<String>,
+    /// Without each mechanism that it is about.
+    pub necessity: bool,
+    /// With half and double of what is not printed.
+    pub neighbours: bool,
+    /// With so many seeds.
+    pub seeds: u64,
+}
+
+/// Measures points, in any order and at once, and gives what came of each.
+pub type Measure<'a> = &'a dyn Fn(&[Point]) -> Vec<Measured>;
+
+/// Every experiment.
+pub const ALL: &[Experiment] = &[
+    Experiment {
+        name: "osdi24/fig16",
+        title: "throughput of two bursts, small requests and large ones, with a scalar as cost and with a vector",
+        points: mixed_bursts,
+        judge: judge_fig16,
+        printed: &[&FIG16_GAIN],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig19",
+        title: "mean latency at depth 1 beside a BPS-intensive burst",
+        points: |parameters| latencies(parameters, &parameters.bps_sizes_kib, &parameters.bps_depths),
+        judge: judge_fig19,
+        printed: &[&FIG19_LEAST, &FIG19_MOST, &FIG19_BASE],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig20",
+        title: "mean latency at depth 1 beside an IOPS-intensive burst",
+        points: |parameters| latencies(parameters, &parameters.iops_sizes_kib, &parameters.iops_depths),
+        judge: judge_fig20,
+        printed: &[&FIG20_LEAST, &FIG20_MOST],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig21",
+        title: "base IOPS at depth 8 beside a BPS-intensive burst",
+        points: |parameters| throughputs(parameters, &[Burst::Bps]),
+        judge: judge_fig21,
+        printed: &[&FIG21_LEAST],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig22",
+        title: "base IOPS at depth 8 beside an IOPS-intensive burst, and where WildCBS fails in both figures",
+        points: |parameters| throughputs(parameters, &[Burst::Bps, Burst::Iops]),
+        judge: judge_fig22,
+        printed: &[&FIG22_LEAST, &FIG22_WILD],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig23",
+        title: "throughput of a burst beside one that stays below its base",
+        points: utilization,
+        judge: judge_fig23,
+        printed: &[&FIG23_LEAST, &FIG23_MOST, &FIG23_BASE],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig24",
+        title: "throttled requests of a tenant that wakes while another one holds everything",
+        points: wakes,
+        judge: judge_fig24,
+        printed: &[&FIG24_WITHIN, &FIG24_BEYOND],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/table3",
+        title: "mean latency at depth 1 beside a burst whose cost is misestimated",
+        points: misestimates,
+        judge: judge_table3,
+        printed: &[&TABLE3_UNADJUSTED[0], &TABLE3_ADJUSTED[0], &TABLE3_UNADJUSTED[1], &TABLE3_ADJUSTED[1]],
+        sensitive: SENSITIVE,
+    },
+];
+
+/// The experiment of that name.
+pub fn find(name: &str) -> Option<&'static Experiment> {
+    ALL.iter().find(|experiment| experiment.name == name)
+}
+
+impl Experiment {
+    /// What has to be measured.
+    pub fn points(&self, setup: &Setup) -> Vec<Point> {
+        let points = (self.points)(&setup.parameters).into_iter();
+        let points = points.map(|point| Point { requests: setup.requests, seed: setup.seed, ..point });
+        let changed = points.map(|point| match setup.without {
+            Some(mechanism) => mechanism.remove_from(point),
+            None => point,
+        });
+        changed.collect()
+    }
+
+    /// Compares what was measured, in the order of the points.
+    pub fn judge(&self, setup: &Setup, measured: &[(Point, Measured)]) -> Vec<Row> {
+        (self.judge)(&Case { parameters: &setup.parameters, measured })
+    }
+
+    /// What its numbers need, each once.
+    pub fn needs(&self) -> Vec<Mechanism> {
+        let mut needs = Vec::new();
+        for mechanism in self.printed.iter().flat_map(|printed| printed.needs) {
+            if !needs.contains(mechanism) {
+                needs.push(*mechanism);
+            }
+        }
+        needs
+    }
+
+    /// Runs it in all the ways that are wanted.
+    ///
+    /// # Errors
+    /// `Invalid`: a parameter that it depends on cannot be half or double of what it is.
+    pub fn report(&self, usual: &Setup, ways: &Ways, known: &mut Known, measure: Measure) -> base::Result<Report> {
+        let needs = if ways.necessity { self.needs() } else { Vec::new() };
+        let without: Vec<Setup> = needs.iter().map(|one| Setup { without: Some(*one), ..usual.clone() }).collect();
+        let mut neighbours = Vec::new();
+        for key in if ways.neighbours { self.sensitive } else { &[] } {
+            for (change, parameters) in Parameters::neighbours(&ways.changes, key)? {
+                neighbours.push((change, Setup { parameters, ..usual.clone() }));
+            }
+        }
+        let seed_of = |number: u64| Setup { seed: usual.seed.wrapping_add(number), ..usual.clone() };
+        let seeds: Vec<Setup> = (0..ways.seeds).map(seed_of).collect();
+        let others = without.iter().chain(neighbours.iter().map(|(_, setup)| setup)).chain(&seeds);
+        known.add(std::iter::once(usual).chain(others).flat_map(|setup| self.points(setup)), measure);
+        let rows = |setup: &Setup| {
+            let pairs: Vec<_> = self.points(setup).into_iter().map(|point| (point.clone(), known.of(&point))).collect();
+            self.judge(setup, &pairs)
+        };
+        let variation = |change: String, setup| Variation { change, rows: rows(setup) };
+        let seeds: Vec<Variation> = seeds.iter().map(|setup| variation(setup.seed.to_string(), setup)).collect();
+        Ok(Report {
+            name: self.name.to_owned(),
+            title: self.title.to_owned(),
+            requests: usual.requests,
+            seed: usual.seed,
+            changes: ways.changes.clone(),
+            rows: in_the_middle(&seeds).unwrap_or_else(|| rows(usual)),
+            without: without.iter().filter_map(|setup| Some((setup.without?, rows(setup)))).collect(),
+            neighbours: neighbours.iter().map(|(change, setup)| variation(change.clone(), setup)).collect(),
+            seeds,
+        })
+    }
+}
+
+/// What was measured already, by everything that it depends on: some figures look at the same points.
+#[derive(Default)]
+pub struct Known(Map<String, Measured>);
+
+impl Known {
+    fn key(point: &Point) -> String {
+        format!("{:?}", Point { label: String::new(), ..point.clone() })
+    }
+
+    fn of(&self, point: &Point) -> Measured {
+        self.0.get(&Self::key(point)).cloned().unwrap_or_default()
+    }
+
+    fn add(&mut self, points: impl Iterator<Item = Point>, measure: Measure) {
+        let mut listed = base::Set::default();
+        let new: Vec<Point> =
+            points.filter(|point| !self.0.contains_key(&Self::key(point)) && listed.insert(Self::key(point))).collect();
+        let measured = measure(&new);
+        self.0.extend(new.iter().map(Self::key).zip(measured));
+    }
+}
+
+/// What a burst is short of.
+#[derive(Clone, Copy)]
+enum Burst {
+    Iops,
+    Bps,
+}
+
+impl Burst {
+    /// At the depth that is called high.
+    fn guest(self, parameters: &Parameters) -> Guest {
+        let (sizes, depths) = match self {
+            Burst::Iops => (&parameters.iops_sizes_kib, &parameters.iops_depths),
+            Burst::Bps => (&parameters.bps_sizes_kib, &parameters.bps_depths),
+        };
+        burst(sizes, depths.iter().max().copied().unwrap_or(1))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Burst::Iops => "IOPS-intensive",
+            Burst::Bps => "BPS-intensive",
+        }
+    }
+}
+
+fn burst(sizes_kib: &[u64], depth: usize) -> Guest {
+    Guest { name: "burst", base_iops: None, sizes_kib: sizes_kib.to_vec(), depth, wakes_for: None }
+}
+
+fn victim(parameters: &Parameters, depth: usize) -> Guest {
+    Guest { name: "victim", base_iops: None, sizes_kib: vec![parameters.victim_kib], depth, wakes_for: None }
+}
+
+/// A product, and whether it is asked for writes.
+type Kind = (Product, bool);
+const KINDS: [Kind; 4] = [(Product::A, false), (Product::A, true), (Product::B, false), (Product::B, true)];
+
+fn name_of((product, is_write): Kind) -> String {
+    format!("{product:?} {}", if is_write { "write" } else { "read" })
+}
+
+fn point(parameters: &Parameters, (product, is_write): Kind, label: String, guests: Vec<Guest>) -> Point {
+    Point {
+        label,
+        parameters: parameters.clone(),
+        product,
+        is_write,
+        scheduling: Scheduling::Bios,
+        recovers: true,
+        adjusts: true,
+        measures: true,
+        pricing: Pricing::Vector,
+        misestimated: 1.0,
+        guests,
+        requests: 0,
+        seed: 0,
+    }
+}
+
+fn latencies(parameters: &Parameters, sizes_kib: &[u64], depths: &[usize]) -> Vec<Point> {
+    let mut points = Vec::new();
+    for kind in KINDS {
+        for &depth in depths {
+            let guests = vec![victim(parameters, 1), burst(sizes_kib, depth)];
+            let usual = point(parameters, kind, format!("{}, depth {depth}", name_of(kind)), guests);
+            points.extend(THREE.map(|scheduling| Point { scheduling, ..usual.clone() }));
+        }
+    }
+    points
+}
+
+fn throughputs(parameters: &Parameters, bursts: &[Burst]) -> Vec<Point> {
+    let mut points = Vec::new();
+    for burst in bursts {
+        for kind in KINDS {
+            let promised = Guest { base_iops: Some(parameters.base_iops), ..victim(parameters, parameters.base_depth) };
+            let guests = vec![promised, burst.guest(parameters)];
+            let usual = point(parameters, kind, format!("{}, {}", name_of(kind), burst.name()), guests);
+            points.extend(THREE.map(|scheduling| Point { scheduling, ..usual.clone() }));
+        }
+    }
+    points
+}
+
+fn utilization(parameters: &Parameters) -> Vec<Point> {
+    let mut points = Vec::new();
+    for burst in [Burst::Bps, Burst::Iops] {
+        for kind in KINDS {
+            let guests = vec![victim(parameters, parameters.below_depth), burst.guest(parameters)];
+            let usual = point(parameters, kind, format!("{}, {}", name_of(kind), burst.name()), guests);
+            points.extend(THREE.map(|scheduling| Point { scheduling, ..usual.clone() }));
+            points.push(Mechanism::Reserve.remove_from(usual));
+        }
+    }
+    points
+}
+
+fn wakes(parameters: &Parameters) -> Vec<Point> {
+    let mut points = Vec::new();
+    // Reads are the dearest of each product: what was promised is priced by them.
+    for product in [Product::A, Product::B] {
+        for &rate in &parameters.wake_iops {
+            let base_iops = Some(parameters.wake_base_iops);
+            let sleeper = Guest { base_iops, wakes_for: Some(rate), ..victim(parameters, parameters.wake_depth) };
+            let guests = vec![sleeper, Burst::Iops.guest(parameters)];
+            points.push(point(parameters, (product, false), format!("{product:?} read, {} k", rate / 1000), guests));
+        }
+    }
+    points
+}
+
+fn misestimates(parameters: &Parameters) -> Vec<Point> {
+    let mut points = Vec::new();
+    for kind in [(Product::B, false), (Product::B, true)] {
+        let guests = vec![victim(parameters, 1), Burst::Iops.guest(parameters)];
+        let shipped = point(parameters, kind, name_of(kind), guests);
+        let shipped = Point { misestimated: parameters.misestimated, ..shipped };
+        let with = Point { measures: false, ..shipped.clone() };
+        let without = Point { adjusts: false, ..with.clone() };
+        points.extend([Point { scheduling: Scheduling::Wild, ..without.clone() }, without, with, shipped]);
+    }
+    points
+}
+
+fn mixed_bursts(parameters: &Parameters) -> Vec<Point> {
+    let mut points = Vec::new();
+    for kind in KINDS {
+        let small = Guest { name: "small", ..burst(&[parameters.small_kib], parameters.small_depth) };
+        let large = Guest { name: "large", ..burst(&[parameters.large_kib], parameters.large_depth) };
+        let usual = point(parameters, kind, name_of(kind), vec![small, large]);
+        points.extend(BOTH.map(|pricing| Point { pricing, ..usual.clone() }));
+    }
+    points
+}

@@ -1,0 +1,132 @@
+//! The parameters of these experiments: `parameters/osdi24.toml`, and what a run sets anew.
+
+use base::{Error, Result};
+use serde::Deserialize;
+
+use super::super::parameters::{changed, half_and_double};
+
+const FILE: &str = include_str!("../../../parameters/osdi24.toml");
+
+/// Everything that an experiment depends on besides its points. The file explains each.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "parameters/osdi24.toml explains each")]
+pub struct Parameters {
+    pub window_us: u64,
+    pub alpha: f64,
+    pub weight_throttle: f64,
+    pub reserve: f64,
+    pub software_bytes_per_sec: u64,
+    pub network_bytes_per_sec: u64,
+    pub a_write_ns: u64,
+    pub a_write_byte_ps: u64,
+    pub a_read_ns: u64,
+    pub a_read_byte_ps: u64,
+    pub b_write_ns: u64,
+    pub b_write_byte_ps: u64,
+    pub b_read_ns: u64,
+    pub b_read_byte_ps: u64,
+    pub store_ns: u64,
+    pub hop_ns: u64,
+    pub queue_depth: usize,
+    pub iops_sizes_kib: Vec<u64>,
+    pub bps_sizes_kib: Vec<u64>,
+    pub victim_kib: u64,
+    pub iops_depths: Vec<usize>,
+    pub bps_depths: Vec<usize>,
+    pub base_iops: u64,
+    pub base_depth: usize,
+    pub below_depth: usize,
+    pub wake_base_iops: u64,
+    pub wake_iops: Vec<u64>,
+    pub wake_depth: usize,
+    pub asleep_us: u64,
+    pub awake_us: u64,
+    pub small_kib: u64,
+    pub small_depth: usize,
+    pub large_kib: u64,
+    pub large_depth: usize,
+    pub misestimated: f64,
+    pub warm_up_us: u64,
+}
+
+impl Parameters {
+    /// Those of the file, with others in their place: `key=value`, values as in the file.
+    ///
+    /// # Errors
+    /// `Invalid`, with the key.
+    pub fn with(changes: &[String]) -> Result<Parameters> {
+        let table = changed(FILE, changes)?;
+        let parameters: Parameters = table.try_into().map_err(|error| Error::invalid(error.to_string().trim_end()))?;
+        parameters.check()?;
+        Ok(parameters)
+    }
+
+    /// The same with half and with double of one of them. An alpha or a reserve that would be one or more is not doubled.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such number, or no experiment with it.
+    pub fn neighbours(changes: &[String], key: &str) -> Result<Vec<(String, Parameters)>> {
+        let both = half_and_double(FILE, changes, key)?;
+        let with = |change: String| {
+            let parameters = Parameters::with(&[changes, std::slice::from_ref(&change)].concat())?;
+            Ok((change, parameters))
+        };
+        let is_share = |value: &str| value.parse().is_ok_and(|value: f64| value < 1.0);
+        let sound = both.into_iter().filter(|value| !matches!(key, "alpha" | "reserve") || is_share(value));
+        sound.map(|value| with(format!("{key}={value}"))).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        let sizes = [&self.iops_sizes_kib, &self.bps_sizes_kib].into_iter().flatten();
+        let mut sizes = sizes.chain([&self.victim_kib, &self.small_kib, &self.large_kib]);
+        let depths = [&self.iops_depths, &self.bps_depths].into_iter().flatten();
+        let mut depths = depths.chain([&self.base_depth, &self.below_depth, &self.wake_depth]);
+        let is_sound = sizes.all(|kib| (4..=1024).contains(kib) && kib % 4 == 0)
+            && depths.all(|depth| (1..=512).contains(depth))
+            && (1..=512).contains(&self.small_depth)
+            && (1..=512).contains(&self.large_depth)
+            && [&self.iops_sizes_kib, &self.bps_sizes_kib, &self.wake_iops].iter().all(|list| !list.is_empty())
+            && !self.iops_depths.is_empty()
+            && !self.bps_depths.is_empty()
+            && self.wake_iops.iter().all(|rate| (1..=1_000_000).contains(rate))
+            && (1..=64).contains(&self.queue_depth)
+            && (100..=100_000).contains(&self.window_us)
+            && (0.0..1.0).contains(&self.alpha)
+            && (0.0..1.0).contains(&self.reserve)
+            && self.weight_throttle >= 0.0
+            && self.misestimated > 0.0
+            && self.software_bytes_per_sec > 0
+            && self.network_bytes_per_sec > 0
+            && self.awake_us > 0;
+        match is_sound {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("these parameters make no experiment: {self:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_sound_and_can_be_changed() {
+        assert_eq!(Parameters::with(&[]).unwrap().wake_base_iops, 45_000);
+        assert_eq!(Parameters::with(&["reserve=0.0".to_owned()]).unwrap().reserve, 0.0);
+        for wrong in ["reserv=0.1", "reserve", "reserve=1.5", "victim_kib=5", "bps_depths=[]"] {
+            assert!(Parameters::with(&[wrong.to_owned()]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn neighbours_are_half_and_double_where_there_is_double() {
+        let of = |key| Parameters::neighbours(&[], key).unwrap();
+        assert_eq!(of("window_us").iter().map(|one| one.1.window_us).collect::<Vec<_>>(), [500, 2000]);
+        assert_eq!(of("alpha").iter().map(|one| one.1.alpha).collect::<Vec<_>>(), [0.45]);
+        assert!(Parameters::neighbours(&[], "bps_depths").is_err());
+        for experiment in super::super::ALL {
+            assert!(experiment.sensitive.iter().all(|key| !of(key).is_empty()), "{}", experiment.name);
+        }
+    }
+}

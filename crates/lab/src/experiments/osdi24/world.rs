@@ -1,0 +1,370 @@
+//! One point of a figure: an agent on one loop, guests that ask it for something, and what came of it.
+//!
+//! The agent runs as it is shipped, with its NBD frontend and its scheduler of tenants; its guests are NBD clients on a machine
+//! whose work costs nothing. A *product* is what requests cost: A those of a virtual machine's queue, B those of NBD. Both
+//! come in over NBD here, since only their cost matters to who has to wait.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use agent::{Agent, Options};
+use base::{AlignedBuf, Bytes, GIB, KIB, Prng};
+use policies::tenants::{Cost, Frontend, Line, Operation, Pricing, Profile, Scheduling, TenantsSettings};
+use runtime::sim::{CpuOptions, NetworkOptions, NodeOptions, World};
+use runtime::{Address, Class, Handle};
+
+use super::super::Mechanism;
+use super::parameters::Parameters;
+use super::store::Store;
+use crate::verify::nbd::{Command, Connection, Reply};
+
+const PORT: u16 = 10809;
+/// Guests that wake do so as often, whatever the requests of a point.
+const ROUNDS_MIN: u64 = 2;
+/// Bytes of a volume: two requests rarely meet.
+const VOLUME_BYTES: u64 = 64 * GIB;
+
+/// What requests cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Product {
+    /// Those of a virtual machine's queue.
+    A,
+    /// Those of a connection of the NBD protocol.
+    B,
+}
+
+/// Somebody with a volume.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Guest {
+    /// What its volume is called.
+    pub name: &'static str,
+    /// What it is promised in operations per second; none: an equal share of what nobody was promised.
+    pub base_iops: Option<u64>,
+    /// Sizes of its requests, each as often.
+    pub sizes_kib: Vec<u64>,
+    /// Requests that it has in flight.
+    pub depth: usize,
+    /// Sleeps, and wakes to ask for so many in a second; none: asks for the next as soon as one is answered.
+    pub wakes_for: Option<u64>,
+}
+
+/// How an agent is set up and what it is asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Point {
+    /// What the figure calls it.
+    pub label: String,
+    /// Everything else.
+    pub parameters: Parameters,
+    /// What requests cost.
+    pub product: Product,
+    /// Whether all are writes; otherwise all are reads.
+    pub is_write: bool,
+    /// Who may keep whom waiting.
+    pub scheduling: Scheduling,
+    /// Whether who comes back may take from others and from the reserve.
+    pub recovers: bool,
+    /// Whether cost follows delay.
+    pub adjusts: bool,
+    /// Whether cost follows measured processor time.
+    pub measures: bool,
+    /// How requests are priced.
+    pub pricing: Pricing,
+    /// How many times what the profile says requests take.
+    pub misestimated: f64,
+    /// Who asks.
+    pub guests: Vec<Guest>,
+    /// Requests of all of them.
+    pub requests: u64,
+    /// Everything random.
+    pub seed: u64,
+}
+
+/// What came of one guest's requests.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Asked {
+    /// How many were answered.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// From asking to the answer, all together.
+    pub latency_ns: u64,
+    /// Those that had to wait because nothing was left for them.
+    pub throttled: u64,
+}
+
+impl Asked {
+    fn since(self, before: Asked) -> Asked {
+        Asked {
+            requests: self.requests - before.requests,
+            bytes: self.bytes - before.bytes,
+            latency_ns: self.latency_ns - before.latency_ns,
+            throttled: self.throttled - before.throttled,
+        }
+    }
+
+    /// The mean, in microseconds; not a number where nothing was answered.
+    pub fn latency_us(&self) -> f64 {
+        self.latency_ns as f64 / self.requests as f64 / 1e3
+    }
+}
+
+/// What came of a point.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Measured {
+    /// By guest.
+    pub guests: Vec<Asked>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Measured {
+    /// One guest's requests; nothing of a point that was not measured.
+    pub fn guest(&self, number: usize) -> Asked {
+        self.guests.get(number).copied().unwrap_or_default()
+    }
+
+    /// Bytes per second of all guests.
+    pub fn throughput(&self) -> f64 {
+        self.guests.iter().map(|guest| guest.bytes).sum::<u64>() as f64 / self.seconds
+    }
+}
+
+impl Mechanism {
+    /// The same point without it.
+    pub(super) fn remove_from(self, point: Point) -> Point {
+        match self {
+            Mechanism::TenantScheduler if point.scheduling == Scheduling::Bios => {
+                Point { scheduling: Scheduling::Wild, ..point }
+            }
+            Mechanism::Recovery => Point { recovers: false, ..point },
+            Mechanism::Reserve => {
+                let parameters = Parameters { reserve: 0.0, ..point.parameters.clone() };
+                Point { parameters, ..point }
+            }
+            Mechanism::CostAdjustment => Point { adjusts: false, ..point },
+            Mechanism::VectorCost => Point { pricing: Pricing::Scalar, ..point },
+            _ => point,
+        }
+    }
+}
+
+impl Point {
+    /// Runs it.
+    ///
+    /// # Panics
+    /// The agent does not answer.
+    pub fn measure(&self) -> Measured {
+        let world = World::new(self.seed);
+        world.set_network(NetworkOptions {
+            delay: Duration::from_nanos(self.parameters.hop_ns),
+            jitter_percent: 0,
+            split_one_in: 0,
+            pipe_bytes: 4 << 20,
+            transfer_bytes_per_sec: 1_000_000_000_000,
+            ..NetworkOptions::default()
+        });
+        // The least that lets time pass: what requests take is charged by the store.
+        let lean = CpuOptions { clock_ns: 20, submit_ns: 50, outcome_ns: 50, ..CpuOptions::default() };
+        let idle = CpuOptions { clock_ns: 1, submit_ns: 1, outcome_ns: 1, ..CpuOptions::default() };
+        let [host, outside] = [lean, idle].map(|cpu| world.add_node(NodeOptions { cpu, ..NodeOptions::default() }));
+        let [handle, machine] = [host, outside].map(|node| world.start_loop(node));
+        let takes = [Operation::Read, Operation::Write].map(|operation| {
+            let Line { fixed_ns, per_byte_ns } = self.line(operation);
+            Line { fixed_ns: fixed_ns * self.misestimated, per_byte_ns: per_byte_ns * self.misestimated }
+        });
+        let store = Store::new(&handle, Duration::from_nanos(self.parameters.store_ns), takes);
+        for guest in &self.guests {
+            store.add_volume(guest.name, VOLUME_BYTES, guest.base_iops);
+        }
+        let options = Options { tenants: self.settings(), ..Options::default() };
+        let agent = Agent::new(&handle, store.clone(), store, options, 1);
+        let address = Address::Tcp((world.address(host), PORT).into());
+        let (inside, at) = (handle.clone(), address.clone());
+        let listener = world.block_on(&handle, async move { inside.listen(&at).await });
+        agent.serve(listener.unwrap_or_else(|error| panic!("a simulated machine has a free port: {error}")));
+        let progress: Vec<Rc<Progress>> = self.guests.iter().map(|_| Rc::default()).collect();
+        let until = world.now() + Duration::from_micros(self.parameters.warm_up_us);
+        for (number, (guest, progress)) in self.guests.iter().zip(&progress).enumerate() {
+            let load = Load {
+                guest: guest.clone(),
+                parameters: self.parameters.clone(),
+                command: if self.is_write { Command::Write } else { Command::Read },
+                seed: self.seed << 8 | number as u64,
+                progress: progress.clone(),
+                sleeps_until: until,
+            };
+            machine.spawn(Class::Io, "guest", load.run(machine.clone(), address.clone())).detach();
+        }
+        world.run_for(Duration::from_micros(self.parameters.warm_up_us));
+        let before = self.asked(&world, &handle, &agent, &progress);
+        let begun = world.now();
+        let of_all = || progress.iter().map(|one| one.asked.borrow().requests).sum::<u64>();
+        let wanted = of_all() + self.requests;
+        let is_awake = |at: usize| self.guests[at].wakes_for.is_none() || progress[at].rounds.get() >= ROUNDS_MIN;
+        world.run_until(|| of_all() >= wanted && (0..progress.len()).all(is_awake));
+        let seconds = world.now().since(begun).as_secs_f64();
+        let after = self.asked(&world, &handle, &agent, &progress);
+        let books = agent.audit_tenants();
+        assert!(books.is_ok(), "the books of the scheduler: {books:?}");
+        let guests = after.into_iter().zip(before).map(|(after, before)| after.since(before)).collect();
+        Measured { guests, seconds }
+    }
+
+    fn asked(&self, world: &World, handle: &Handle, agent: &Agent, progress: &[Rc<Progress>]) -> Vec<Asked> {
+        let agent = agent.clone();
+        let tenants = world.block_on(handle, async move { agent.tenants().await });
+        let of = |(guest, progress): (&Guest, &Rc<Progress>)| {
+            let tenant = tenants.iter().find(|tenant| tenant.name == guest.name);
+            Asked { throttled: tenant.map_or(0, |tenant| tenant.throttled), ..*progress.asked.borrow() }
+        };
+        self.guests.iter().zip(progress).map(of).collect()
+    }
+
+    /// What a request of this product is said to take.
+    fn line(&self, operation: Operation) -> Line {
+        let p = &self.parameters;
+        let (fixed_ns, byte_ps) = match (self.product, operation) {
+            (Product::A, Operation::Read) => (p.a_read_ns, p.a_read_byte_ps),
+            (Product::A, _) => (p.a_write_ns, p.a_write_byte_ps),
+            (Product::B, Operation::Read) => (p.b_read_ns, p.b_read_byte_ps),
+            (Product::B, _) => (p.b_write_ns, p.b_write_byte_ps),
+        };
+        Line { fixed_ns: fixed_ns as f64, per_byte_ns: byte_ps as f64 / 1e3 }
+    }
+
+    fn settings(&self) -> TenantsSettings {
+        let parameters = &self.parameters;
+        let mut profile = Profile::default();
+        for frontend in [Frontend::Nbd, Frontend::VhostUser] {
+            for operation in [Operation::Read, Operation::Write] {
+                profile.set(frontend, operation, self.line(operation));
+            }
+        }
+        let network = parameters.network_bytes_per_sec as f64;
+        TenantsSettings {
+            scheduling: self.scheduling,
+            window: Duration::from_micros(parameters.window_us),
+            alpha: parameters.alpha,
+            weight_throttle: parameters.weight_throttle,
+            reserve: parameters.reserve,
+            recovers: self.recovers,
+            pricing: self.pricing,
+            adjusts: self.adjusts,
+            measures: self.measures,
+            profile,
+            per_second: Cost([1e9, network, network, parameters.software_bytes_per_sec as f64]),
+        }
+    }
+}
+
+/// How far a guest is.
+#[derive(Default)]
+struct Progress {
+    asked: RefCell<Asked>,
+    /// How often it has been awake.
+    rounds: Cell<u64>,
+}
+
+/// What a guest asks for.
+struct Load {
+    guest: Guest,
+    parameters: Parameters,
+    command: Command,
+    seed: u64,
+    progress: Rc<Progress>,
+    /// Who wakes sleeps at least until then.
+    sleeps_until: base::Instant,
+}
+
+impl Load {
+    /// Connects, and asks for ever.
+    async fn run(self, handle: Handle, address: Address) {
+        let mut connections = Vec::new();
+        for _ in 0..self.guest.depth.div_ceil(self.parameters.queue_depth) {
+            let connection = Connection::attach(&handle, &address, self.guest.name).await;
+            connections.push(connection.unwrap_or_else(|gone| panic!("an agent without accidents answers: {gone:?}")));
+        }
+        let worker = |number: usize| Worker {
+            handle: handle.clone(),
+            connection: connections[number % connections.len()].clone(),
+            command: self.command,
+            sizes_kib: self.guest.sizes_kib.clone(),
+            data: payload(self.command, &self.guest.sizes_kib),
+            prng: Prng::new(self.seed << 16 | number as u64),
+            progress: self.progress.clone(),
+        };
+        let workers = (0..self.guest.depth).map(worker);
+        let Some(rate) = self.guest.wakes_for else {
+            for mut worker in workers {
+                let asking = async move {
+                    loop {
+                        worker.ask().await;
+                    }
+                };
+                handle.spawn(Class::Io, "guest's request", asking).detach();
+            }
+            return;
+        };
+        let mut workers: Vec<Worker> = workers.collect();
+        handle.sleep_until(self.sleeps_until).await;
+        let (awake, depth) = (Duration::from_micros(self.parameters.awake_us), self.guest.depth as u64);
+        loop {
+            handle.sleep(Duration::from_micros(self.parameters.asleep_us)).await;
+            let begins = handle.now();
+            let ends = begins + awake;
+            let round = workers.into_iter().enumerate().map(|(number, mut worker)| {
+                let mut due = begins + Duration::from_nanos(number as u64 * 1_000_000_000 / rate);
+                let every = Duration::from_nanos(depth * 1_000_000_000 / rate);
+                let asking = async move {
+                    while due < ends {
+                        worker.handle.sleep_until(due).await;
+                        worker.ask().await;
+                        due = (due + every).max(worker.handle.now());
+                    }
+                    worker
+                };
+                handle.spawn(Class::Io, "guest's request", asking)
+            });
+            let round: Vec<_> = round.collect();
+            workers = Vec::new();
+            for asking in round {
+                workers.push(asking.await);
+            }
+            self.progress.rounds.set(self.progress.rounds.get() + 1);
+        }
+    }
+}
+
+/// What writes write: nobody looks at it.
+fn payload(command: Command, sizes_kib: &[u64]) -> Bytes {
+    let largest = sizes_kib.iter().max().copied().unwrap_or(0) * KIB;
+    AlignedBuf::zeroed(if command == Command::Write { largest as usize } else { 0 }).freeze()
+}
+
+/// One of the requests that a guest has in flight.
+struct Worker {
+    handle: Handle,
+    connection: Rc<Connection>,
+    command: Command,
+    sizes_kib: Vec<u64>,
+    data: Bytes,
+    prng: Prng,
+    progress: Rc<Progress>,
+}
+
+impl Worker {
+    async fn ask(&mut self) {
+        let bytes = self.sizes_kib[self.prng.below(self.sizes_kib.len() as u64) as usize] * KIB;
+        // At most 1 MiB, and in one piece of the volume's layout.
+        let place = self.prng.below(VOLUME_BYTES / bytes.next_power_of_two()) * bytes.next_power_of_two();
+        let data = if self.data.is_empty() { Bytes::new() } else { self.data.slice(..bytes as usize) };
+        let since = self.handle.now();
+        let outcome = self.connection.ask(self.command, 0, place, bytes as u32, data).await;
+        assert!(matches!(outcome, Ok(Reply::Done(_))), "a request without accidents: {outcome:?}");
+        let mut asked = self.progress.asked.borrow_mut();
+        asked.requests += 1;
+        asked.bytes += bytes;
+        asked.latency_ns += self.handle.now().nanos_since(since);
+    }
+}
