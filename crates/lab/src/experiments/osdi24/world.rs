@@ -184,7 +184,6 @@ impl Point {
         let listener = world.block_on(&handle, async move { inside.listen(&at).await });
         agent.serve(listener.unwrap_or_else(|error| panic!("a simulated machine has a free port: {error}")));
         let progress: Vec<Rc<Progress>> = self.guests.iter().map(|_| Rc::default()).collect();
-        let until = world.now() + Duration::from_micros(self.parameters.warm_up_us);
         for (number, (guest, progress)) in self.guests.iter().zip(&progress).enumerate() {
             let load = Load {
                 guest: guest.clone(),
@@ -192,7 +191,6 @@ impl Point {
                 command: if self.is_write { Command::Write } else { Command::Read },
                 seed: self.seed << 8 | number as u64,
                 progress: progress.clone(),
-                sleeps_until: until,
             };
             machine.spawn(Class::Io, "guest", load.run(machine.clone(), address.clone())).detach();
         }
@@ -273,8 +271,6 @@ struct Load {
     command: Command,
     seed: u64,
     progress: Rc<Progress>,
-    /// Who wakes sleeps at least until then.
-    sleeps_until: base::Instant,
 }
 
 impl Load {
@@ -307,7 +303,7 @@ impl Load {
             return;
         };
         let mut workers: Vec<Worker> = workers.collect();
-        handle.sleep_until(self.sleeps_until).await;
+        handle.sleep(Duration::from_micros(self.parameters.warm_up_us)).await;
         let (awake, depth) = (Duration::from_micros(self.parameters.awake_us), self.guest.depth as u64);
         loop {
             handle.sleep(Duration::from_micros(self.parameters.asleep_us)).await;
