@@ -101,11 +101,11 @@ const UNADJUSTED: Printed = Printed { band: [-40.0, -10.0], better: Better::Neit
 const ADJUSTED: Printed = Printed { band: [-85.0, -60.0], needs: &[Mechanism::CostAdjustment], ..TABLE3 };
 pub(super) const TABLE3_UNADJUSTED: [Printed; 2] = [
     Printed { what: "cost misestimated twice, reads, without adjustment", number: "-23%", ..UNADJUSTED },
-    Printed { what: "the same, writes", number: "-14%", ..UNADJUSTED },
+    Printed { what: "cost misestimated twice, writes, without adjustment", number: "-14%", ..UNADJUSTED },
 ];
 pub(super) const TABLE3_ADJUSTED: [Printed; 2] = [
     Printed { what: "cost misestimated twice, reads, with adjustment", number: "-77%", ..ADJUSTED },
-    Printed { what: "the same, writes", number: "-69%", ..ADJUSTED },
+    Printed { what: "cost misestimated twice, writes, with adjustment", number: "-69%", ..ADJUSTED },
 ];
 
 pub(super) const FIG16_GAIN: Printed = Printed {
