@@ -434,3 +434,20 @@ fn an_idle_tenant_is_looked_at_no_more() {
     assert_eq!(bench.scheduler.demands().count(), 1);
     assert_eq!(bench.scheduler.settings().window, Duration::from_millis(1));
 }
+
+#[test]
+fn cost_follows_measured_time_only_where_it_is_to() {
+    let ratio_of = |measures| {
+        let settings = TenantsSettings { measures, ..settings(Scheduling::Bios, 100.0) };
+        let mut scheduler: Scheduler<()> = Scheduler::new(settings, 1, Instant(0));
+        let tenant = scheduler.add_tenant(1, Promise::default());
+        let volume = scheduler.add_volume(tenant, 1, 1);
+        for _ in 0..50 {
+            scheduler.submit(Instant(0), volume, units_of(100.0), || ());
+            scheduler.on_busy(1000, 1000);
+        }
+        scheduler.factors().1
+    };
+    assert!(ratio_of(true) > 5.0, "ten times what the profile says");
+    assert_eq!(ratio_of(false), 1.0);
+}

@@ -133,6 +133,7 @@ pub(super) fn judge_fig22(case: &Case) -> Vec<Row> {
 /// Figure 23: three schedulers, and ours without a reserve.
 pub(super) fn judge_fig23(case: &Case) -> Vec<Row> {
     let (mut lost, mut halves, mut rows, mut unreserved) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut lost_time = Vec::new();
     for four in case.measured.chunks_exact(4) {
         let [(point, wild), (_, base), (_, bios), (_, bare)] = four else { continue };
         let [all, of_bios, of_bare] = [wild, bios, bare].map(Measured::throughput);
@@ -140,6 +141,22 @@ pub(super) fn judge_fig23(case: &Case) -> Vec<Row> {
         let moved = |after: f64| format!("{:.0} to {:.0} MB/s", all / 1e6, after / 1e6);
         lost.push(Value { label: label(), measured: -change(all, of_bios), detail: moved(of_bios) });
         unreserved.push(Value { label: label(), measured: -change(all, of_bare), detail: moved(of_bare) });
+        let busy = |measured: &Measured| {
+            let of_all: f64 = measured.guests.iter().map(|guest| point.processor_ns(*guest)).sum();
+            of_all / measured.seconds / 1e7
+        };
+        let kiops = [wild, bios].map(kiops);
+        lost_time.push(Value {
+            label: label(),
+            measured: -change(busy(wild), busy(bios)),
+            detail: format!(
+                "{:.1} to {:.1}% of a processor; who stays below has {:.1} to {:.1} kIOPS",
+                busy(wild),
+                busy(bios),
+                kiops[0],
+                kiops[1]
+            ),
+        });
         let burst = base.guest(BURST).bytes as f64 / base.seconds;
         halves.push(Value { label: label(), measured: burst / all * 100.0, detail: moved(burst) });
     }
@@ -148,6 +165,7 @@ pub(super) fn judge_fig23(case: &Case) -> Vec<Row> {
     let off = |value: &&Value| (value.measured - 50.0).abs();
     judged(&mut rows, &FIG23_BASE, halves.iter().max_by(|one, other| off(one).total_cmp(&off(other))));
     rows.extend(lost.iter().map(|value| value.observed("lost", "%")));
+    rows.extend(lost_time.iter().map(|value| value.observed("lost in processor time", "%")));
     rows.extend(unreserved.iter().map(|value| value.observed("lost without a reserve", "%")));
     rows.extend(halves.iter().map(|value| value.observed("what bursts with BaseCBS, of all", "%")));
     rows

@@ -219,6 +219,12 @@ impl Point {
         self.guests.iter().zip(progress).map(of).collect()
     }
 
+    /// What requests took of the loop's processor, all together, as they are charged.
+    pub(super) fn processor_ns(&self, asked: Asked) -> f64 {
+        let line = self.line(if self.is_write { Operation::Write } else { Operation::Read });
+        (line.fixed_ns * asked.requests as f64 + line.per_byte_ns * asked.bytes as f64) * self.misestimated
+    }
+
     /// What a request of this product is said to take.
     fn line(&self, operation: Operation) -> Line {
         let p = &self.parameters;
