@@ -203,7 +203,7 @@ impl Point {
         world.run_until(|| of_all() >= wanted && (0..progress.len()).all(is_awake));
         let seconds = world.now().since(begun).as_secs_f64();
         let after = self.asked(&world, &handle, &agent, &progress);
-        let books = agent.audit_tenants();
+        let books = agent.audit_tenants()();
         assert!(books.is_ok(), "the books of the scheduler: {books:?}");
         let guests = after.into_iter().zip(before).map(|(after, before)| after.since(before)).collect();
         Measured { guests, seconds }
