@@ -70,6 +70,7 @@ pub(super) fn full() -> Snapshot {
         incarnation: 7,
         uptime_seconds: 1.5,
         traffic: vec![volume(3)],
+        tenants: vec![tenant()],
         served: vec![counters("read", &[5])],
         stages: vec![("journal".into(), Distribution::from(&histogram(&[20_000])))],
         directories: vec![api::Directory {
@@ -89,6 +90,25 @@ pub(super) fn full() -> Snapshot {
         admission: Some(admission(2)),
         metrics: vec![Metric::labelled("queue_depth", "What waits.", "queue", "disk", 3.0)],
         ..Snapshot::default()
+    }
+}
+
+fn tenant() -> api::Tenant {
+    api::Tenant {
+        name: "shop".into(),
+        volumes: vec!["disk-3".into()],
+        agent: String::new(),
+        base_iops: 100,
+        base_bytes_per_second: 200,
+        base_percent: 50.0,
+        started: 9,
+        throttled: 8,
+        reclaimed: 1,
+        from_reserve: 2,
+        waiting: 3,
+        waited_ns: 4_000,
+        longest_ns: 3_000,
+        burst_windows: 7,
     }
 }
 
@@ -135,6 +155,10 @@ fn what_is_said_is_heard() {
     assert_eq!(heard, full());
     let heard = bytes::explained(&bytes::of_explained(&full_explanation()).unwrap()).unwrap();
     assert_eq!(heard, full_explanation());
+    // Of several agents it is said which one a tenant is at.
+    let mut sum = Snapshot::default();
+    sum.add(&full());
+    assert_eq!(sum.tenants, [api::Tenant { agent: "s1".into(), ..tenant() }]);
     // Another version knows less, or more.
     assert_eq!(bytes::snapshot(b"{}").unwrap(), Snapshot::default());
     let more = bytes::snapshot(br#"{"incarnation": 3, "mood": {"good": [true]}}"#).unwrap();
