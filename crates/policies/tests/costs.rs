@@ -1,4 +1,5 @@
-//! What admission costs an I/O that does not have to wait: no allocation.
+//! What decisions cost an I/O: no allocation. With admission one that does not have to wait; with tenants also one that does, once
+//! queues have their size.
 #![allow(unsafe_code, reason = "a global allocator that counts")]
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test panics where something is not as it should")]
 
@@ -7,8 +8,10 @@ use std::cell::Cell;
 
 use base::levels::{Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
-use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request, Verdict};
+use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
 use policies::slow_requests::Direction;
+use policies::tenants::{Cost, Frontend, Operation, Promise, Scheduler, TenantsSettings, VolumeNumber};
+use policies::{admission, tenants};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -46,7 +49,7 @@ fn an_io_that_starts_at_once_allocates_nothing() {
         let segment = SegmentId { volume: VolumeId(number % 25), index: (number / 25 % 4) as u32 };
         let verdict =
             admission.submit(now, Request { segment, bytes: 4096, direction: Direction::Write }, || ()).unwrap();
-        assert_eq!(verdict, Verdict::Start);
+        assert_eq!(verdict, admission::Verdict::Start);
         let direction = Direction::Write;
         let outcome = Outcome { segment, granted: now, bytes: 4096, direction, went_below: true };
         admission.on_done(Instant(now.0 + 100_000), outcome);
@@ -55,4 +58,40 @@ fn an_io_that_starts_at_once_allocates_nothing() {
     let before = ALLOCATIONS.with(Cell::get);
     (1_000..300_000).for_each(&mut io);
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+}
+
+#[test]
+fn requests_and_windows_of_tenants_allocate_nothing() {
+    let mut scheduler: Scheduler<u64> = Scheduler::new(TenantsSettings::default(), 1, Instant(0));
+    let base = Some(Cost([1e8, 1e9, 1e9, 1e9]));
+    let volumes: Vec<VolumeNumber> = (0..8)
+        .map(|key| {
+            let tenant = scheduler.add_tenant(key, Promise { base, burst: None });
+            scheduler.add_volume(tenant, 0, 1)
+        })
+        .collect();
+    let (mut waited, mut in_line) = (0, 0u64);
+    let mut io = |number: u64| {
+        // 150,000 a second are more than there is; the first tenant bursts, the others come and go.
+        let now = Instant(number * 6_666);
+        let volume = volumes[if number.is_multiple_of(20) { (number / 20_000 % 7 + 1) as usize } else { 0 }];
+        let cost = scheduler.cost(Frontend::Nbd, Operation::Write, 8192);
+        // Clients have so many in flight, and no more.
+        if number % 512 < 400
+            && in_line < 128
+            && scheduler.submit(now, volume, cost, || number) == tenants::Verdict::Wait
+        {
+            in_line += 1;
+        }
+        while scheduler.next_grant(now).is_some() {
+            waited += 1;
+            in_line -= 1;
+        }
+        scheduler.on_delay(5_000);
+    };
+    (0..2_000_000).for_each(&mut io);
+    let before = ALLOCATIONS.with(Cell::get);
+    (2_000_000..2_400_000).for_each(&mut io);
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert!(waited > 100_000, "{waited}");
 }
