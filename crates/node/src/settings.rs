@@ -503,6 +503,17 @@ fn size(key: &str, size: &Size) -> Result<u64> {
     size.bytes().map_err(|message| Error::invalid(format!("{key}: {message}")))
 }
 
+/// # Errors
+/// `Invalid`: a number that is not within what the setting may be.
+fn number(key: &str, found: u64, range: RangeInclusive<u64>) -> Result<()> {
+    match range.contains(&found) {
+        true => Ok(()),
+        false => {
+            Err(Error::invalid(format!("{key} = {found} cannot be: choose from {} to {}", range.start(), range.end())))
+        }
+    }
+}
+
 fn unknown_key(table: &str, key: &str) -> Error {
     let full = |key: &str| if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
     let here = KEYS.iter().find(|(name, _)| *name == table).map_or(&[][..], |(_, keys)| keys);

@@ -12,7 +12,7 @@ use policies::admission::knee::KneeSettings;
 use serde::{Deserialize, Serialize};
 use wire::api::Size;
 
-use super::size;
+use super::{number, size};
 
 /// Who may keep whom waiting. Sizes are per second.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -111,11 +111,11 @@ impl AdmissionSettings {
         let limit = if let Bandwidth::Fixed(limit) = bandwidth { Some(limit) } else { None };
         let throttle = self.throttle()?;
         let learns = self.learns(bandwidth)?;
-        number("cheque_percent", self.cheque_percent, 0..=100)?;
-        number("interval_ms", self.interval_ms, 1..=1_000)?;
-        number("hot_share_percent", self.hot_share_percent, 1..=10_000)?;
-        number("calm_intervals", self.calm_intervals, 1..=100_000)?;
-        number("hot_parts", self.hot_parts, 1..=100)?;
+        number("admission.cheque_percent", self.cheque_percent, 0..=100)?;
+        number("admission.interval_ms", self.interval_ms, 1..=1_000)?;
+        number("admission.hot_share_percent", self.hot_share_percent, 1..=10_000)?;
+        number("admission.calm_intervals", self.calm_intervals, 1..=100_000)?;
+        number("admission.hot_parts", self.hot_parts, 1..=100)?;
         let operation_bytes = size("admission.operation_cost", &self.operation_cost)?;
         if operation_bytes > REQUEST_SIZE_MAX {
             let (found, most) = (format_size(operation_bytes), format_size(REQUEST_SIZE_MAX));
@@ -148,7 +148,7 @@ impl AdmissionSettings {
 
     /// How the limit is learned, if it is.
     fn learns(&self, bandwidth: Bandwidth) -> Result<Option<KneeSettings>> {
-        number("takeoff_percent", self.takeoff_percent, 110..=10_000)?;
+        number("admission.takeoff_percent", self.takeoff_percent, 110..=10_000)?;
         let floor = rate("bandwidth_floor", Some(&self.bandwidth_floor))?.unwrap_or(MIB);
         if bandwidth != Bandwidth::Learned {
             return Ok(None);
@@ -222,17 +222,6 @@ fn rate(key: &str, given: Option<&Size>) -> Result<Option<u64>> {
             format_size(bytes),
             format_size(*RATES.start()),
             format_size(*RATES.end())
-        ))),
-    }
-}
-
-fn number(key: &str, found: u64, range: RangeInclusive<u64>) -> Result<()> {
-    match range.contains(&found) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "admission.{key} = {found} cannot be: choose from {} to {}",
-            range.start(),
-            range.end()
         ))),
     }
 }

@@ -9,7 +9,7 @@ use policies::tenants::{Cost, Dimension, UNLIMITED};
 use serde::{Deserialize, Serialize};
 use wire::api::Size;
 
-use super::size;
+use super::{number, size};
 
 /// Who may keep whom waiting at an agent. Rates are per second, for all loops together.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -89,10 +89,10 @@ impl TenantsSettings {
     /// # Errors
     /// `Invalid`, with the key and what would be accepted.
     pub(super) fn resolve(&self) -> Result<policy::TenantsSettings> {
-        number("window_us", self.window_us, 100..=100_000)?;
-        number("alpha_percent", self.alpha_percent, 0..=100)?;
-        number("weight_throttle_percent", self.weight_throttle_percent, 0..=10_000)?;
-        number("reserve_percent", self.reserve_percent, 0..=50)?;
+        number("tenants.window_us", self.window_us, 100..=100_000)?;
+        number("tenants.alpha_percent", self.alpha_percent, 0..=100)?;
+        number("tenants.weight_throttle_percent", self.weight_throttle_percent, 0..=10_000)?;
+        number("tenants.reserve_percent", self.reserve_percent, 0..=50)?;
         let mut per_second: Cost = policy::TenantsSettings::default().per_second;
         per_second.set(Dimension::Ingress, rate("ingress", self.ingress.as_ref())?);
         per_second.set(Dimension::Egress, rate("egress", self.egress.as_ref())?);
@@ -134,17 +134,6 @@ fn rate(key: &str, rate: Option<&Size>) -> Result<f64> {
         true => Ok(rate as f64),
         false => Err(Error::invalid(format!(
             "tenants.{key} = {rate} bytes per second cannot be: choose from 1M to 1T, or \"none\""
-        ))),
-    }
-}
-
-fn number(key: &str, found: u64, range: RangeInclusive<u64>) -> Result<()> {
-    match range.contains(&found) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "tenants.{key} = {found} cannot be: choose from {} to {}",
-            range.start(),
-            range.end()
         ))),
     }
 }

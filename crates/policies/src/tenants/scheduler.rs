@@ -315,9 +315,7 @@ impl<T> Scheduler<T> {
         let next = Instant((self.window + 1) * self.window_ns);
         match (self.waiting, self.ready.is_empty()) {
             (0, _) => None,
-            (_, false) if self.settings.scheduling != Scheduling::Wild || self.may_start_first() => {
-                Some(now.max(Instant(0)))
-            }
+            (_, false) if self.settings.scheduling != Scheduling::Wild || self.may_start_first() => Some(now),
             _ => Some(next),
         }
     }
