@@ -39,7 +39,7 @@ use wire::{
     Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Located, Reply, SegmentDirectory, SessionId, Target,
 };
 
-/// The way to a server.
+/// The way to a server. It goes on with a request that nobody waits for any more, as a stream does.
 pub type Connect = Rc<dyn Fn(&Located) -> Rc<dyn BlockService>>;
 
 /// How long an owner may take to open a door before the directory is asked whether it still is the owner, and how long
@@ -51,7 +51,7 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Settings of a router.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
-    /// How long a request waits for somebody to have its segment.
+    /// How long a request waits for somebody to have its segment, and to answer.
     pub patience: Duration,
     /// The first pause before a request looks again; each later one is twice as long.
     pub pause: Duration,
@@ -82,7 +82,7 @@ pub struct RouterStatistics {
     pub broken: u64,
     /// Replies of former owners that were dropped.
     pub stale: u64,
-    /// Requests that found nobody in time.
+    /// Requests that found nobody in time who answered.
     pub given_up: u64,
 }
 
@@ -170,19 +170,35 @@ impl Router {
         Ok(hold)
     }
 
-    /// Sends a request to the owner of its segment, wherever that goes meanwhile.
+    /// Sends a request to the owner of its segment, wherever that goes meanwhile, and waits for no longer than the patience:
+    /// also for an owner that has the request and does not answer, as one whose store is away.
     async fn send<T>(
         &self,
         target: Target,
         request: impl Fn(Rc<dyn BlockService>, Target) -> LocalBoxFuture<'static, Answer<T>>,
     ) -> Answer<T> {
         let begun = self.handle.now();
+        let is_tried = Cell::new(false);
+        let tries = self.tries(target, begun, &is_tried, request);
+        match first(tries, self.handle.sleep(self.options.patience)).await {
+            Ok(answer) => Ok(answer),
+            Err(()) => self.give_up(target, begun, is_tried.get()),
+        }
+    }
+
+    /// Tries until it comes through, or never will; sets `is_tried` before an owner is asked.
+    async fn tries<T>(
+        &self,
+        target: Target,
+        begun: Instant,
+        is_tried: &Cell<bool>,
+        request: impl Fn(Rc<dyn BlockService>, Target) -> LocalBoxFuture<'static, Answer<T>>,
+    ) -> Reply<T> {
         let mut pause = self.options.pause;
-        let mut is_tried = false;
         loop {
             let obstacle = match self.way(target).await {
                 Ok((hold, route, door)) => {
-                    is_tried = true;
+                    is_tried.set(true);
                     let there = Target { session: door.session, epoch: route.epoch, ..target };
                     let answer = request(door.service.clone(), there).await;
                     match self.judge(&hold, &route, &door, target.segment, answer) {
@@ -194,7 +210,7 @@ impl Router {
                             if pause > self.options.pause {
                                 reply.passage.add(Stage::Retry, waited);
                             }
-                            return Ok(reply);
+                            return reply;
                         }
                         Err(obstacle) => obstacle,
                     }
@@ -202,10 +218,7 @@ impl Router {
                 Err(obstacle) => obstacle,
             };
             if let Obstacle::Final(error) = obstacle {
-                return Ok(Reply { epoch: target.epoch, result: Err(error), passage: Passage::default() });
-            }
-            if self.handle.now() - begun >= self.options.patience {
-                return self.give_up(target, begun, is_tried);
+                return Reply { epoch: target.epoch, result: Err(error), passage: Passage::default() };
             }
             self.handle.sleep(pause).await;
             pause = (pause * 2).min(self.options.pause_max);
@@ -216,12 +229,13 @@ impl Router {
         self.count(|statistics| statistics.given_up += 1);
         let seconds = (self.handle.now() - begun).as_secs();
         let segment = target.segment;
-        let message = format!("nobody was found who has segment {segment} for {seconds} s: see `levee status`");
-        match is_tried {
-            // Somebody may have done it.
-            true => Err(LinkLost { message }),
-            false => Ok(Reply { epoch: target.epoch, result: Err(Error::io(message)), passage: Passage::default() }),
+        if is_tried {
+            // Somebody may have done it, or may do it yet: until a new session has closed the one that it came by.
+            let message = format!("no owner of segment {segment} answered for {seconds} s: see `levee status`");
+            return Err(LinkLost { message });
         }
+        let message = format!("nobody was found who has segment {segment} for {seconds} s: see `levee status`");
+        Ok(Reply { epoch: target.epoch, result: Err(Error::io(message)), passage: Passage::default() })
     }
 
     /// The owner of a request's segment, as far as is known, and the session with it.

@@ -33,7 +33,7 @@ pub struct ClusterSettings {
     pub managers: Vec<String>,
     /// A server that no manager has heard of for so many milliseconds is dead.
     pub lease_ms: u64,
-    /// How many seconds requests of clients wait for a segment whose server is gone.
+    /// How many seconds requests of clients wait for a segment whose server is gone, or does not answer.
     pub patience_seconds: u64,
     /// Where a manager keeps the token of its API. Give all managers the same one, and any of them can be asked.
     pub token_file: Option<PathBuf>,
