@@ -56,6 +56,8 @@ pub(super) struct Tenant<T> {
     /// What waits.
     pub(super) queued: Cost,
     pub(super) waiting: usize,
+    /// In which dimensions it used more than its base in the last window, or something waited for more of them.
+    pub(super) is_short: [bool; DIMENSIONS],
     pub(super) idle: u64,
     pub(super) is_scanned: bool,
     /// It was allocated more than its base.
@@ -90,6 +92,7 @@ impl<T> Tenant<T> {
             usage: Cost::ZERO,
             queued: Cost::ZERO,
             waiting: 0,
+            is_short: [false; DIMENSIONS],
             idle: 0,
             is_scanned: false,
             bursts: false,
@@ -105,6 +108,21 @@ impl<T> Tenant<T> {
             waited_max_ns: 0,
             burst_windows: 0,
         }
+    }
+
+    /// What it was short of in the window that ends (line 4).
+    #[inline]
+    pub(super) fn look_back(&mut self) {
+        let next = self.first().map_or(Cost::ZERO, |first| first.cost);
+        let (used, base, left) = (&self.usage.0, &self.base.0, &self.balance.0);
+        self.is_short = std::array::from_fn(|d| used[d] > base[d] || next.0[d] > left[d]);
+    }
+
+    /// What it used in the window that ends, and where it was short of something, what waits: so many times (line 9).
+    #[inline]
+    pub(super) fn wanted(&self, weight_throttle: f64) -> Cost {
+        let (used, queued) = (&self.usage.0, &self.queued.0);
+        Cost(std::array::from_fn(|d| used[d] + if self.is_short[d] { queued[d] * weight_throttle } else { 0.0 }))
     }
 
     /// Begins a window with what it was allocated: `windows` have passed, of which debts are paid out of the base. Who waits

@@ -282,24 +282,22 @@ fn a_limit_holds_for_a_single_tenant() {
     assert!((9_900..=10_100).contains(&started), "{started}");
 }
 
-/// Figure 8's point, and figure 16's: what one tenant takes of one dimension, another has of a second one.
+/// Figure 8's point, and figure 16's: what one tenant takes of one dimension, another has of a second one. Also of what both
+/// of them were promised, and one does not use.
 #[test]
 fn two_dimensions_are_used_at_once_unless_cost_is_a_scalar() {
-    let run = |pricing| {
+    let run = |pricing, base: Option<f64>| {
         let mut settings = settings(Scheduling::Bios, 100.0);
         settings.per_second = Cost([100_000.0, 100_000.0, 1e18, 1e18]);
         settings.pricing = pricing;
         let mut scheduler: Scheduler<usize> = Scheduler::new(settings, 3, Instant(0));
         let small = Cost([1.0, 0.1, 0.0, 0.0]);
         let large = Cost([0.1, 1.0, 0.0, 0.0]);
-        let mut base = Promise::default();
-        let numbers: Vec<VolumeNumber> = (0..2)
-            .map(|key| {
-                base.base = Some(Cost([10_000.0, 10_000.0, 0.0, 0.0]));
-                let tenant = scheduler.add_tenant(key, base);
-                scheduler.add_volume(tenant, 0, 1)
-            })
-            .collect();
+        let promise = Promise { base: base.map(|base| Cost([base, base, 0.0, 0.0])), burst: None };
+        let numbers = [0, 1].map(|key| {
+            let tenant = scheduler.add_tenant(key, promise);
+            scheduler.add_volume(tenant, 0, 1)
+        });
         let mut done = 0;
         let mut in_line = [0usize; 2];
         for window in 1..300 {
@@ -319,8 +317,10 @@ fn two_dimensions_are_used_at_once_unless_cost_is_a_scalar() {
         }
         done
     };
-    let (vector, scalar) = (run(Pricing::Vector), run(Pricing::Scalar));
-    assert!(vector * 10 > scalar * 14, "{vector} against {scalar}");
+    for base in [Some(10_000.0), Some(45_000.0), None] {
+        let (vector, scalar) = (run(Pricing::Vector, base), run(Pricing::Scalar, base));
+        assert!(vector * 10 > scalar * 14, "{vector} against {scalar} where {base:?} was promised");
+    }
 }
 
 /// Tenants come and go and do as they like: the books stay right, lines keep their order, and everybody who waits is
