@@ -79,8 +79,21 @@ impl Core {
     /// `Io`, `Full`: the log is as long as before, and as good.
     pub(crate) async fn checkpoint(self: &Rc<Self>) -> Result<()> {
         self.index.flush_all(&self.log).await?;
+        self.log_checkpoint(self.compose_checkpoint()).await
+    }
+
+    /// The last one of this life: all large writes are done, and the log has their records. No start has to look for
+    /// labels.
+    ///
+    /// # Errors
+    /// As those of [`Core::checkpoint`].
+    pub(crate) async fn last_checkpoint(self: &Rc<Self>) -> Result<()> {
+        self.index.flush_all(&self.log).await?;
+        self.log_checkpoint(Checkpoint { label_key: None, ..self.compose_checkpoint() }).await
+    }
+
+    async fn log_checkpoint(&self, mut checkpoint: Checkpoint) -> Result<()> {
         let (decided_through, failed) = self.log.undecided();
-        let mut checkpoint = self.compose_checkpoint();
         checkpoint.decided_through = decided_through;
         checkpoint.rejected.extend(&failed);
         let start = checkpoint.replay_start();

@@ -81,6 +81,6 @@ impl Core {
             segment.dumps.close();
             segment.larges.close();
         }
-        self.checkpoint().await
+        self.last_checkpoint().await
     }
 }

@@ -59,7 +59,7 @@ async fn look(handle: &Handle) -> Outcome {
         Ok(engine) => engine,
         Err(error) => return Outcome::Refused(error),
     };
-    for (offset, wanted) in [(0, 1), (LARGE_AT, 2)] {
+    for (offset, wanted) in [(0, 3), (LARGE_AT, 2)] {
         match first_byte(&engine, offset).await {
             Ok(found) => assert_eq!(found, Some(wanted), "what was acknowledged is there, at {offset}"),
             Err(error) => return Outcome::ReadError(error),
@@ -79,8 +79,8 @@ async fn foretold(handle: &Handle) -> Vec<String> {
 
 #[test]
 fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
-    let (mut read_errors, mut refusals, mut said_so) = (0, 0, 0);
-    // With a dump before the large write, or everything in the journal.
+    let (mut refusals, mut said_so) = (0, 0);
+    // With a dump before the large writes, or everything in the journal.
     for is_dumped in [false, true] {
         let mut number = 0;
         loop {
@@ -97,6 +97,12 @@ fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
                     life.sleep(Duration::from_millis(50)).await;
                 }
                 write(&engine, LARGE_AT, 2, LARGE).await;
+                if is_dumped {
+                    write(&engine, 0, 1, SMALL).await;
+                    life.sleep(Duration::from_millis(50)).await;
+                }
+                // Of this one nothing but its label says anything, while the log vouches for the one before.
+                write(&engine, 0, 3, LARGE).await;
             });
             world.kill(node);
             let files: Vec<_> = disk
@@ -121,7 +127,6 @@ fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
                     Outcome::Good => {}
                     Outcome::ReadError(error) => {
                         assert!(error.message.contains("its header cannot be read"), "{error}");
-                        read_errors += 1;
                     }
                     Outcome::Refused(error) => {
                         said_so += u32::from(error.message.contains("may have been acknowledged"));
@@ -134,7 +139,7 @@ fn a_file_that_cannot_be_read_at_a_start_is_not_taken_for_none() {
             }
         }
     }
-    assert!(read_errors > 0 && refusals > 2 && said_so > 0, "{read_errors} {refusals} {said_so}");
+    assert!(refusals > 2 && said_so > 0, "{refusals} {said_so}");
 }
 
 #[test]

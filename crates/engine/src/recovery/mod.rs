@@ -133,7 +133,7 @@ pub(crate) async fn recover(
         ownership: options.ownership,
     };
     let index = Index::new(&files, &garbage, index_options);
-    let label_key = handle.random_u64();
+    let label_key = handle.random_u64().max(1);
     // Of segments that were adopted: files of others, of which a store that is far away has to be asked.
     for file in replay.referenced() {
         store.find(file).await?;

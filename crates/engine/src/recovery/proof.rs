@@ -3,6 +3,7 @@
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, Error, ErrorKind, Result};
 
+use super::tails;
 use crate::data::is_intact;
 use crate::index::Mapping;
 use crate::transaction::Record;
@@ -27,10 +28,7 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
     let len = entries.len() * BLOCK as usize;
     let in_doubt = |error: Error| match accept_data_loss {
         true => Ok(false),
-        false => Err(error.context(format!(
-            "a large write to {id} may have been acknowledged, and cannot be read; bring the disk back, or start once \
-             with --accept-data-loss to go on without it"
-        ))),
+        false => Err(tails::in_doubt(id, error)),
     };
     let Some(info) = store.info(file) else {
         return match store.read_copy(file, 0, offset, len).await {

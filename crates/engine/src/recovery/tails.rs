@@ -6,9 +6,13 @@
 //! label. The first one that is missing, or whose data is not whole, ends the file: nothing behind it was acknowledged
 //! by its label ([`crate::landings`]). Unless a label behind it says that it had landed: then it is not torn, but
 //! rotten. The same holds for a write whose record the log has, while nothing in the log vouches for its data.
+//!
+//! A file that is there under its name while its header cannot be read may hold labels, too: then nobody can say what was
+//! acknowledged, and the start is refused. Not where the life before stopped cleanly: the last checkpoint of that says that
+//! the log knows everything (it has no key for labels), and what is lost in such a file is read as an error.
 
 use base::seeded::is_on;
-use base::{Error, FileId, Incarnation, MIB, Result, SegmentId};
+use base::{Error, ErrorKind, FileId, Incarnation, MIB, Result, SegmentId};
 use files::FileInfo;
 
 use super::proof::is_proven;
@@ -54,10 +58,15 @@ pub(super) async fn restore(
 ) -> Result<Vec<Record>> {
     let Some((life, key)) = replay.labels.filter(|_| !is_on("labels-not-read")) else { return Ok(Vec::new()) };
     let mut tails = Vec::new();
+    let older = OlderFiles::of(files, replay, life);
     for (segment, replayed) in &replay.segments {
         for (&file, &from) in &replayed.data_files {
-            let info = files.store().info(file).filter(|info| info.incarnation == life);
-            tails.extend(info.map(|info| Tail { segment: *segment, info, from }));
+            match files.store().info(file) {
+                Some(info) if info.incarnation == life => tails.push(Tail { segment: *segment, info, from }),
+                Some(_) => {}
+                None if older.has(file) => {}
+                None => check_unknown(files, *segment, file, accept_data_loss).await?,
+            }
         }
     }
     let mut records = Vec::new();
@@ -79,6 +88,48 @@ pub(super) async fn restore(
         }
     }
     Ok(records)
+}
+
+/// Files that are certainly of a life before the one whose labels are looked for, though their headers cannot be read:
+/// what a life creates has a higher number than what earlier ones have created. Where several engines share a store the
+/// numbers say nothing of that.
+struct OlderFiles {
+    through: Option<FileId>,
+}
+
+impl OlderFiles {
+    fn of(files: &VerifiedFiles, replay: &Replay, life: Incarnation) -> OlderFiles {
+        let known = files.store().list().into_iter().filter(|info| !replay.is_given && info.incarnation < life);
+        OlderFiles { through: known.map(|info| info.id).max() }
+    }
+
+    fn has(&self, file: FileId) -> bool {
+        self.through.is_some_and(|through| file <= through)
+    }
+}
+
+/// Makes sure that a file of which nothing is known is not there: one that was never made, or is deleted already.
+///
+/// # Errors
+/// It is there: nobody knows what was acknowledged because of it.
+async fn check_unknown(files: &VerifiedFiles, segment: SegmentId, file: FileId, accept_data_loss: bool) -> Result<()> {
+    match files.store().read_copy(file, 0, 0, LABEL_BYTES as usize).await {
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+        Err(error) if accept_data_loss => {
+            tracing::error!(%file, %error, "accepting the loss of large writes that may have been in it");
+            Ok(())
+        }
+        Err(error) => Err(in_doubt(segment, error)),
+        // Its header could be read by now. The next start knows it.
+        Ok(_) => Err(in_doubt(segment, Error::io(format!("file {file} was found too late; start again")))),
+    }
+}
+
+pub(super) fn in_doubt(segment: SegmentId, error: Error) -> Error {
+    error.context(format!(
+        "a large write to {segment} may have been acknowledged, and cannot be read; bring the disk back, or start once \
+         with --accept-data-loss to go on without it"
+    ))
 }
 
 impl Tail {
@@ -142,11 +193,7 @@ impl Tail {
         }
         match unread.filter(|_| !is_read && !accept_data_loss) {
             None => Ok(None),
-            Some(error) => Err(error.context(format!(
-                "a large write to {} may have been acknowledged, and cannot be read; bring the disk back, or start once \
-                 with --accept-data-loss to go on without it",
-                self.segment
-            ))),
+            Some(error) => Err(in_doubt(self.segment, error)),
         }
     }
 }

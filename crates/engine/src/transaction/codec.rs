@@ -309,7 +309,7 @@ fn decode_body(kind: Kind, body: &[u8]) -> Option<Record> {
             if has(WITH_TENURE) && !has(WITH_LABELS) {
                 return None;
             }
-            let label_key = if has(WITH_LABELS) { Some(f.u64()?) } else { None };
+            let label_key = if has(WITH_LABELS) { Some(f.u64()?).filter(|key| *key != 0) } else { None };
             Record::Checkpoint(Checkpoint { label_key, ..checkpoint(f, has(WITH_TENURE))? })
         }
         9 => Record::DropJournal { file: f.file()? },

@@ -129,7 +129,8 @@ pub enum Record {
 /// The state of the engine at a position of its transaction log.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Checkpoint {
-    /// What the life that wrote it drew for its labels ([`crate::label`]); none before there were any.
+    /// What the life that wrote it drew for its labels ([`crate::label`]), not 0; none before there were any, and where that
+    /// life has ended cleanly, so that the log knows everything.
     pub label_key: Option<u64>,
     /// Every record below this one is part of the state (the effect of large writes excepted: that is what
     /// [`SegmentTables::covers`] says).
