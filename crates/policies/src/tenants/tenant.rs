@@ -36,6 +36,14 @@ pub(super) enum Place {
     Blocked,
 }
 
+/// What of its base a tenant may have left over in the next window, in parts of a window: who asks for just his base, with
+/// requests a little bunched, is a request over it in one window and a request below it in the next.
+const CARRIED: f64 = 0.125;
+
+/// What is lost of a window's amounts while they are counted, at most: the last request that is paid for shall not wait for
+/// the next window because of it.
+const ROUNDING: f64 = 1e-9;
+
 /// See the module.
 pub(super) struct Tenant<T> {
     /// What the tenant is called outside.
@@ -49,7 +57,7 @@ pub(super) struct Tenant<T> {
     /// What it was allocated for this window, and what is left of that; below zero: debt.
     pub(super) alloc: Cost,
     pub(super) balance: Cost,
-    /// What is left of its base in this window, whatever it was allocated; below zero: debt.
+    /// What is left of its base in this window, with what it had left over, whatever it was allocated; below zero: debt.
     pub(super) covered: Cost,
     /// What it spent in this window.
     pub(super) usage: Cost,
@@ -136,7 +144,8 @@ impl<T> Tenant<T> {
         };
         self.alloc = alloc;
         self.balance = alloc + debt + kept;
-        self.covered = self.covered.zip(self.base, |left, base| (left + base * windows).min(base));
+        let carried = 1.0 + CARRIED;
+        self.covered = self.covered.zip(self.base, |left, base| (left + base * windows).min(base * carried));
         self.usage = Cost::ZERO;
     }
 
@@ -208,6 +217,6 @@ impl<T> Tenant<T> {
 pub(super) fn fits(balance: &Cost, cost: &Cost, full: &Cost) -> bool {
     (0..DIMENSIONS).all(|d| {
         let (left, wanted) = (balance.0[d], cost.0[d]);
-        wanted <= left || wanted == 0.0 || (wanted > full.0[d] && left > 0.0)
+        wanted <= left + full.0[d] * ROUNDING || wanted == 0.0 || (wanted > full.0[d] && left > 0.0)
     })
 }

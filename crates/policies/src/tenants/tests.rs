@@ -193,6 +193,31 @@ fn bases_are_met_while_others_burst_and_nothing_is_wasted() {
     }
 }
 
+/// To the last request, and with requests that come a little bunched: one too many in a window follows on one too few.
+#[test]
+fn who_asks_for_just_his_base_is_not_throttled() {
+    let cost = 5_483.328;
+    for bunched in [0, 1, 4] {
+        let promises = [base_of(45.0 * cost), base_of(950_000.0 - 45.0 * cost)];
+        let mut bench = Bench::new(settings(Scheduling::Bios, 1_000_000.0), &promises);
+        for window in 1..500 {
+            let count = if window % 2 == 0 { 45 + bunched } else { 45 - bunched };
+            for step in 0..50 {
+                let now = at(window, step * WINDOW / 50);
+                bench.grant(now);
+                if step < count {
+                    bench.submit(now, 0, cost);
+                }
+                while bench.in_line[1] < 8 {
+                    bench.submit(now, 1, 4_000.0);
+                }
+            }
+        }
+        let throttled = bench.scheduler.status().next().map(|tenant| tenant.throttled);
+        assert_eq!(throttled, Some(0), "{bunched}");
+    }
+}
+
 #[test]
 fn wild_throttles_who_bios_does_not() {
     let mut bench = Bench::new(settings(Scheduling::Wild, 100.0), &[base_of(47.5), base_of(47.5)]);
