@@ -491,17 +491,21 @@ impl<T> Scheduler<T> {
             self.spare -= *cost;
             return Some(());
         }
-        if let Some(donor) = self.draw_donor(number)
-            && self.tenant(donor).can_give(cost)
-        {
-            self.tenant(donor).balance -= *cost;
+        let donor = self.draw_donor(number);
+        let given = donor.map_or(Cost::ZERO, |donor| self.tenant(donor).can_give(cost));
+        // What the donor has not got the reserve adds: what either has left is of no use where both together would do.
+        let rest = *cost - given;
+        if !self.reserve.covers(&rest) {
+            return None;
+        }
+        if let Some(donor) = donor {
+            self.tenant(donor).balance -= given;
+        }
+        if rest.is_zero() {
             self.tenant(number).reclaimed += 1;
             return Some(());
         }
-        if !self.reserve.covers(cost) {
-            return None;
-        }
-        self.reserve -= *cost;
+        self.reserve -= rest;
         self.tenant(number).from_reserve += 1;
         Some(())
     }

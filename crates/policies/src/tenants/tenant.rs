@@ -161,11 +161,12 @@ impl<T> Tenant<T> {
         fits(&self.covered, cost, &self.base)
     }
 
-    /// Whether it can give so much, and keep what it has not used of its own base.
+    /// What it can give of a cost, and keep what it has not used of its own base.
     #[inline]
-    pub(super) fn can_give(&self, cost: &Cost) -> bool {
+    pub(super) fn can_give(&self, cost: &Cost) -> Cost {
         let (left, base, used) = (&self.balance.0, &self.base.0, &self.usage.0);
-        (0..DIMENSIONS).all(|d| left[d] - cost.0[d] >= (base[d] - used[d]).max(0.0))
+        let own = |d: usize| (base[d] - used[d]).max(0.0);
+        Cost(std::array::from_fn(|d| cost.0[d].min((left[d] - own(d)).max(0.0))))
     }
 
     #[inline]

@@ -152,6 +152,22 @@ fn who_comes_back_reclaims_what_is_lent() {
     assert!(started == 100 && status[0].reclaimed > 80, "{started}: {:?}", status[0]);
 }
 
+/// What is left of the lent, and what is in the reserve, are too little each.
+#[test]
+fn who_comes_back_late_is_paid_for_by_a_donor_and_the_reserve_together() {
+    let mut bench = Bench::new(settings(Scheduling::Bios, 100.0), &[base_of(30.0), base_of(30.0)]);
+    bench.submit(at(1, 0), 0, 1.0);
+    bench.run(1..200, &[0, 20]);
+    let alone = bench.started[1];
+    // It has 95 of a window, and leaves some.
+    while bench.started[1] - alone < 92 {
+        bench.submit(at(200, 0), 1, 1.0);
+        bench.grant(at(200, 0));
+    }
+    assert!(bench.submit(at(200, 500_000), 0, 7.0), "3 are left of what is lent, and 5 in the reserve");
+    bench.scheduler.audit().unwrap();
+}
+
 /// The same without recovery, and without the reserve: it is missed.
 #[test]
 fn without_recovery_who_comes_back_waits() {
