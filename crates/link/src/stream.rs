@@ -30,6 +30,7 @@ mod first;
 mod intake;
 mod live;
 mod near;
+mod offer;
 mod outbox;
 mod serve;
 

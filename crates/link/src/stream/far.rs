@@ -11,6 +11,7 @@ use wire::frame::{Message, VERSION};
 use super::first::first;
 use super::live::{GOODBYE, Live};
 use super::near::NearEnd;
+use super::offer::Offer;
 use super::{Options, Services};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
@@ -19,7 +20,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Connections that others make. It lives until it is stopped.
 pub struct FarEnd {
     handle: Handle,
-    services: Services,
+    offer: Rc<Offer>,
     options: Options,
     lives: RefCell<Vec<Rc<Live>>>,
     listeners: RefCell<Vec<Task<()>>>,
@@ -44,7 +45,7 @@ impl FarEnd {
     pub fn new(handle: &Handle, services: Services, options: Options) -> Rc<FarEnd> {
         Rc::new(FarEnd {
             handle: handle.clone(),
-            services,
+            offer: Offer::new(handle, services),
             options,
             lives: RefCell::default(),
             listeners: RefCell::default(),
@@ -104,7 +105,7 @@ impl FarEnd {
             return self.refuse(stream, open);
         }
         self.count(|statistics| statistics.accepted += 1);
-        let live = Live::start(&self.handle, stream, &self.services, &self.options);
+        let live = Live::start(&self.handle, stream, &self.offer, &self.options);
         self.lives.borrow_mut().push(live.clone());
         let far = self.clone();
         let outliving = async move {

@@ -15,11 +15,12 @@ use wire::connection::{self, Connection};
 use wire::frame::{self, Marks, Request, Value};
 use wire::{LinkLost, Reply};
 
+use super::Options;
 use super::first::first;
 use super::intake::{End, Intake};
+use super::offer::Offer;
 use super::outbox::Outbox;
 use super::serve::Duties;
-use super::{Options, Services};
 
 /// How long the peer has to take the reason for an end.
 pub(super) const GOODBYE: Duration = Duration::from_millis(500);
@@ -65,13 +66,13 @@ struct Asked {
 
 impl Live {
     /// Begins to talk over `stream`.
-    pub(super) fn start(handle: &Handle, stream: Stream, services: &Services, options: &Options) -> Rc<Live> {
-        let options = options.of_connection(services);
+    pub(super) fn start(handle: &Handle, stream: Stream, offer: &Rc<Offer>, options: &Options) -> Rc<Live> {
+        let options = offer.get(|services| options.of_connection(services));
         let (requests_max, bytes_max) = (options.requests_max, options.bytes_max);
         let (connection, hello) = Connection::new(options, handle.now());
         let live = Rc::new(Live {
             handle: handle.clone(),
-            duties: Duties::new(services.clone()),
+            duties: Duties::new(offer.clone()),
             requests_max,
             bytes_max,
             stream,

@@ -21,6 +21,7 @@ use wire::{LinkLost, Reply, SessionId};
 
 use super::first::first;
 use super::live::Live;
+use super::offer::Offer;
 use super::{Options, Services};
 
 /// How long nobody dials after it failed: who asks meanwhile hears why.
@@ -58,7 +59,7 @@ struct Users {
 enum Way {
     Dials {
         address: Address,
-        services: Box<Services>,
+        offer: Rc<Offer>,
         options: Options,
     },
     /// The peer has made it: there will be no other.
@@ -77,7 +78,7 @@ impl NearEnd {
     /// The process at `address`. It is dialled when somebody asks it, and again after a connection was lost. This process
     /// does `services` for it meanwhile.
     pub fn dial(handle: &Handle, address: Address, services: Services, options: Options) -> NearEnd {
-        let way = Way::Dials { address, services: Box::new(services), options };
+        let way = Way::Dials { address, offer: Offer::new(handle, services), options };
         Self::new(handle, way, State::Idle(Instant::ZERO, None))
     }
 
@@ -175,10 +176,10 @@ impl Inner {
     }
 
     async fn dial(&self) {
-        let Way::Dials { address, services, options } = &self.way else {
+        let Way::Dials { address, offer, options } = &self.way else {
             unreachable!("a connection that the peer has made is not made again");
         };
-        let next = match self.connect(address, services, options).await {
+        let next = match self.connect(address, offer, options).await {
             Ok(live) => State::Live(live),
             // To whoever asks, what is wrong with the peer is a connection that failed.
             Err(error) => {
@@ -191,7 +192,7 @@ impl Inner {
         }
     }
 
-    async fn connect(&self, address: &Address, services: &Services, options: &Options) -> Result<Rc<Live>> {
+    async fn connect(&self, address: &Address, offer: &Rc<Offer>, options: &Options) -> Result<Rc<Live>> {
         let patience = self.handle.sleep(options.silence);
         let connected = first(self.handle.connect(address), patience).await;
         self.is_refused.set(matches!(&connected, Ok(Err(error)) if refuses(address, error.kind())));
@@ -205,7 +206,7 @@ impl Inner {
                 return Err(Error::io(format!("did not answer for {silence:?}; see whether the network carries")));
             }
         };
-        let live = Live::start(&self.handle, stream, services, options);
+        let live = Live::start(&self.handle, stream, offer, options);
         live.greeted().await.map(|()| live)
     }
 

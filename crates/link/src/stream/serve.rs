@@ -2,6 +2,7 @@
 //! connection.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use base::{Bytes, Epoch, Error, Passage, ReadPart, Result, Set};
 use runtime::{Class, Handle};
@@ -11,13 +12,13 @@ use wire::observe::Detail;
 use wire::observe::bytes::{self, NO_VOLUMES};
 use wire::{Answer, Reply, SessionId};
 
-use super::Services;
+use super::offer::Offer;
 
 mod segments;
 
 /// What this end does over one connection.
 pub(super) struct Duties {
-    services: Services,
+    offer: Rc<Offer>,
     /// The sessions that the peer has opened over it.
     sessions: RefCell<Set<SessionId>>,
     /// The connection has ended: no session is opened over it any more.
@@ -25,8 +26,8 @@ pub(super) struct Duties {
 }
 
 impl Duties {
-    pub(super) fn new(services: Services) -> Duties {
-        Duties { services, sessions: RefCell::default(), has_ended: Cell::default() }
+    pub(super) fn new(offer: Rc<Offer>) -> Duties {
+        Duties { offer, sessions: RefCell::default(), has_ended: Cell::default() }
     }
 
     /// Does what `request` asks. The connection has seen to it that this end has the service.
@@ -101,7 +102,7 @@ impl Duties {
     pub(super) async fn close_sessions(&self, handle: &Handle) {
         let sessions = std::mem::take(&mut *self.sessions.borrow_mut());
         let close = |session: SessionId| {
-            let block = self.services.block.clone()?;
+            let block = self.offer.get(|services| services.block.clone())?;
             let close = async move { (session, block.detach(session).await) };
             Some(handle.spawn(Class::Io, "close a session", close))
         };
@@ -115,7 +116,7 @@ impl Duties {
     }
 
     async fn block(&self, request: Request) -> Option<Reply<Value>> {
-        let block = self.services.block.clone()?;
+        let block = self.offer.get(|services| services.block.clone())?;
         Some(match request {
             Request::Attach { volume, generation } => {
                 let attached = block.attach(volume, generation).await;
@@ -151,7 +152,7 @@ impl Duties {
     }
 
     async fn directory(&self, request: Request) -> Option<Result<Value>> {
-        let directory = self.services.directory.clone()?;
+        let directory = self.offer.get(|services| services.directory.clone())?;
         let volume = |volume| Value::Volume(Box::new(volume));
         Some(match request {
             Request::Resolve { name } => directory.resolve(&name).await.map(volume),
@@ -164,7 +165,7 @@ impl Duties {
     }
 
     async fn owner(&self, request: Request) -> Option<Result<Value>> {
-        let owner = self.services.owner.clone()?;
+        let owner = self.offer.get(|services| services.owner.clone())?;
         Some(match request {
             Request::DropVolume { volume } => owner.drop_volume(volume).await.map(done),
             Request::BeginScrub => owner.begin_scrub().await.map(done),
@@ -181,7 +182,7 @@ impl Duties {
     }
 
     async fn user(&self, request: Request) -> Option<Result<Value>> {
-        let user = self.services.user.clone()?;
+        let user = self.offer.get(|services| services.user.clone())?;
         Some(match request {
             Request::Release { volume } => {
                 user.release(volume).await;
@@ -193,7 +194,7 @@ impl Duties {
     }
 
     async fn files(&self, request: Request) -> Option<Result<Value>> {
-        let files = self.services.files.clone()?;
+        let files = self.offer.get(|services| services.files.clone())?;
         Some(match request {
             Request::Join => told(files.join().await, |(store, incarnation)| Value::Joined(store, incarnation)),
             Request::Enter { store, life } => told(files.enter(store, life).await, Value::Space),
@@ -231,7 +232,7 @@ impl Duties {
 /// A store of leases is asked.
 impl Duties {
     async fn lease(&self, request: Request) -> Option<Result<Value>> {
-        let store = self.services.lease.clone()?;
+        let store = self.offer.get(|services| services.lease.clone())?;
         Some(match request {
             Request::Grant { ttl_ms } => store.grant(ttl_ms).await.map(Value::Lease),
             Request::KeepAlive { lease } => store.keep_alive(lease).await.map(Value::Lease),
@@ -247,7 +248,7 @@ impl Duties {
 /// Whoever tells of itself is asked.
 impl Duties {
     async fn observer(&self, request: Request) -> Option<Result<Value>> {
-        let observer = self.services.observer.clone()?;
+        let observer = self.offer.get(|services| services.observer.clone())?;
         Some(match request {
             Request::Observe { after } => {
                 let detail = if after == NO_VOLUMES { Detail::WithoutVolumes } else { Detail::Full };

@@ -1,5 +1,6 @@
 //! Streams between nodes of a simulated world: what crosses, what is lost, and who is given up.
 
+mod circle;
 mod crossing;
 mod engine;
 mod faults;

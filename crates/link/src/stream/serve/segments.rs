@@ -10,21 +10,23 @@ use super::{Duties, done};
 impl Duties {
     pub(super) async fn segments(&self, request: Request) -> Option<Result<Value>> {
         Some(match request {
-            Request::Locate { segment } => self.services.places.clone()?.locate(segment).await.map(Value::Located),
+            Request::Locate { segment } => {
+                self.offer.get(|services| services.places.clone())?.locate(segment).await.map(Value::Located)
+            }
             Request::Register { engine, server, address } => {
-                let registry = self.services.registry.clone()?;
+                let registry = self.offer.get(|services| services.registry.clone())?;
                 registry.register(engine, &server, &address).await.map(Value::Registered)
             }
             Request::Missing { engines } => {
                 let count = engines.len();
-                let missing = self.services.registry.clone()?.missing(engines).await;
+                let missing = self.offer.get(|services| services.registry.clone())?.missing(engines).await;
                 missing.map(|mut missing| {
                     missing.truncate(count);
                     Value::Engines(missing)
                 })
             }
             _ => {
-                let (lives, owner) = self.services.segments.clone()?;
+                let (lives, owner) = self.offer.get(|services| services.segments.clone())?;
                 return asked(lives, &*owner, request).await;
             }
         })
