@@ -43,8 +43,8 @@ pub fn attach(options: &Attach) -> Result<()> {
         false => {
             let name = &options.volume;
             console::print(&format!(
-                "{name} is a disk at {} until levee detach, or until the store stops. With QEMU, as much memory as the \
-                 machine has, and as many queues as it has processors:\n",
+                "{name} is a disk at {} until levee detach, also after a restart of the store. With QEMU, as much memory as \
+                 the machine has, and as many queues as it has processors:\n",
                 path.display()
             ));
             console::print(&lines(&arguments));

@@ -77,8 +77,8 @@ pub enum Command {
 pub struct Attach {
     /// The name of the volume.
     pub volume: String,
-    /// Serve it at this Unix socket, to a hypervisor on this machine. It is served until levee detach, or until the store
-    /// stops: with levee up --vhost-user it is served at every start.
+    /// Serve it at this Unix socket, to a hypervisor on this machine. It is served until levee detach, also
+    /// after a restart of the store.
     #[arg(long, value_name = "PATH")]
     pub vhost_user: Option<PathBuf>,
     /// Where the store is.

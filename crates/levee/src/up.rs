@@ -106,7 +106,7 @@ async fn start(handle: &Handle, settings: &Settings, options: &Up) -> Result<Nod
         let _ = node.stop().await;
         return Err(error);
     }
-    if let Err(error) = node.serve_devices(settings).await {
+    if let Err(error) = node.serve_devices().await {
         let _ = node.stop().await;
         return Err(error);
     }

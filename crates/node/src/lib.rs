@@ -8,6 +8,7 @@
 
 pub mod calibrate;
 pub mod cluster;
+mod devices;
 pub mod inspect;
 mod node;
 mod observer;

@@ -21,14 +21,15 @@ use files::local::{LocalOptions, OpenReport};
 use files::{DirectoryStatus, FileKind, Redundancy};
 use runtime::{Address, Handle};
 use server::Buckets;
-use wire::{DeviceHost, VolumeOwner};
+use wire::{DeviceHost, VolumeDirectory, VolumeOwner};
 
+use crate::devices::{self, Devices};
 use crate::observer::NodeObserver;
-use crate::settings::{Resolved, Settings, VhostUserSettings};
+use crate::settings::{Resolved, Settings};
 use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
-pub(crate) const NEIGHBOURS: [&str; 2] = [http::TOKEN_FILE, "nbd.sock"];
+pub(crate) const NEIGHBOURS: [&str; 4] = [http::TOKEN_FILE, "nbd.sock", devices::FILES[0], devices::FILES[1]];
 
 /// Where a node can be reached.
 #[derive(Clone, Debug)]
@@ -53,6 +54,7 @@ pub struct Node {
     manager: Manager,
     shards: Rc<Shards>,
     agent: Agent,
+    devices: Rc<Devices>,
     api: Option<http::Server>,
     ready: Ready,
     _connection: Connection,
@@ -114,7 +116,9 @@ impl Node {
             begun,
         };
         let connection = manager.connect(shards.clone(), Rc::new(agent.clone()), Some(Rc::new(observer)));
-        manager.connect_devices(Rc::new(agent.clone()));
+        let (volumes, beside): (Rc<dyn VolumeDirectory>, _) = (Rc::new(manager.clone()), &settings.directories[0]);
+        let devices = Devices::open(handle, &agent, volumes, beside, &settings.vhost_user).await;
+        manager.connect_devices(devices.clone());
         manager.resume();
         let mut ready = Ready { api: None, socket, nbd, notes };
         let api = match api {
@@ -126,7 +130,7 @@ impl Node {
                 Some(listener.serve(api_options(handle, settings, &ready), calls)?)
             }
         };
-        Ok(Node { handle: handle.clone(), manager, shards, agent, api, ready, _connection: connection })
+        Ok(Node { handle: handle.clone(), manager, shards, agent, devices, api, ready, _connection: connection })
     }
 
     /// Where it can be reached.
@@ -196,15 +200,12 @@ impl Node {
         self.manager.create(wanted).await.map(drop)
     }
 
-    /// Serves the volumes that `settings` name as disks of virtual machines.
+    /// Serves the disks of virtual machines: those of the settings, and those that were asked for before this start.
     ///
     /// # Errors
-    /// What is wrong with one of them: its volume does not exist, or something else is at its path.
-    pub async fn serve_devices(&self, settings: &Settings) -> Result<()> {
-        for VhostUserSettings { volume, path } in &settings.vhost_user {
-            add_device_when_free(&self.handle, &self.agent, volume, path).await?;
-        }
-        Ok(())
+    /// What is wrong with one of the settings: its volume does not exist, or something else is at its path.
+    pub async fn serve_devices(&self) -> Result<()> {
+        self.devices.serve().await
     }
 
     /// Stops cleanly: what was acknowledged is durable in any case; after this the next start has nothing to replay.

@@ -46,8 +46,9 @@ fn a_virtual_machine_notices_no_kill() {
     let scratch = tempfile::tempdir().unwrap();
     let (directory, socket) = (scratch.path().join("store"), scratch.path().join("vm.sock"));
     let disk = format!("vm-1={}", socket.display());
-    let flags = ["--volume", "vm-1", "--size", "1G", "--vhost-user", &disk];
+    let flags = ["--volume", "vm-1", "--size", "1G"];
     let mut store = Store::start(&directory, &flags);
+    // It is asked for once, and is there after each restart.
     let options = options(&store, &["--vhost-user", socket.to_str().unwrap()]);
     let mut machine = Machine::start(&parts, SCRIPT, scratch.path(), &options);
     let said = machine.wait_for("disk");
@@ -65,7 +66,7 @@ fn a_virtual_machine_notices_no_kill() {
     machine.wait_for("wrote 2 60 ");
     // A clean stop, with the machine at work.
     assert!(store.stop("TERM").success());
-    store = Store::start(&directory, &flags);
+    store = Store::start(&directory, &[&flags[..], &["--vhost-user", &disk]].concat());
     assert_eq!(machine.wait_for("errors"), "0", "{}", machine.said);
     machine.wait_for("done");
     eprintln!("the longest pause of the machine was {:.2} s", longest_pause(&machine.said));
