@@ -79,12 +79,17 @@ fn who_wakes_within_his_base_needs_recovery() {
 
 /// Only that they say something, and what a mechanism that is off is compared with: what they say is in docs/RESULTS.md.
 #[test]
-fn wrong_costs_and_scalar_costs_are_measured() {
+fn wrong_costs_are_measured() {
     let rows = look("osdi24/table3", 4, None);
     assert!(value(&rows, "with adjustment").is_finite() && value(&rows, "without adjustment") < -10.0, "{rows:?}");
     let without = look("osdi24/table3", 4, Some(Mechanism::CostAdjustment));
     assert_eq!(value(&without, "reads, with adjustment"), value(&without, "reads, without adjustment"), "{without:?}");
+}
+
+/// One burst is short of processor time and one of bytes: with a vector each has what the other leaves.
+#[test]
+fn mixed_bursts_need_a_vector() {
     let rows = look("osdi24/fig16", 2, None);
-    assert!(value(&rows, "mixed bursts").is_finite(), "{rows:?}");
+    assert!(value(&rows, "mixed bursts") >= 20.0, "{rows:?}");
     assert_eq!(value(&look("osdi24/fig16", 2, Some(Mechanism::VectorCost)), "mixed bursts"), 0.0);
 }

@@ -1,4 +1,4 @@
-//! What admission takes of an I/O that starts at once.
+//! What admission takes of an I/O that starts at once, and what the scheduler of tenants takes of one.
 //!
 //! It does so many of them in one of several ways; `bench/instructions` measures that from outside.
 #![allow(clippy::expect_used, reason = "a tool for the command line")]
@@ -10,6 +10,7 @@ use base::{Instant, SegmentId, VolumeId};
 use policies::admission::knee::KneeSettings;
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
 use policies::slow_requests::Direction;
+use policies::tenants::{Cost, Frontend, Operation, Promise, Scheduler, TenantsSettings, Verdict};
 
 fn request(number: u64) -> (Instant, Request) {
     // 250,000 a second on 100 segments, in no order that a cache would like.
@@ -35,6 +36,26 @@ fn admit(ios: u64, with_levels: bool, learns: Option<KneeSettings>) {
     }
 }
 
+/// Pricing, marking and starting so many I/Os of two tenants, 100 in a window, one of which asks for nine in ten.
+fn schedule(ios: u64) {
+    let mut scheduler: Scheduler<()> = Scheduler::new(TenantsSettings::default(), 1, Instant::ZERO);
+    let base = Some(Cost([1e8, 1e9, 1e9, 1e9]));
+    let volumes = [0, 1].map(|key| {
+        let tenant = scheduler.add_tenant(key, Promise { base, burst: None });
+        scheduler.add_volume(tenant, 0, 1)
+    });
+    for number in 0..ios {
+        let (_, Request { bytes, .. }) = request(number);
+        let now = Instant(number * 10_000);
+        let cost = scheduler.cost(Frontend::Nbd, Operation::Read, bytes);
+        let volume = volumes[usize::from(number % 10 > 0)];
+        if black_box(scheduler.submit(now, volume, cost, || ())) == Verdict::Wait {
+            black_box(scheduler.next_grant(now));
+        }
+        scheduler.on_delay(5_000);
+    }
+}
+
 /// The same I/Os, and nothing else.
 fn ask(ios: u64) {
     for number in 0..ios {
@@ -44,12 +65,13 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    let case = given.next().expect("a case: admission, levels, auto or nothing");
+    let case = given.next().expect("a case: admission, levels, auto, tenants or nothing");
     let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
     match case.as_str() {
         "admission" => admit(ios, false, None),
         "levels" => admit(ios, true, None),
         "auto" => admit(ios, false, Some(KneeSettings::default())),
+        "tenants" => schedule(ios),
         _ => ask(ios),
     }
 }
