@@ -26,7 +26,7 @@ use base::{Error, Incarnation, Instant, Result, SegmentId, Term, VolumeId};
 use files::Store;
 use policies::ownership::{Settings, Table};
 use runtime::Handle;
-use runtime::sync::first;
+use runtime::sync::{first, join_all};
 use wire::{
     EngineRegistry, LeaseStore, LocalBoxFuture, Located, Observer, Registered, SegmentDirectory, SegmentOwner,
     VolumeDescriptor, VolumeOwner,
@@ -155,13 +155,13 @@ impl ClusterManager {
             let describe = this.clone();
             let describe = move |volume| describe.upgrade().and_then(|manager| manager.description(volume));
             let managers = others.managers.clone();
-            let another = move |missing: Vec<Incarnation>| -> LocalBoxFuture<'static, Result<Vec<Incarnation>>> {
-                Box::pin(ask_another(managers.clone(), missing))
+            let others_miss = move |missing: Vec<Incarnation>| -> LocalBoxFuture<'static, Result<Vec<Incarnation>>> {
+                Box::pin(ask_others(managers.clone(), missing))
             };
             let log = Rc::new(FileLog::joining(store, join, options.log));
             let present = log.clone();
             let present = move || present.store();
-            let dispatch = Dispatch::new(handle, Rc::new(present), Rc::new(describe), Rc::new(another));
+            let dispatch = Dispatch::new(handle, Rc::new(present), Rc::new(describe), Rc::new(others_miss));
             let shown = options.api.map_or(name.to_owned(), |api| format!("{name}{API}{api}"));
             let candidate = charge::Options { name: shown, partition: PARTITION };
             let candidate = Candidate::stand(handle, leases.clone(), log.clone(), candidate);
@@ -246,20 +246,24 @@ fn described(owners: &Table, row: &Row) -> VolumeDescriptor {
     VolumeDescriptor { generation, ..row.descriptor() }
 }
 
-/// Asks other managers which of these engines they miss, too, until one answers. One who is alone has renewed its own lease,
-/// and can do no more.
-async fn ask_another(managers: Vec<Rc<dyn EngineRegistry>>, missing: Vec<Incarnation>) -> Result<Vec<Incarnation>> {
+/// Asks the other managers which of these engines they miss, too: those that all who answer miss. One of them may have lost
+/// touch, too. One who is alone has renewed its own lease, and can do no more.
+async fn ask_others(managers: Vec<Rc<dyn EngineRegistry>>, missing: Vec<Incarnation>) -> Result<Vec<Incarnation>> {
     if managers.is_empty() {
         return Ok(missing);
     }
-    let mut last = Error::io("no other manager answers");
-    for manager in managers {
-        match manager.missing(missing.clone()).await {
-            Ok(missing) => return Ok(missing),
+    let asked = join_all(managers.iter().map(|manager| manager.missing(missing.clone()))).await;
+    let (mut agreed, mut answers, mut last) = (missing, 0, Error::io("no other manager answers"));
+    for answer in asked {
+        match answer {
+            Ok(theirs) => {
+                agreed.retain(|engine| theirs.contains(engine));
+                answers += 1;
+            }
             Err(error) => last = error,
         }
     }
-    Err(last)
+    if answers > 0 { Ok(agreed) } else { Err(last) }
 }
 
 impl SegmentDirectory for ClusterManager {
@@ -295,5 +299,50 @@ impl EngineRegistry for ClusterManager {
 
     fn missing(&self, engines: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
         Box::pin(std::future::ready(self.engines.missing_too(engines)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::sim::{NodeOptions, World};
+
+    use super::*;
+
+    /// A manager that misses these, or does not answer.
+    struct Other(Option<Vec<u64>>);
+
+    impl EngineRegistry for Other {
+        fn register<'a>(&'a self, _: Incarnation, _: &'a str, _: &'a str) -> LocalBoxFuture<'a, Result<Registered>> {
+            Box::pin(async { Err(Error::io("it is only asked")) })
+        }
+
+        fn missing(&self, engines: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+            Box::pin(async move {
+                let missing = self.0.as_ref().ok_or_else(|| Error::io("it does not answer"))?;
+                Ok(engines.into_iter().filter(|engine| missing.contains(&engine.0)).collect())
+            })
+        }
+    }
+
+    fn agreed(others: &[Option<&[u64]>]) -> Option<Vec<u64>> {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let handle = world.start_loop(node);
+        let registry =
+            |missing: &Option<&[u64]>| -> Rc<dyn EngineRegistry> { Rc::new(Other(missing.map(<[u64]>::to_vec))) };
+        let others = others.iter().map(registry).collect();
+        let asked = ask_others(others, [1, 2, 3].map(Incarnation).to_vec());
+        let agreed = world.block_on(&handle, asked).ok()?;
+        Some(agreed.into_iter().map(|engine| engine.0).collect())
+    }
+
+    /// The first of them may be behind the same broken link.
+    #[test]
+    fn nobody_is_missing_whom_another_manager_hears() {
+        assert_eq!(agreed(&[Some(&[1, 2, 3]), Some(&[2])]), Some(vec![2]));
+        assert_eq!(agreed(&[Some(&[1, 2, 3]), None]), Some(vec![1, 2, 3]));
+        assert_eq!(agreed(&[None, Some(&[])]), Some(vec![]));
+        assert_eq!(agreed(&[None, None]), None);
+        assert_eq!(agreed(&[]), Some(vec![1, 2, 3]));
     }
 }

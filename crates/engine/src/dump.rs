@@ -26,10 +26,10 @@ use crate::cache::{DumpBlock, DumpItem};
 use crate::core::{Core, Stage, Trimming};
 use crate::data_writer::Placed;
 use crate::index::Entry;
-use crate::join::join_all;
 use crate::patience::Patience;
 use crate::segment::Segment;
 use crate::transaction::Record;
+use runtime::sync::join_all;
 
 /// Blocks of one append: 512 KiB.
 const CHUNK_BLOCKS: usize = 128;

@@ -72,7 +72,6 @@ pub mod fusion;
 pub mod garbage;
 pub mod gc;
 pub mod index;
-pub mod join;
 pub mod journal;
 mod label;
 mod landings;

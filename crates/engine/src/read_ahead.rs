@@ -47,8 +47,8 @@ use runtime::{Class, Handle};
 
 use crate::data::{DataFiles, place};
 use crate::index::{Entry, Index};
-use crate::join::join_all;
 use crate::read_plan::{Held, Plan, Source, blocks_of, sectors_of};
+use runtime::sync::join_all;
 
 /// Disk operations of one chunk in flight.
 const READS_IN_FLIGHT: usize = 32;

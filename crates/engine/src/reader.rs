@@ -20,9 +20,9 @@ use policies::read_ahead::ReadAheadSettings;
 use crate::cache::CacheHit;
 use crate::data::{DataFiles, are_intact};
 use crate::index::{Entry, Index};
-use crate::join::join_all;
 use crate::read_ahead::{Following, ReadAhead, ReadAheadStatistics};
 use crate::read_plan::{Plan, Run, SECTORS_PER_BLOCK, Source, blocks_of, sectors_of};
+use runtime::sync::join_all;
 
 /// Reads of data files that one request has in flight.
 const READS_IN_FLIGHT: usize = 32;

@@ -5,12 +5,16 @@
 //!
 //! Invariant of this module: no waker is called and nothing of a caller is dropped while a cell is borrowed.
 
+mod join;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+pub use self::join::join_all;
 
 /// A one-shot result between tasks of one loop.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {

@@ -37,14 +37,14 @@ pub type Describe = Rc<dyn Fn(VolumeId) -> Option<VolumeDescriptor>>;
 pub type StoreOf = Rc<dyn Fn() -> Store>;
 
 /// Who else can be asked which engines are missing.
-pub type AskAnother = Rc<dyn Fn(Vec<Incarnation>) -> LocalBoxFuture<'static, Result<Vec<Incarnation>>>>;
+pub type AskOthers = Rc<dyn Fn(Vec<Incarnation>) -> LocalBoxFuture<'static, Result<Vec<Incarnation>>>>;
 
 /// See the module.
 pub struct Dispatch {
     handle: Handle,
     store: StoreOf,
     describe: Describe,
-    another: AskAnother,
+    others_miss: AskOthers,
     engines: RefCell<BTreeMap<Incarnation, Rc<dyn SegmentOwner>>>,
     keeper: RefCell<Weak<Keeper>>,
     under_way: RefCell<Set<Order>>,
@@ -59,12 +59,12 @@ pub struct Dispatch {
 
 impl Dispatch {
     /// The way to engines that share the store of `store`, in which this process has a life of its own.
-    pub fn new(handle: &Handle, store: StoreOf, describe: Describe, another: AskAnother) -> Rc<Dispatch> {
+    pub fn new(handle: &Handle, store: StoreOf, describe: Describe, others_miss: AskOthers) -> Rc<Dispatch> {
         Rc::new_cyclic(|this| Dispatch {
             handle: handle.clone(),
             store,
             describe,
-            another,
+            others_miss,
             engines: RefCell::default(),
             keeper: RefCell::default(),
             under_way: RefCell::default(),
@@ -334,7 +334,7 @@ impl Outlet for Dispatch {
         }
     }
 
-    fn ask_another(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
-        (self.another)(missing)
+    fn ask_others(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+        (self.others_miss)(missing)
     }
 }

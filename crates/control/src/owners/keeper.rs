@@ -32,16 +32,16 @@ const REPEAT: Duration = Duration::from_millis(250);
 /// Changes that wait for the log at most before nothing more is decided.
 const UNLOGGED_MAX: usize = 8192;
 
-/// The way to engines, to the store, and to another manager.
+/// The way to engines, to the store, and to other managers.
 pub trait Outlet {
     /// Sends an order to whom it is for. It may be lost; its answer is told to [`Keeper::report`].
     fn send(&self, message: Message);
 
-    /// Asks another manager, or a server, which of these engines it misses, too.
+    /// Asks the other managers which of these engines all of them miss, too.
     ///
     /// # Errors
     /// Nobody can be asked.
-    fn ask_another(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>>;
+    fn ask_others(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>>;
 }
 
 /// What is decided over, in one seat.
@@ -292,7 +292,7 @@ impl Inner {
     }
 
     /// So many are missing that this may be the one that is cut off: it sees whether its lease can be kept alive, and then
-    /// asks another one.
+    /// asks the others.
     fn doubt(self: &Rc<Self>, term: Term, missing: Vec<Incarnation>) {
         if self.is_asking.replace(true) {
             return;
@@ -300,7 +300,7 @@ impl Inner {
         let inner = self.clone();
         let asking = async move {
             let confirmed = match inner.candidate.renew(term).await {
-                Ok(()) => inner.outlet.ask_another(missing).await,
+                Ok(()) => inner.outlet.ask_others(missing).await,
                 Err(error) => Err(error),
             };
             inner.is_asking.set(false);

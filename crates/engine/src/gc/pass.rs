@@ -12,8 +12,8 @@ use super::Gc;
 use crate::data::{RUN_BLOCKS_MAX, run_len};
 use crate::index::Entry;
 use crate::index::entry::MOVES_MAX;
-use crate::join::join_all;
 use crate::transaction::Record;
+use runtime::sync::join_all;
 
 /// Index entries of one step.
 const SCAN_ENTRIES: usize = 2048;

@@ -276,7 +276,7 @@ impl<P: FnMut(u64, u64)> Inspector<P> {
                 let reads = group
                     .iter()
                     .map(|run| read_copies(store, &run.info, run.offset, run.entries.len() * BLOCK as usize));
-                let outcomes = crate::join::join_all(reads).await;
+                let outcomes = runtime::sync::join_all(reads).await;
                 for (run, reads) in group.iter().zip(outcomes) {
                     let holds = |index: usize, block: &[u8]| data::is_intact(segment, &run.entries[index], block);
                     let what = |index: usize| {

@@ -333,7 +333,7 @@ async fn restore_suspects(suspects: Vec<JournalRecord>, journals: &mut JournalRe
     while suspects.peek().is_some() {
         let group: Vec<JournalRecord> = suspects.by_ref().take(LOOKUPS_IN_FLIGHT).collect();
         let lookups = group.iter().map(|record| shadowed(index, record));
-        let shadows = crate::join::join_all(lookups).await;
+        let shadows = runtime::sync::join_all(lookups).await;
         for (record, shadowed) in group.into_iter().zip(shadows) {
             let shadowed = shadowed?;
             journals.found.shadowed_records += u64::from(!shadowed.is_empty());

@@ -18,11 +18,11 @@ use files::FileInfo;
 use super::proof::is_proven;
 use super::replay::Replay;
 use crate::index::Index;
-use crate::join::join_all;
 use crate::label::{self, LABEL_BYTES, Place};
 use crate::statistics::RecoveryStatistics;
 use crate::transaction::Record;
 use crate::verified::VerifiedFiles;
+use runtime::sync::join_all;
 
 /// Files that are read at the same time.
 const FILES_IN_FLIGHT: usize = 16;

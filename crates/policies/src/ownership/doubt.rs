@@ -2,8 +2,8 @@
 //!
 //! **Intuition.** A lost connection is a suspicion: it comes back, or its engine's lease ends. A refused connection and a
 //! lease that ended are a death. But a manager behind a broken link sees many of them at once. So who misses more than a
-//! third of the servers renews its own lease and asks another one; of the missing only those die then that the other one
-//! misses, too.
+//! third of the servers renews its own lease and asks the other managers; of the missing only those die then that all who
+//! answer miss, too: one of them may be behind the same link.
 //!
 //! **Names.** An engine is *missing* that is suspected or gone; a server is missing of which every living engine is, or
 //! whose last one was declared dead a short while ago: servers that seem to go one by one count together.
@@ -28,7 +28,7 @@ const COUNTED: Duration = Duration::from_secs(1);
 pub(super) struct Doubt {
     /// Whether it is gone, for sure as far as this manager can tell.
     missing: BTreeMap<Incarnation, bool>,
-    /// Those that another one misses, too.
+    /// Those that the others miss, too.
     confirmed: BTreeSet<Incarnation>,
     /// Servers of engines that were declared dead, and when.
     declared: VecDeque<(Instant, String)>,
@@ -41,7 +41,7 @@ pub(super) struct Doubt {
 pub(super) struct Verdict {
     /// They are declared dead.
     pub(super) dead: Vec<Incarnation>,
-    /// Another one is to be asked of these; nobody, if there is no doubt.
+    /// The others are to be asked of these; nobody, if there is no doubt.
     pub(super) ask: Vec<Incarnation>,
 }
 
@@ -64,7 +64,7 @@ impl Doubt {
         self.forget(engine);
     }
 
-    /// Own lease renewed, another one misses these, too.
+    /// Own lease renewed, the others miss these, too.
     pub(super) fn on_confirmed(&mut self, engines: &[Incarnation]) {
         self.confirmed.extend(engines.iter().filter(|engine| self.missing.contains_key(engine)));
     }

@@ -112,7 +112,7 @@ impl Outlet for OutletOf {
         handle.spawn(Class::Io, "an engine", answering).detach();
     }
 
-    fn ask_another(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
+    fn ask_others(&self, missing: Vec<Incarnation>) -> LocalBoxFuture<'_, Result<Vec<Incarnation>>> {
         Box::pin(async move {
             self.0.handle.sleep(MS).await;
             let dead = self.0.dead.borrow();

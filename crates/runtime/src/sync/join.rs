@@ -39,10 +39,9 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
 mod tests {
     use std::time::Duration;
 
-    use base::Instant;
-    use runtime::sim::{NodeOptions, World};
-
     use super::*;
+    use crate::sim::{NodeOptions, World};
+    use base::Instant;
 
     #[test]
     fn all_run_together_and_keep_their_order() {
