@@ -16,7 +16,6 @@ use base::limits::{CONNECTIONS_MAX, REQUEST_SIZE_MAX};
 use base::{Result, VolumeId};
 use link::{FarEnd, NearEnd, mailbox};
 use policies::spreading::plan_loop;
-use policies::tenants::TenantStatus;
 use runtime::{Class, Handle, Listener, Released, Stream, Task};
 use wire::{BlockService, Device, DeviceHost, LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeUser};
 
@@ -27,7 +26,7 @@ use crate::peers::{Line, Peer};
 use crate::registry::Registry;
 use crate::shared::{Commons, Options, Place, Shared};
 use crate::statistics::{AgentStatistics, VolumeStatistics};
-use crate::tenants::{TenantKey, TenantStatistics};
+use crate::tenants::{TenantOnLoop, TenantStatistics};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -167,14 +166,14 @@ impl Agent {
         let mut tenants = inner.commons.roster.tenants(&inner.handle);
         let mut statuses = inner.here.tenants.status();
         for part in inner.home.others() {
-            let status = |part: Rc<Shared>| -> LocalBoxFuture<'static, Vec<TenantStatus>> {
+            let status = |part: Rc<Shared>| -> LocalBoxFuture<'static, Vec<TenantOnLoop>> {
                 Box::pin(async move { part.tenants.status() })
             };
             // A loop that has ended has no connections.
             statuses.extend(part.ask(status).await.unwrap_or_default());
         }
         for status in &statuses {
-            if let Some(tenant) = tenants.get_mut(&TenantKey(status.key)) {
+            if let Some(tenant) = tenants.get_mut(&status.key()) {
                 tenant.add(status);
             }
         }

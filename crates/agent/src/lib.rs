@@ -34,4 +34,4 @@ pub use agent::{Agent, Invitation};
 pub use router::{Connect, Router, RouterOptions, RouterStatistics};
 pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};
-pub use tenants::{TENANT_SHARE, TenantKey, TenantStatistics};
+pub use tenants::{TenantKey, TenantStatistics};

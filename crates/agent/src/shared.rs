@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::limits::CONNECTIONS_MAX;
 use base::{Bytes, Generation, MIB, Result, VolumeId};
+use policies::levels::LevelsSettings;
 use policies::tenants::{Frontend, TenantsSettings};
 use runtime::sync::Budget;
 use runtime::{Class, Handle, SharedBudget, SharedPermit};
@@ -39,6 +40,8 @@ pub struct Options {
     pub drain_timeout: Duration,
     /// How tenants share its loops.
     pub tenants: TenantsSettings,
+    /// Who holds volumes to their levels, and what a tenant gets at most.
+    pub levels: LevelsSettings,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
             stall_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
             tenants: TenantsSettings::default(),
+            levels: LevelsSettings::default(),
         }
     }
 }
@@ -93,7 +97,7 @@ impl Commons {
     pub(crate) fn new(options: Options, loops: usize) -> Arc<Commons> {
         Arc::new(Commons {
             payload: SharedBudget::new(options.payload_bytes_max),
-            roster: Roster::new(loops),
+            roster: Roster::new(loops, options.levels),
             options,
             stopping: AtomicBool::new(false),
             connections: (0..loops).map(|_| AtomicUsize::new(0)).collect(),

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{ErrorKind, Histogram, Instant};
 use policies::slow_requests::{SlowRequests, SlowSettings};
+use policies::waits::Waits;
 
 /// One kind of request.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +42,8 @@ pub struct VolumeStatistics {
     pub refused: u64,
     /// Connections that use it now.
     pub connections: usize,
+    /// What requests waited for here: levels of their volume or tenant, their tenant's share of the loop.
+    pub waits: Waits,
     /// Which of its reads and writes were slow, and why.
     pub slow: SlowRequests,
 }
@@ -59,6 +62,7 @@ impl Default for VolumeStatistics {
             reply_ns: Histogram::new(),
             refused: 0,
             connections: 0,
+            waits: Waits::default(),
             slow: SlowRequests::new(SlowSettings::default(), Instant::ZERO),
         }
     }
@@ -113,6 +117,7 @@ impl VolumeStatistics {
             reply_ns,
             refused,
             connections,
+            waits,
             slow,
         } = other;
         self.read.merge(read);
@@ -125,6 +130,7 @@ impl VolumeStatistics {
         self.reply_ns.merge(reply_ns);
         self.refused += refused;
         self.connections += connections;
+        self.waits.add(waits);
         self.slow.merge(slow);
     }
 

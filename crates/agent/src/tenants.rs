@@ -6,6 +6,10 @@
 //! tenant wherever its connections are, is in the [`Roster`] that loops share: its volumes with their levels, and what
 //! part of its base each loop gives it. A loop looks there some times a second while it has something to do.
 //!
+//! **Levels.** A request first passes the levels of its volume and its tenant ([`policies::levels`]), and is marked as base or
+//! burst by them: what is beyond the burst level is none of the loop's business yet. The account of a volume is in the
+//! roster, too, behind a lock of its own; each loop has a line for it.
+//!
 //! **Flow.** A request passes ([`Seat::pass`]) before it takes its turn in the order of writes. If it may start at once that
 //! costs some comparisons; while only one tenant has connections on the loop nothing is decided at all. Who waits leaves a
 //! sender in line; one task hands out what may start, some tens of microseconds' worth at a time, and lets everything
@@ -19,15 +23,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::levels::{Levels, Rate};
+use base::levels::{Level, Levels, Rate};
 use base::{Instant, Map, Passage, Stage, VolumeId};
 use policies::admission::ClientId;
+use policies::levels::{Account, Allowance, DEPTH, Enforcer, INTERVAL, LevelsSettings, Lines, Purse};
 use policies::tenants::{
-    Cost, Frontend, Operation, Promise, Scheduler, Shares, TenantStatus, TenantsSettings, Verdict, VolumeNumber,
+    Cost, Frontend, Operation, Promise, Scheduler, Shares, TenantStatus, TenantsSettings, VolumeNumber,
 };
-use runtime::sync::{Sender, oneshot};
+use policies::waits::{Reason, Waits};
+use policies::{levels, tenants};
+use runtime::sync::{Receiver, Sender, oneshot};
 use runtime::{Class, Handle, Lock};
 use wire::VolumeDescriptor;
+
+use crate::statistics::Counters;
 
 /// Processor time, by the profile, of what is handed out before everything else that is ready runs, in nanoseconds.
 const HANDED_OUT_NS: f64 = 30_000.0;
@@ -35,8 +44,8 @@ const HANDED_OUT_NS: f64 = 30_000.0;
 const EXCHANGE_EVERY: Duration = Duration::from_millis(10);
 /// How often it says how busy it was.
 const BUSY_EVERY: Duration = Duration::from_millis(50);
-/// What a request waits for, in its passage.
-pub const TENANT_SHARE: &str = "tenant_share";
+/// Requests whose levels have something again that are let go before everything else that is ready runs.
+const LET_GO: usize = 64;
 
 /// A tenant, as loops and statistics call it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -61,8 +70,16 @@ pub struct TenantStatistics {
     pub volumes: Vec<String>,
     /// What they were promised, together.
     pub base: Rate,
+    /// The most that it gets, all its volumes together; none: no bound.
+    pub burst: Rate,
     /// Requests that were started.
     pub started: u64,
+    /// Requests that were started within the base levels of their volumes, and beyond; of volumes that have levels.
+    pub marked_base: u64,
+    /// See `marked_base`.
+    pub marked_burst: u64,
+    /// What requests waited for that a level held back, of their volume or tenant.
+    pub waits: Waits,
     /// Requests that had to wait because nothing was left for them.
     pub throttled: u64,
     /// Requests that were paid for by what others had beyond their base.
@@ -83,7 +100,11 @@ pub struct TenantStatistics {
 
 impl TenantStatistics {
     /// Adds what one loop says.
-    pub(crate) fn add(&mut self, status: &TenantStatus) {
+    pub(crate) fn add(&mut self, on_loop: &TenantOnLoop) {
+        let TenantOnLoop { share: status, marked, waits, .. } = on_loop;
+        self.marked_base += marked[0];
+        self.marked_burst += marked[1];
+        self.waits.add(waits);
         self.started += status.started;
         self.throttled += status.throttled;
         self.reclaimed += status.reclaimed;
@@ -96,6 +117,20 @@ impl TenantStatistics {
     }
 }
 
+/// How a tenant stands on one loop.
+pub(crate) struct TenantOnLoop {
+    key: TenantKey,
+    share: TenantStatus,
+    marked: [u64; 2],
+    waits: Waits,
+}
+
+impl TenantOnLoop {
+    pub(crate) fn key(&self) -> TenantKey {
+        self.key
+    }
+}
+
 /// What the loops of an agent know of its tenants together. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Roster {
@@ -103,6 +138,23 @@ pub(crate) struct Roster {
     /// Counts changes of what was promised.
     revision: Arc<AtomicU64>,
     loops: usize,
+    levels: LevelsSettings,
+}
+
+/// What holds a volume: its account, and that of its tenant if it has one. Clones are the same.
+#[derive(Clone)]
+struct Bounds {
+    account: Lock<Account>,
+    tenant: Option<Lock<Allowance>>,
+}
+
+impl Bounds {
+    fn with<R>(&self, handle: &Handle, act: impl FnOnce(&mut Account, Option<&mut Allowance>) -> R) -> R {
+        self.account.with(handle, |account| match &self.tenant {
+            Some(tenant) => tenant.with(handle, |tenant| act(account, Some(tenant))),
+            None => act(account, None),
+        })
+    }
 }
 
 struct Books {
@@ -113,15 +165,25 @@ struct Books {
 #[derive(Default)]
 struct Entry {
     name: String,
+    /// What all its volumes together may start.
+    bound: Option<Lock<Allowance>>,
     volumes: BTreeMap<VolumeId, Used>,
 }
 
 /// A volume with connections.
-#[derive(Default)]
 struct Used {
     name: String,
     levels: Levels,
     connections: usize,
+    account: Lock<Account>,
+}
+
+impl Used {
+    /// Whether the agent counts what it starts: it has levels, or its tenant has.
+    fn is_bound(&self, settings: &LevelsSettings) -> bool {
+        let has_levels = !self.levels.base.is_none() || !self.levels.burst.is_none();
+        settings.enforcer == Enforcer::Agent && (has_levels || !settings.tenant_burst.is_none())
+    }
 }
 
 impl Entry {
@@ -133,9 +195,17 @@ impl Entry {
 }
 
 impl Roster {
-    pub(crate) fn new(loops: usize) -> Roster {
+    pub(crate) fn new(loops: usize, levels: LevelsSettings) -> Roster {
         let books = Books { tenants: Map::default(), shares: Shares::new(loops) };
-        Roster { books: Lock::new(books), revision: Arc::default(), loops: loops.max(1) }
+        Roster { books: Lock::new(books), revision: Arc::default(), loops: loops.max(1), levels }
+    }
+
+    /// What an account is to hold a volume to: nothing, where the servers do.
+    fn held_to(&self, volume: &VolumeDescriptor) -> Levels {
+        match self.levels.enforcer {
+            Enforcer::Agent => volume.levels,
+            Enforcer::Server => Levels::default(),
+        }
     }
 
     fn changed(&self) {
@@ -143,16 +213,29 @@ impl Roster {
     }
 
     /// A connection uses a volume, whose levels are what was just found.
-    fn enter(&self, handle: &Handle, key: TenantKey, volume: &VolumeDescriptor) {
-        self.books.with(handle, |books| {
+    fn enter(&self, handle: &Handle, key: TenantKey, volume: &VolumeDescriptor) -> Bounds {
+        let (now, levels, settings) = (handle.now(), self.held_to(volume), self.levels);
+        let bounds = self.books.with(handle, |books| {
             let entry = books.tenants.entry(key).or_default();
             let name = if volume.owner.is_empty() { &volume.name } else { &volume.owner };
             entry.name.clone_from(name);
-            let used = entry.volumes.entry(volume.id).or_default();
+            if settings.enforcer == Enforcer::Agent && !settings.tenant_burst.is_none() {
+                let levels = Levels { burst: settings.tenant_burst, ..Levels::default() };
+                entry.bound.get_or_insert_with(|| Lock::new(Allowance::new(levels, INTERVAL, DEPTH, now)));
+            }
+            let used = entry.volumes.entry(volume.id).or_insert_with(|| Used {
+                name: String::new(),
+                levels: volume.levels,
+                connections: 0,
+                account: Lock::new(Account::new(levels, self.loops, now)),
+            });
             used.name.clone_from(&volume.name);
             (used.levels, used.connections) = (volume.levels, used.connections + 1);
+            used.account.with(handle, |account| account.change(levels, now));
+            Bounds { account: used.account.clone(), tenant: entry.bound.clone() }
         });
         self.changed();
+        bounds
     }
 
     fn leave(&self, handle: &Handle, key: TenantKey, volume: VolumeId) {
@@ -179,6 +262,8 @@ impl Roster {
             let known = books.tenants.get_mut(&key).and_then(|entry| entry.volumes.get_mut(&volume.id));
             if let Some(used) = known {
                 used.levels = volume.levels;
+                let (levels, now) = (self.held_to(volume), handle.now());
+                used.account.with(handle, |account| account.change(levels, now));
             }
         });
         self.changed();
@@ -194,7 +279,8 @@ impl Roster {
                     bytes_per_sec: sum.bytes_per_sec + base.bytes_per_sec,
                 });
                 let volumes = entry.volumes.values().map(|used| used.name.clone()).collect();
-                (*key, TenantStatistics { name: entry.name.clone(), volumes, base, ..TenantStatistics::default() })
+                let (name, burst) = (entry.name.clone(), self.levels.tenant_burst);
+                (*key, TenantStatistics { name, volumes, base, burst, ..TenantStatistics::default() })
             });
             entries.collect()
         })
@@ -217,17 +303,30 @@ struct Inner {
     told: Cell<(Instant, u64)>,
     seen_revision: Cell<u64>,
     is_serving: Cell<bool>,
+    /// Whether a task lets those go that waited for their levels.
+    is_letting_go: Cell<bool>,
 }
 
 struct State {
     scheduler: Scheduler<Sender<()>>,
     seats: Map<TenantKey, Known>,
+    lines: Lines<Sender<(Level, Reason)>>,
+    /// What holds the volume of each line.
+    bounds: Vec<Option<Bounds>>,
 }
 
 /// A tenant with connections here.
 struct Known {
     number: u32,
-    volumes: Map<VolumeId, (VolumeNumber, usize)>,
+    volumes: Map<VolumeId, Chair>,
+}
+
+/// A volume with connections here.
+struct Chair {
+    number: VolumeNumber,
+    /// Its number among the lines.
+    line: u32,
+    users: usize,
 }
 
 /// A connection's place among the tenants of its loop. Dropped when the last of its requests has its answer.
@@ -236,6 +335,8 @@ pub(crate) struct Seat {
     key: TenantKey,
     volume: VolumeId,
     number: VolumeNumber,
+    line: u32,
+    bounds: Bounds,
     frontend: Frontend,
 }
 
@@ -256,45 +357,60 @@ impl Tenants {
             handle: handle.clone(),
             index,
             roster,
-            state: RefCell::new(State { scheduler, seats: Map::default() }),
+            state: RefCell::new(State {
+                scheduler,
+                seats: Map::default(),
+                lines: Lines::default(),
+                bounds: Vec::new(),
+            }),
             exchange_due: Cell::new(now),
             busy_due: Cell::new(now + BUSY_EVERY),
             told: Cell::new((now, handle.idle_ns())),
             seen_revision: Cell::new(0),
             is_serving: Cell::new(false),
+            is_letting_go: Cell::new(false),
         }))
     }
 
     /// A connection uses a volume from here on, which was just found.
     pub(crate) fn enter(&self, volume: &VolumeDescriptor, frontend: Frontend) -> Seat {
         let key = TenantKey::of(volume);
-        self.0.roster.enter(&self.0.handle, key, volume);
-        let number = {
-            let State { scheduler, seats } = &mut *self.0.state.borrow_mut();
+        let bounds = self.0.roster.enter(&self.0.handle, key, volume);
+        let (number, line) = {
+            let State { scheduler, seats, lines, bounds: all } = &mut *self.0.state.borrow_mut();
             let known = seats.entry(key).or_insert_with(|| {
                 let number = scheduler.add_tenant(key.0, Promise::default());
                 Known { number, volumes: Map::default() }
             });
             let number = known.number;
-            let (queue, users) = known.volumes.entry(volume.id).or_insert_with(|| {
+            let chair = known.volumes.entry(volume.id).or_insert_with(|| {
                 // Inside a tenant volumes take turns by base: one more request for each 1,000 operations per second.
                 let weight = 1 + (volume.levels.base.iops / 1000).min(200) as u32;
-                (scheduler.add_volume(number, volume.id.0, weight), 0)
+                let line = lines.add(false);
+                all.resize_with(all.len().max(line as usize + 1), || None);
+                all[line as usize] = Some(bounds.clone());
+                Chair { number: scheduler.add_volume(number, volume.id.0, weight), line, users: 0 }
             });
-            *users += 1;
-            *queue
+            chair.users += 1;
+            (chair.number, chair.line)
         };
         self.exchange(self.0.handle.now());
-        Seat { tenants: self.clone(), key, volume: volume.id, number, frontend }
+        Seat { tenants: self.clone(), key, volume: volume.id, number, line, bounds, frontend }
     }
 
     fn leave(&self, key: TenantKey, volume: VolumeId) {
-        let State { scheduler, seats } = &mut *self.0.state.borrow_mut();
+        let handle = &self.0.handle;
+        let State { scheduler, seats, lines, bounds } = &mut *self.0.state.borrow_mut();
         if let Some(known) = seats.get_mut(&key) {
-            if let Some((_, users)) = known.volumes.get_mut(&volume) {
-                *users -= 1;
-                if *users == 0 {
+            if let Some(chair) = known.volumes.get_mut(&volume) {
+                chair.users -= 1;
+                if chair.users == 0 {
+                    let (line, now) = (chair.line, handle.now());
                     known.volumes.remove(&volume);
+                    let purse = lines.remove(line);
+                    if let Some(bounds) = bounds[line as usize].take() {
+                        bounds.with(handle, |account, tenant| account.leave(now, self.0.index, purse, tenant));
+                    }
                 }
             }
             // A request that waits keeps its connection's seat: nothing of a tenant without seats waits.
@@ -302,17 +418,35 @@ impl Tenants {
                 seats.remove(&key);
             }
         }
-        self.0.roster.leave(&self.0.handle, key, volume);
+        self.0.roster.leave(handle, key, volume);
     }
 
     /// How things stand on this loop.
-    pub(crate) fn status(&self) -> Vec<TenantStatus> {
-        self.0.state.borrow().scheduler.status().collect()
+    pub(crate) fn status(&self) -> Vec<TenantOnLoop> {
+        let State { scheduler, seats, lines, .. } = &*self.0.state.borrow();
+        let on_loop = |share: TenantStatus| {
+            let key = TenantKey(share.key);
+            let mut found = TenantOnLoop { key, share, marked: [0; 2], waits: Waits::default() };
+            for chair in seats.get(&key).into_iter().flat_map(|known| known.volumes.values()) {
+                let (waits, [base, burst]) = lines.status(chair.line);
+                found.marked = [found.marked[0] + base, found.marked[1] + burst];
+                found.waits.add(&waits);
+            }
+            found
+        };
+        scheduler.status().map(on_loop).collect()
     }
 
-    /// Checks the books of this loop, and says how many requests wait: see [`Scheduler::audit`].
+    /// Checks the books of this loop, and says how many requests wait: see [`Scheduler::audit`] and [`policies::levels`].
     pub(crate) fn audit(&self) -> Result<usize, String> {
-        self.0.state.borrow().scheduler.audit()
+        let State { scheduler, lines, bounds, .. } = &*self.0.state.borrow();
+        for bounds in bounds.iter().flatten() {
+            bounds.with(&self.0.handle, |account, tenant| {
+                account.audit()?;
+                tenant.map_or(Ok(()), |tenant| tenant.audit())
+            })?;
+        }
+        Ok(scheduler.audit()? + lines.audit()?)
     }
 
     /// What there is to do now and then while requests come.
@@ -346,12 +480,18 @@ impl Tenants {
         let inner = &self.0;
         inner.seen_revision.set(inner.roster.revision.load(Ordering::Acquire));
         inner.exchange_due.set(now + EXCHANGE_EVERY);
-        let State { scheduler, seats } = &mut *inner.state.borrow_mut();
+        let State { scheduler, seats, lines, .. } = &mut *inner.state.borrow_mut();
         let demands: Map<u64, f64> = scheduler.demands().map(|(_, key, demand)| (key, demand)).collect();
         for (key, known) in seats.iter() {
             let demand = demands.get(&key.0).copied().unwrap_or(0.0);
             let (base, part) = inner.roster.books.with(&inner.handle, |books| {
-                let base = books.tenants.get(key).and_then(|entry| entry.base(scheduler.settings()));
+                let entry = books.tenants.get(key);
+                for (id, used) in entry.iter().flat_map(|entry| &entry.volumes) {
+                    if let Some(chair) = known.volumes.get(id) {
+                        lines.set_bound(chair.line, used.is_bound(&inner.roster.levels));
+                    }
+                }
+                let base = entry.and_then(|entry| entry.base(scheduler.settings()));
                 (base, books.shares.exchange(key.0, inner.index, demand))
             });
             scheduler.set_promise(known.number, Promise { base, burst: None });
@@ -391,14 +531,129 @@ impl Tenants {
     }
 }
 
+/// Lets those go that waited for the levels of their volumes.
+impl Tenants {
+    fn let_go_in_time(&self) {
+        if !self.0.is_letting_go.replace(true) {
+            let this = self.clone();
+            self.0.handle.spawn(Class::Io, "levels", async move { this.let_go().await }).detach();
+        }
+    }
+
+    async fn let_go(self) {
+        let handle = &self.0.handle;
+        while let Some(next) = { self.0.state.borrow().lines.next_look() } {
+            match next > handle.now() {
+                true => handle.sleep_until(next).await,
+                false => handle.yield_now().await,
+            }
+            let now = handle.now();
+            for _ in 0..LET_GO {
+                let Some(grant) = self.next_grant(now) else { break };
+                // Who waited may be gone with his connection.
+                grant.ticket.send((grant.level, grant.reason));
+            }
+        }
+        self.0.is_letting_go.set(false);
+    }
+
+    fn next_grant(&self, now: Instant) -> Option<levels::Grant<Sender<(Level, Reason)>>> {
+        let State { lines, bounds, .. } = &mut *self.0.state.borrow_mut();
+        lines.next_grant(now, |line, bytes, is_last, purse| match &bounds[line as usize] {
+            Some(bounds) => bounds.with(&self.0.handle, |account, tenant| {
+                account.go_on(now, self.0.index, bytes, is_last, purse, tenant)
+            }),
+            None => Ok(Level::Open),
+        })
+    }
+}
+
+/// A request that waits, as its volume counts it.
+struct Waiting<'a> {
+    counters: &'a Counters,
+    reason: Option<Reason>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(counters: &'a Counters, reason: Reason) -> Waiting<'a> {
+        counters.with(|counters| counters.waits.on_wait(reason));
+        Waiting { counters, reason: Some(reason) }
+    }
+
+    /// It has waited so long, for that reason in the end.
+    fn end(mut self, reason: Reason, waited_ns: u64, passage: &mut Passage) {
+        if let Some(before) = self.reason.take() {
+            self.counters.with(|counters| {
+                counters.waits.on_change(before, reason);
+                counters.waits.on_start(reason, waited_ns);
+            });
+        }
+        passage.add(Stage::Tokens, waited_ns);
+        passage.tokens = reason.name();
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(reason) = self.reason {
+            self.counters.with(|counters| counters.waits.on_gone(reason));
+        }
+    }
+}
+
 impl Seat {
-    /// Returns when a request may start. What it waited is added to `passage`. The loop came to it `delay_ns` after its bytes
-    /// were there, slots, memory and payload not counted: what tells that there is more to do than the loop can.
+    /// On which level a request may start now; or else what hands it that in time, and why it waits.
     #[inline]
-    pub(crate) async fn pass(&self, operation: Operation, bytes: u64, delay_ns: u64, passage: &mut Passage) {
+    fn try_levels(&self, now: Instant, bytes: u64) -> Result<Level, (Receiver<(Level, Reason)>, Reason)> {
+        let inner = &self.tenants.0;
+        let mut receiver = None;
+        let ticket = || {
+            let (sender, waiting) = oneshot();
+            receiver = Some(waiting);
+            sender
+        };
+        let ask = |purse: &mut Purse| {
+            self.bounds.with(&inner.handle, |account, tenant| account.arrive(now, inner.index, bytes, purse, tenant))
+        };
+        let verdict = inner.state.borrow_mut().lines.submit(now, self.line, bytes, ask, ticket);
+        match (verdict, receiver) {
+            (levels::Verdict::Wait(reason), Some(receiver)) => Err((receiver, reason)),
+            (levels::Verdict::Start(level), _) => Ok(level),
+            (levels::Verdict::Wait(_), None) => unreachable!("who waits has left a ticket"),
+        }
+    }
+
+    /// Returns when a request may start, and on which level. What it waited is added to `passage` and `counters`. The loop
+    /// came to it `delay_ns` after its bytes were there, slots, memory and payload not counted: what tells that there is more to
+    /// do than the loop can.
+    #[inline]
+    pub(crate) async fn pass(
+        &self,
+        operation: Operation,
+        bytes: u64,
+        delay_ns: u64,
+        passage: &mut Passage,
+        counters: &Counters,
+    ) -> Level {
         let tenants = &self.tenants;
-        let now = tenants.0.handle.now();
+        let mut now = tenants.0.handle.now();
         tenants.on_arrival(now);
+        let mut level = Level::Open;
+        if matches!(operation, Operation::Read | Operation::Write) {
+            match self.try_levels(now, bytes) {
+                Ok(found) => level = found,
+                Err((receiver, reason)) => {
+                    tenants.let_go_in_time();
+                    let waiting = Waiting::new(counters, reason);
+                    // A line goes with the last seat only.
+                    let (found, reason) = receiver.await.unwrap_or((Level::Open, reason));
+                    level = found;
+                    let waited_ns = tenants.0.handle.now().nanos_since(now);
+                    waiting.end(reason, waited_ns, passage);
+                    now = tenants.0.handle.now();
+                }
+            }
+        }
         let mut granted = None;
         let ticket = || {
             let (sender, receiver) = oneshot();
@@ -409,15 +664,16 @@ impl Seat {
             let scheduler = &mut tenants.0.state.borrow_mut().scheduler;
             scheduler.on_delay(delay_ns);
             let cost = scheduler.cost(self.frontend, operation, bytes);
-            if matches!(scheduler.submit(now, self.number, cost, ticket), Verdict::Start { .. }) {
-                return;
+            if matches!(scheduler.submit(now, self.number, cost, ticket), tenants::Verdict::Start { .. }) {
+                return level;
             }
         }
         tenants.serve();
         if let Some(granted) = granted {
+            let waiting = Waiting::new(counters, Reason::TenantShare);
             granted.await;
-            passage.add(Stage::Tokens, tenants.0.handle.now().nanos_since(now));
-            passage.tokens = TENANT_SHARE;
+            waiting.end(Reason::TenantShare, tenants.0.handle.now().nanos_since(now), passage);
         }
+        level
     }
 }

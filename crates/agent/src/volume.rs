@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::levels::Level;
 use base::{
     AllocationExtent, Bytes, Error, ErrorKind, Passage, ReadPart, Result, SegmentId, Stage, buffer,
     io::fragment_checksums, seeded,
@@ -74,9 +75,10 @@ impl Volume {
         Volume { handle: handle.clone(), index, service, attachment, layout, seat, counters }
     }
 
-    /// Returns when a request may start, among all that the tenants of this loop want. The loop came to it after `delay_ns`.
-    pub(crate) async fn pass(&self, operation: Operation, bytes: u64, delay_ns: u64, passage: &mut Passage) {
-        self.seat.pass(operation, bytes, delay_ns, passage).await;
+    /// Returns when a request may start, within the levels of the volume and among all that the tenants of this loop want: on
+    /// which level. The loop came to it after `delay_ns`.
+    pub(crate) async fn pass(&self, operation: Operation, bytes: u64, delay_ns: u64, passage: &mut Passage) -> Level {
+        self.seat.pass(operation, bytes, delay_ns, passage, &self.counters).await
     }
 
     /// What the volume is.
@@ -91,9 +93,14 @@ impl Volume {
 
     /// Reads a range (within the volume, not empty): parts in address order.
     /// What it waits for is added to `passage`.
-    pub(crate) async fn read(self: &Rc<Self>, range: Range<u64>, passage: &mut Passage) -> Result<Vec<ReadPart>> {
+    pub(crate) async fn read(
+        self: &Rc<Self>,
+        range: Range<u64>,
+        level: Level,
+        passage: &mut Passage,
+    ) -> Result<Vec<ReadPart>> {
         if let Some(piece) = self.layout.single(range.start, range.end - range.start) {
-            return self.read_piece(piece, passage).await;
+            return self.read_piece(piece, level, passage).await;
         }
         let pieces: Vec<Piece> = self.layout.pieces(range.clone()).collect();
         let volume = self.clone();
@@ -101,7 +108,7 @@ impl Volume {
             let volume = volume.clone();
             async move {
                 let mut passage = Passage::default();
-                volume.read_piece(piece, &mut passage).await.map(|parts| (parts, passage))
+                volume.read_piece(piece, level, &mut passage).await.map(|parts| (parts, passage))
             }
         };
         let done = self.each(pieces.iter().copied(), work).await?;
@@ -111,19 +118,25 @@ impl Volume {
     }
 
     /// Writes `data` at `offset`. What that waits for is added to `passage`.
-    pub(crate) async fn write(self: &Rc<Self>, offset: u64, data: Bytes, passage: &mut Passage) -> Result<()> {
+    pub(crate) async fn write(
+        self: &Rc<Self>,
+        offset: u64,
+        data: Bytes,
+        level: Level,
+        passage: &mut Passage,
+    ) -> Result<()> {
         let _turn = self.take_turn(offset..offset + data.len() as u64, passage).await;
-        self.write_in_turn(offset, data, passage).await
+        self.write_in_turn(offset, data, level, passage).await
     }
 
     /// Makes a range read as zeros by writing zeros, so that it is allocated.
-    pub(crate) async fn write_zeros(self: &Rc<Self>, range: Range<u64>) -> Result<()> {
+    pub(crate) async fn write_zeros(self: &Rc<Self>, range: Range<u64>, level: Level) -> Result<()> {
         let mut unasked = Passage::default();
         let _turn = self.take_turn(range.clone(), &mut unasked).await;
         let mut at = range.start;
         while at < range.end {
             let window = (ZEROS_WINDOW - at % ZEROS_WINDOW).min(range.end - at);
-            self.write_in_turn(at, buffer::zeros(window as usize), &mut unasked).await?;
+            self.write_in_turn(at, buffer::zeros(window as usize), level, &mut unasked).await?;
             at += window;
         }
         Ok(())
@@ -145,7 +158,7 @@ impl Volume {
 
     /// Everything that was answered is durable; this asks whether the attachment still holds.
     pub(crate) async fn flush(&self) -> Result<()> {
-        self.tries(&mut Passage::default(), || self.service.flush(self.target(0))).await
+        self.tries(&mut Passage::default(), || self.service.flush(self.target(0, Level::Open))).await
     }
 
     /// What a range is made of, from its start on: at least one extent, at most `extents_max`.
@@ -160,16 +173,22 @@ impl Volume {
             let (volume, most) = (volume.clone(), extents_max + EXTENTS_SPARE);
             async move {
                 let send = |target| volume.service.allocation(target, piece.offset, piece.len, most);
-                volume.tries(&mut Passage::default(), || send(volume.target(piece.segment))).await
+                volume.tries(&mut Passage::default(), || send(volume.target(piece.segment, Level::Open))).await
             }
         };
         let extents = self.each(pieces.iter().copied(), work).await?;
         Ok(weave_extents(self.layout, range, pieces.into_iter().zip(extents), extents_max))
     }
 
-    async fn write_in_turn(self: &Rc<Self>, offset: u64, data: Bytes, passage: &mut Passage) -> Result<()> {
+    async fn write_in_turn(
+        self: &Rc<Self>,
+        offset: u64,
+        data: Bytes,
+        level: Level,
+        passage: &mut Passage,
+    ) -> Result<()> {
         if let Some(piece) = self.layout.single(offset, data.len() as u64) {
-            return self.write_piece(piece, data, passage).await;
+            return self.write_piece(piece, data, level, passage).await;
         }
         let volume = self.clone();
         let done = self.each(self.layout.stripes_of_range(offset..offset + data.len() as u64), move |stripe| {
@@ -177,21 +196,21 @@ impl Volume {
             let (volume, data) = (volume.clone(), data.slice(start..start + stripe.piece.len as usize));
             async move {
                 let mut passage = Passage::default();
-                volume.write_piece(stripe.piece, data, &mut passage).await.map(|()| passage)
+                volume.write_piece(stripe.piece, data, level, &mut passage).await.map(|()| passage)
             }
         });
         absorb_slowest(passage, &done.await?);
         Ok(())
     }
 
-    async fn read_piece(&self, piece: Piece, passage: &mut Passage) -> Result<Vec<ReadPart>> {
-        self.tries(passage, || self.service.read(self.target(piece.segment), piece.offset, piece.len)).await
+    async fn read_piece(&self, piece: Piece, level: Level, passage: &mut Passage) -> Result<Vec<ReadPart>> {
+        self.tries(passage, || self.service.read(self.target(piece.segment, level), piece.offset, piece.len)).await
     }
 
-    async fn write_piece(&self, piece: Piece, data: Bytes, passage: &mut Passage) -> Result<()> {
+    async fn write_piece(&self, piece: Piece, data: Bytes, level: Level, passage: &mut Passage) -> Result<()> {
         let stamp = self.attachment.next_stamp(&self.handle);
         self.tries(passage, || {
-            let target = self.target(piece.segment);
+            let target = self.target(piece.segment, level);
             let checksums = fragment_checksums(target.segment, piece.offset, &data);
             self.service.write(target, piece.offset, data.clone(), checksums, stamp)
         })
@@ -201,14 +220,14 @@ impl Volume {
     async fn discard_piece(&self, piece: Piece) -> Result<()> {
         let stamp = self.attachment.next_stamp(&self.handle);
         let mut unasked = Passage::default();
-        self.tries(&mut unasked, || self.service.discard(self.target(piece.segment), piece.offset, piece.len, stamp))
-            .await
+        let target = || self.target(piece.segment, Level::Open);
+        self.tries(&mut unasked, || self.service.discard(target(), piece.offset, piece.len, stamp)).await
     }
 
-    fn target(&self, index: u32) -> Target {
+    fn target(&self, index: u32, level: Level) -> Target {
         let segment = SegmentId { volume: self.descriptor().id, index };
         tracing::trace!(target: "levee::stage", %segment, "routed");
-        Target { session: self.attachment.session, segment, epoch: self.attachment.epoch() }
+        Target { session: self.attachment.session, segment, epoch: self.attachment.epoch(), level }
     }
 
     /// Waits until no earlier write that overlaps `range` lacks its outcome.

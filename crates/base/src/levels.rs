@@ -5,12 +5,26 @@
 //! without a change of the capacity. Without levels a volume has no promise and no bound.
 //!
 //! **Credits.** What a volume does not use of its base level may be saved: a part of it, up to so many seconds of the base
-//! level. Off by default.
+//! level. A volume that saves bursts on what it has saved, and on nothing else: credits permit bursts, and are never base,
+//! because what many have saved would be asked for at the same time, and nobody has promised that. Off by default.
 
 /// Most operations per second that a base level may promise.
-pub const BASE_IOPS_MAX: u64 = 50_000;
+pub const BASE_IOPS_MAX: u64 = 200_000;
 /// Most operations per second that a burst level may allow.
 pub const BURST_IOPS_MAX: u64 = 1_000_000;
+
+/// Which part of its volume's rate a request belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Level {
+    /// Nobody has decided that.
+    #[default]
+    Open,
+    /// The base level, which was promised.
+    Base,
+    /// The burst level: what is idle.
+    Burst,
+}
+
 /// A rate in both dimensions; 0 in one of them: that one is not given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rate {

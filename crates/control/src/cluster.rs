@@ -105,6 +105,9 @@ pub trait Agents {
     /// To ask each of them how it stands.
     fn observers(&self) -> Vec<Rc<dyn Observer>>;
 
+    /// Tells them what a volume was promised.
+    fn learn_levels(&self, volume: &VolumeDescriptor);
+
     /// Has them let go of a volume.
     fn release(&self, volume: VolumeId) -> LocalBoxFuture<'_, ()>;
 }

@@ -213,20 +213,24 @@ impl Page<'_> {
         );
     }
 
-    /// What requests of volumes waited for; only reasons that occurred.
+    /// What requests of volumes waited for, at agents and at servers; only reasons that occurred.
     fn throttling(&mut self) {
         type Value = fn(&api::Waiting) -> f64;
         for (name, help, value) in [
             ("throttled_requests_total", "Requests that waited for tokens.", (|w| w.requests as f64) as Value),
             ("throttled_seconds_total", "How long requests waited for tokens, added up.", |w| w.total_ns as f64 / 1e9),
         ] {
-            self.family((name, "counter", help), Role::has_segments, |to, snapshot| {
-                for volume in &snapshot.traffic {
-                    for wait in volume.waits.iter().filter(|wait| wait.requests > 0) {
-                        to.put(&[("volume", &volume.name), ("reason", &wait.reason)], value(wait));
+            self.family(
+                (name, "counter", help),
+                |_| true,
+                |to, snapshot| {
+                    for volume in &snapshot.traffic {
+                        for wait in volume.waits.iter().filter(|wait| wait.requests > 0) {
+                            to.put(&[("volume", &volume.name), ("reason", &wait.reason)], value(wait));
+                        }
                     }
-                }
-            });
+                },
+            );
         }
         let help = "Requests among the slowest 0.1% of their time, by what they waited for.";
         self.family(("slow_requests_total", "counter", help), Role::has_clients, |to, snapshot| {

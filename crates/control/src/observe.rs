@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 
 use base::{Instant, Stage};
-use policies::admission::{AdmissionSettings, AdmissionStatus, Reason, Throttle, Waits};
+use policies::admission::{AdmissionSettings, AdmissionStatus, Throttle};
 use policies::slow_requests::{Direction, SlowRequest, SlowRequests};
+use policies::waits::{Reason, Waits};
 use wire::api;
 
 /// How the admission of a block server stands.

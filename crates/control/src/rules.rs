@@ -174,17 +174,17 @@ mod tests {
         };
         for good in [
             levels((0, 0), (0, 0), 0),
-            levels((50_000, MIB), (1_000_000, MIB), 100),
-            levels((50_000, GIB), (0, 0), 0),
+            levels((BASE_IOPS_MAX, MIB), (1_000_000, MIB), 100),
+            levels((BASE_IOPS_MAX, GIB), (0, 0), 0),
             levels((0, 0), (1, 1), 0),
             // A bound in one dimension says nothing of the other.
-            levels((50_000, 0), (0, 1), 0),
+            levels((200_000, 0), (0, 1), 0),
             levels((7, u64::MAX), (7, u64::MAX), 1),
         ] {
             assert!(check_levels(&good).is_ok(), "{good:?}");
         }
         for (bad, part) in [
-            (levels((50_001, 0), (0, 0), 0), "choose up to 50000"),
+            (levels((200_001, 0), (0, 0), 0), "choose up to 200000"),
             (levels((0, 0), (1_000_001, 0), 0), "choose up to 1000000"),
             (levels((100, 0), (99, 0), 0), "choose 100 or more, or 0"),
             (levels((0, MIB), (0, MIB - 1), 0), "below the base level of 1048576 (1 MiB)"),

@@ -84,8 +84,12 @@ impl Observer for Others {
     fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, base::Result<Explained>> {
         let settings = AdmissionSettings { limit_bytes_per_sec: 409_600, ..AdmissionSettings::default() };
         let mut admission = Admission::new(settings.clone(), Instant::ZERO);
-        let request =
-            admission::Request { segment: SegmentId { volume, index: 3 }, bytes: 4096, direction: Direction::Write };
+        let request = admission::Request {
+            segment: SegmentId { volume, index: 3 },
+            bytes: 4096,
+            direction: Direction::Write,
+            level: base::levels::Level::Open,
+        };
         for _ in 0..5 {
             admission.submit(Instant::ZERO, request, || ()).unwrap();
         }

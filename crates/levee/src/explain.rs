@@ -39,7 +39,7 @@ fn rate(iops: Option<u64>, bytes: Option<u64>) -> Option<String> {
 fn nothing_waited(found: &Explanation) -> String {
     let name = &found.volume;
     let why_not = match (found.server.as_ref().map_or("", |server| &server.throttle), found.started_requests) {
-        ("off", _) => " The store's throttle is off: nobody waits for tokens, whatever the levels say.".into(),
+        ("off", _) => " The store's throttle is off: its disks hold nobody back.".into(),
         (_, 0) => " It had no reads or writes since the store started.".into(),
         (_, started) => {
             let count = count(started, "read or write", "reads and writes");
@@ -79,12 +79,22 @@ fn because(found: &Explanation, reason: &str) -> String {
         ),
         "main_bucket_empty" => format!("all volumes together ask for more than the {limit} that the store gives out"),
         "base_level" => format!(
-            "it has used up its base level{}, and its burst level gives it no more",
-            level(base_level(&found.levels))
+            "it has used up its base level{}, and {}",
+            level(base_level(&found.levels)),
+            match found.levels.credit_seconds {
+                Some(_) => "has saved nothing that it could burst on",
+                None => "its burst level gives it no more",
+            }
         ),
         "burst_level" => format!("it has used up its burst level{}", level(burst_level(&found.levels))),
         "client_cap" => format!("the volumes of its owner together have used up the {cap} for each client"),
         "segment_cap" => format!("one of its segments has used up the {cap} for each segment"),
+        "tenant_level" => {
+            "the volumes of its owner together have used up what each tenant of the agent gets (tenants.burst_iops and \
+             burst_bandwidth in --config)"
+                .into()
+        }
+        "tenant_share" => "others want the agent's loop, too, and it asks for more than its share of that".into(),
         other => format!("of {other}"),
     }
 }
@@ -173,6 +183,13 @@ fn advice(found: &Explanation, reason: &str) -> Vec<String> {
             vec![first, others, disks]
         }
         "base_level" | "burst_level" => vec![format!("Raise its burst level (0: no bound): {burst}")],
+        "tenant_level" => {
+            vec!["Raise tenants.burst_iops or tenants.burst_bandwidth in --config (left out: no bound)".into()]
+        }
+        "tenant_share" => vec![
+            format!("To let it go before other bursts, raise its base level: {}", set(name, "base", &found.levels)),
+            "levee tenant list says who shares the loop".into(),
+        ],
         "client_cap" | "segment_cap" => vec![format!("Raise the cap: admission.{reason} in --config")],
         _ => Vec::new(),
     }

@@ -52,6 +52,31 @@ fn base(tenant: &api::Tenant) -> String {
     }
 }
 
+fn burst(tenant: &api::Tenant) -> Option<String> {
+    match (tenant.burst_iops, tenant.burst_bytes_per_second) {
+        (0, 0) => None,
+        (iops, 0) => Some(format!("{iops} operations per second")),
+        (0, bytes) => Some(per_second(bytes)),
+        (iops, bytes) => Some(format!("{iops} operations and {} per second", base::units::format_size(bytes))),
+    }
+}
+
+/// What a level held back.
+fn held(wait: &api::Waiting) -> String {
+    let what = match wait.reason.as_str() {
+        "base_level" => "a base level beyond which there was nothing",
+        "burst_level" => "a burst level",
+        "tenant_level" => "the level of the tenant",
+        other => other,
+    };
+    let (requests, longest) = (count(wait.requests, "request", "requests"), duration(wait.longest_ns));
+    let now = match wait.waiting_requests {
+        0 => String::new(),
+        waiting => format!(", and {} now", count(waiting, "waits", "wait")),
+    };
+    format!("  {requests} waited for {what}, at most {longest}{now}.")
+}
+
 fn table(tenants: &[api::Tenant]) -> String {
     let row = |tenant: &api::Tenant| {
         let longest = if tenant.longest_ns == 0 { String::new() } else { duration(tenant.longest_ns) };
@@ -99,6 +124,13 @@ fn sentences(tenant: &api::Tenant) -> String {
             duration(tenant.longest_ns)
         ),
     });
+    let (burst, at_most) = (burst(tenant), "It gets at most");
+    lines.extend(burst.map(|burst| format!("  {at_most} {burst}, all its volumes on this agent together.")));
+    if tenant.marked_base + tenant.marked_burst > 0 {
+        let (base, burst) = (tenant.marked_base, tenant.marked_burst);
+        lines.push(format!("  Of volumes with levels, {base} were within the base level and {burst} beyond."));
+    }
+    lines.extend(tenant.waits.iter().map(held));
     if tenant.waiting > 0 {
         lines.push(format!("  {} now.", count(tenant.waiting, "request waits", "requests wait")));
     }
@@ -124,6 +156,18 @@ mod tests {
         let loud = api::Tenant { base_iops: 0, volumes: vec!["batch".into()], ..loud };
         assert!(sentences(&quiet).contains("Of that it has 60%"), "{}", sentences(&quiet));
         assert!(sentences(&quiet).contains("None had to wait"));
+        let wait = api::Waiting {
+            reason: "burst_level".into(),
+            requests: 3,
+            total_ns: 9_000,
+            longest_ns: 5_000,
+            waiting_requests: 2,
+        };
+        let held = api::Tenant { burst_iops: 700, marked_base: 5, marked_burst: 4, waits: vec![wait], ..quiet.clone() };
+        let told = sentences(&held);
+        assert!(told.contains("It gets at most 700 operations per second, all its volumes"), "{told}");
+        assert!(told.contains("5 were within the base level and 4 beyond."), "{told}");
+        assert!(told.contains("3 requests waited for a burst level, at most 5 us, and 2 wait now."), "{told}");
         assert!(sentences(&loud).contains("Its base is an equal part.") && sentences(&loud).contains("7 had to wait"));
         let shown = table(&[quiet, loud]);
         assert!(shown.contains("5000 operations per second") && shown.contains("2 ms"), "{shown}");

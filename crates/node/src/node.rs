@@ -93,6 +93,7 @@ impl Node {
         let agent_options = agent::Options {
             payload_bytes_max: resolved.payload_bytes_max,
             tenants: resolved.tenants.clone(),
+            levels: resolved.levels,
             ..agent::Options::default()
         };
         let agent = Agent::new(handle, directory, shards.service(), agent_options, shards.count());

@@ -12,11 +12,14 @@ use base::{Error, Histogram, Instant, Result, VolumeId};
 use control::observe::{admission, slow_reasons, slow_requests, waits};
 use engine::Engine;
 use files::{FileKind, Store};
-use policies::admission::{AdmissionStatus, Waits};
+use policies::admission::AdmissionStatus;
 use policies::slow_requests::Direction;
+use policies::waits::{Reason, Waits};
 use runtime::Handle;
 use server::{Server, ServerStatistics, StageStatistics};
-use wire::observe::{Detail, Distribution, Explained, Metric, Name, RequestCounters, Snapshot, Timed, VolumeCounters};
+use wire::observe::{
+    Detail, Distribution, Explained, Metric, Name, RequestCounters, Snapshot, Timed, VolumeCounters, add_waits,
+};
 use wire::{LocalBoxFuture, Observer, api};
 
 use crate::shards::{Counters, Shards};
@@ -45,7 +48,7 @@ impl Observer for NodeObserver {
             add_agent(&mut snapshot, &self.agent).await;
             for volume in &mut snapshot.traffic {
                 let known = shards.server().admission_of(volume.volume);
-                volume.waits = known.map(|known| waits(&known.waits)).unwrap_or_default();
+                add_waits(&mut volume.waits, &known.map(|known| waits(&known.waits)).unwrap_or_default());
             }
             snapshot.memory.limit_bytes = self.memory_bytes_max;
             Ok(living(snapshot, shards.store(), &self.handle, self.begun))
@@ -244,7 +247,7 @@ async fn add_agent(snapshot: &mut Snapshot, agent: &Agent) {
             clients: volume.connections as u64,
             requests: traffic(volume),
             slow: slow_reasons(&volume.slow),
-            ..waits_of(*id, &Waits::default())
+            ..waits_of(*id, &volume.waits)
         })
         .collect();
     snapshot.connections = statistics.connections_open as u64;
@@ -274,8 +277,11 @@ fn explained_by_agent(explained: Explained, agent: &Agent, volume: VolumeId, now
     let found = statistics.into_iter().find(|(id, ..)| *id == volume).map(|(.., found)| found);
     let slow = found.as_ref().map(|found| found.slow.clone());
     let found = found.unwrap_or_default();
+    let mut all_waits = explained.waits;
+    add_waits(&mut all_waits, &waits(&found.waits));
     let slow_ns = |direction| slow.as_ref().and_then(|slow| slow.threshold_ns(direction));
     Explained {
+        waits: all_waits,
         latency: vec![
             Timed::of("read", &found.read.latency_ns, slow_ns(Direction::Read)),
             Timed::of("write", &found.write.latency_ns, slow_ns(Direction::Write)),
@@ -351,13 +357,36 @@ fn tenant(tenant: &TenantStatistics) -> api::Tenant {
         waited_ns: tenant.waited_ns,
         longest_ns: tenant.waited_max_ns,
         burst_windows: tenant.burst_windows,
+        burst_iops: tenant.burst.iops,
+        burst_bytes_per_second: tenant.burst.bytes_per_sec,
+        marked_base: tenant.marked_base,
+        marked_burst: tenant.marked_burst,
+        waits: waits(&tenant.waits),
     }
 }
+
+/// The levels that an agent holds requests to.
+const LEVELS: [Reason; 3] = [Reason::BaseLevel, Reason::BurstLevel, Reason::TenantLevel];
 
 /// Of each tenant that has clients.
 fn of_tenant(tenant: &TenantStatistics) -> Vec<Metric> {
     let of = |name, help, value: f64| Metric::labelled(name, help, "tenant", &tenant.name, value);
-    vec![
+    let held = |name, help, reason: Reason, value: f64| {
+        let labels = vec![("tenant".into(), tenant.name.clone()), ("reason".into(), reason.name().into())];
+        Metric { labels, ..Metric::plain(name, help, value) }
+    };
+    let (held_total, held_seconds) = ("tenant_held_total", "tenant_held_seconds_total");
+    let requests = LEVELS.map(|reason| {
+        let wait = tenant.waits.of(reason);
+        held(held_total, "Requests of a tenant that a level held back.", reason, wait.requests as f64)
+    });
+    let seconds = LEVELS.map(|reason| {
+        let wait = tenant.waits.of(reason);
+        held(held_seconds, "How long levels held its requests back.", reason, wait.total_ns as f64 / 1e9)
+    });
+    let mut metrics = vec![
+        of("tenant_base_total", "Requests within the base levels of their volumes.", tenant.marked_base as f64),
+        of("tenant_burst_total", "Requests beyond them.", tenant.marked_burst as f64),
         of("tenant_requests_total", "Requests of a tenant that were started.", tenant.started as f64),
         of("tenant_throttled_total", "Those that had to wait for its share of a loop.", tenant.throttled as f64),
         of("tenant_reclaimed_total", "Those paid for by what others had lent.", tenant.reclaimed as f64),
@@ -365,7 +394,10 @@ fn of_tenant(tenant: &TenantStatistics) -> Vec<Metric> {
         of("tenant_waiting", "Requests of a tenant that wait for its share.", tenant.waiting as f64),
         of("tenant_wait_seconds_total", "How long its requests waited for it.", tenant.waited_ns as f64 / 1e9),
         of("tenant_burst_windows_total", "Windows in which it had more than its base.", tenant.burst_windows as f64),
-    ]
+    ];
+    metrics.extend(requests);
+    metrics.extend(seconds);
+    metrics
 }
 
 fn of_agent(agent: &AgentStatistics) -> Vec<Metric> {

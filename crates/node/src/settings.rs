@@ -24,7 +24,7 @@ mod admission;
 mod tenants;
 
 pub use admission::{AdmissionSettings, Throttle};
-pub use tenants::TenantsSettings;
+pub use tenants::{Enforcer, TenantsSettings};
 
 use crate::cluster::settings::ClusterSettings;
 
@@ -339,6 +339,9 @@ const KEYS: [(&str, &[&str]); 8] = [
             "recovery",
             "cost",
             "adjustment",
+            "levels",
+            "burst_iops",
+            "burst_bandwidth",
         ],
     ),
     ("loop", &["discipline", "polling", "count"]),
@@ -414,7 +417,7 @@ impl Settings {
         };
         engine.check().map_err(|error| error.context("engine"))?;
         let admission = self.admission.resolve()?;
-        let tenants = self.tenants.resolve()?;
+        let (tenants, levels) = (self.tenants.resolve()?, self.tenants.levels()?);
         let beside = || self.directories.first().map(|first| first.join("nbd.sock")).unwrap_or_default();
         let socket = self.nbd.socket.clone().unwrap_or_else(beside);
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
@@ -434,6 +437,7 @@ impl Settings {
             engine,
             admission,
             tenants,
+            levels,
             socket,
         })
     }
@@ -466,6 +470,8 @@ pub struct Resolved {
     pub admission: policies::admission::AdmissionSettings,
     /// The agent's scheduler.
     pub tenants: policies::tenants::TenantsSettings,
+    /// Who holds volumes to their levels.
+    pub levels: policies::levels::LevelsSettings,
     /// The path of the NBD socket.
     pub socket: PathBuf,
 }
@@ -658,6 +664,9 @@ mod tests {
             ingress = "1G"
             egress = "none"
             window_us = 500
+            levels = "agent"
+            burst_iops = 70000
+            burst_bandwidth = "900M"
             [loop]
             discipline = "fifo"
             polling = "adaptive"
@@ -690,6 +699,8 @@ mod tests {
         assert_eq!(resolved.socket, PathBuf::from("/run/levee.sock"));
         assert_eq!((resolved.admission.limit_bytes_per_sec, resolved.admission.cheque_permille), (GIB, 250));
         assert_eq!(resolved.tenants.window, Duration::from_micros(500));
+        let tenant = resolved.levels.tenant_burst;
+        assert_eq!((tenant.iops, tenant.bytes_per_sec), (70_000, 900 * MIB));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
         assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Adaptive);
         // What is written is read again; for that, also what another throttle needs.

@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-use base::levels::{Levels, Rate};
+use base::levels::{Level, Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
 use policies::admission::knee::KneeSettings;
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
@@ -16,7 +16,7 @@ fn request(number: u64) -> (Instant, Request) {
     // 250,000 a second on 100 segments, in no order that a cache would like.
     let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let segment = SegmentId { volume: VolumeId(scattered % 25), index: (scattered / 25 % 4) as u32 };
-    (Instant(number * 4_000), Request { segment, bytes: 4096, direction: Direction::Write })
+    (Instant(number * 4_000), Request { segment, bytes: 4096, direction: Direction::Write, level: Level::Open })
 }
 
 /// Arrival and completion of so many I/Os.
@@ -30,7 +30,7 @@ fn admit(ios: u64, with_levels: bool, learns: Option<KneeSettings>) {
     for number in 0..ios {
         let (now, request) = request(number);
         let _ = black_box(admission.submit(now, request, || ()));
-        let Request { segment, bytes, direction } = request;
+        let Request { segment, bytes, direction, .. } = request;
         let outcome = Outcome { segment, granted: now, bytes, direction, went_below: true };
         admission.on_done(Instant(now.0 + 90_000 + number % 64 * 1000), outcome);
     }

@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use base::levels::{Levels, Rate};
+use base::levels::{Level, Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
 use policies::slow_requests::Direction;
@@ -47,8 +47,9 @@ fn an_io_that_starts_at_once_allocates_nothing() {
         // 100,000 a second, over many intervals and windows of the estimator.
         let now = Instant(number * 10_000);
         let segment = SegmentId { volume: VolumeId(number % 25), index: (number / 25 % 4) as u32 };
-        let verdict =
-            admission.submit(now, Request { segment, bytes: 4096, direction: Direction::Write }, || ()).unwrap();
+        let verdict = admission
+            .submit(now, Request { segment, bytes: 4096, direction: Direction::Write, level: Level::Open }, || ())
+            .unwrap();
         assert_eq!(verdict, admission::Verdict::Start);
         let direction = Direction::Write;
         let outcome = Outcome { segment, granted: now, bytes: 4096, direction, went_below: true };

@@ -263,7 +263,8 @@ impl<B: Backend> Server<B> {
         let mut passage = Passage::default();
         let mut passed = None;
         if let Work::Data(direction) = work {
-            let request = Request { segment: target.segment, bytes: len, direction };
+            let Target { segment, level, .. } = target;
+            let request = Request { segment, bytes: len, direction, level };
             let waited_for = self.gate.pass(arrived, request).await?;
             passed = Some(Passed { gate: self.gate.clone(), has_outcome: false });
             if let Some(reason) = waited_for {

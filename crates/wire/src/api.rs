@@ -196,7 +196,8 @@ pub struct ExplainedEngine {
 /// What waiting for one reason came to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Waiting {
-    /// `hot_segment`, `main_bucket_empty`, `base_level`, `burst_level`, `client_cap` or `segment_cap`.
+    /// `hot_segment`, `main_bucket_empty`, `base_level`, `burst_level`, `client_cap`, `segment_cap`, `tenant_level` or
+    /// `tenant_share`.
     pub reason: String,
     /// Requests that waited and were started.
     pub requests: u64,
@@ -438,7 +439,13 @@ pub struct Tenant {
     pub base_iops: u64,
     /// The same in bytes per second.
     pub base_bytes_per_second: u64,
-    /// How much of that it has, in percent: less than 100 where promises exceed what the agent can do.
+    /// The most that they get together, in operations per second; 0: no bound.
+    #[serde(default)]
+    pub burst_iops: u64,
+    /// The same in bytes per second.
+    #[serde(default)]
+    pub burst_bytes_per_second: u64,
+    /// How much of what it was promised it has, in percent: less than 100 where promises exceed what the agent can do.
     pub base_percent: f64,
     /// Requests that were started.
     pub started: u64,
@@ -456,6 +463,15 @@ pub struct Tenant {
     pub longest_ns: u64,
     /// Windows in which it had more than its base.
     pub burst_windows: u64,
+    /// Requests that were started within the base levels of their volumes; of volumes with levels.
+    #[serde(default)]
+    pub marked_base: u64,
+    /// Those beyond.
+    #[serde(default)]
+    pub marked_burst: u64,
+    /// What requests waited for that a level held back, of its volumes or its own.
+    #[serde(default)]
+    pub waits: Vec<Waiting>,
 }
 
 /// One kind of request of a volume.

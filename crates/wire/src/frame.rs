@@ -35,7 +35,7 @@ mod request;
 mod segments;
 mod volume;
 
-pub use self::header::{HEADER_LEN, Header, Level, Marks};
+pub use self::header::{HEADER_LEN, Header, Marks};
 pub use self::hello::{Hello, Services};
 pub use self::kind::Kind;
 pub use self::message::{Frame, Message};

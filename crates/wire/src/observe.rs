@@ -15,6 +15,8 @@
 pub mod bytes;
 mod merge;
 
+pub use merge::add_waits;
+
 use std::borrow::Cow;
 
 use base::{Histogram, Result, VolumeId};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
+use base::levels::Level;
 use base::{AllocationExtent, Bytes, Epoch, Generation, Passage, ReadPart, Result, SegmentId, VolumeId, WriteStamp};
 
 /// A boxed future that stays on its loop.
@@ -28,6 +29,8 @@ pub struct Target {
     pub segment: SegmentId,
     /// The ownership that the agent believes in.
     pub epoch: Epoch,
+    /// Which part of its volume's rate it belongs to, where the agent has decided that.
+    pub level: Level,
 }
 
 /// A session as the server opened it.

@@ -212,14 +212,14 @@ impl Connection {
         let range = header.offset..header.offset + u64::from(header.len);
         let volume = &self.volume;
         let delay_ns = wait.saturating_sub(request.intake_ns + request.payload_ns);
-        volume.pass(command.priced_as(), u64::from(header.len), delay_ns, &mut passage).await;
+        let level = volume.pass(command.priced_as(), u64::from(header.len), delay_ns, &mut passage).await;
         handle.spend(Work::Request);
         let outcome = match command {
             Command::Read { whole } => {
-                volume.read(range, &mut passage).await.map(|parts| Answer::Parts { whole, parts })
+                volume.read(range, level, &mut passage).await.map(|parts| Answer::Parts { whole, parts })
             }
             Command::Write => {
-                let outcome = volume.write(range.start, request.payload, &mut passage).await;
+                let outcome = volume.write(range.start, request.payload, level, &mut passage).await;
                 // From here on the store accounts for the bytes that it keeps.
                 request.permits.memory = None;
                 outcome.map(|()| Answer::Done)
@@ -228,7 +228,7 @@ impl Connection {
             Command::Trim | Command::WriteZeroes { allocate: false } => {
                 volume.discard(range).await.map(|()| Answer::Done)
             }
-            Command::WriteZeroes { allocate: true } => volume.write_zeros(range).await.map(|()| Answer::Done),
+            Command::WriteZeroes { allocate: true } => volume.write_zeros(range, level).await.map(|()| Answer::Done),
             Command::BlockStatus { one } => {
                 let extents_max = if one { 1 } else { EXTENTS_MAX };
                 volume.allocation(range, extents_max).await.map(Answer::Extents)

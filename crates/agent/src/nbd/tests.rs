@@ -4,6 +4,7 @@ mod client;
 mod fuzz;
 mod handshake;
 mod hostile;
+mod levels;
 mod lifecycle;
 mod loops;
 mod pressure;

@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use base::levels::Level;
 use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer};
 use policies::slow_requests::{self, Direction};
 use policies::tenants;
@@ -255,9 +256,9 @@ impl Queue {
         };
         let (operation, range) = command.kind();
         let delay_ns = wait.saturating_sub(taken.intake_ns);
-        volume.pass(command.priced_as(), range.end - range.start, delay_ns, &mut passage).await;
+        let level = volume.pass(command.priced_as(), range.end - range.start, delay_ns, &mut passage).await;
         handle.spend(Work::Request);
-        let outcome = self.execute(&command, &mut taken, &mut passage).await;
+        let outcome = self.execute(&command, level, &mut taken, &mut passage).await;
         let now = handle.now();
         let latency_ns = now.nanos_since(taken.received_at);
         let error = match &outcome {
@@ -288,13 +289,14 @@ impl Queue {
     async fn execute(
         &self,
         command: &Command,
+        level: Level,
         taken: &mut Taken,
         passage: &mut Passage,
     ) -> Result<Result<u32>, Violation> {
         let volume = &self.device.volume;
         let done = |outcome: Result<()>| Ok(outcome.map(|()| 0));
         match command.clone() {
-            Command::Read(range) => match volume.read(range, passage).await {
+            Command::Read(range) => match volume.read(range, level, passage).await {
                 Ok(parts) => {
                     let mut writer = taken.request.output.writer(&taken.memory);
                     for part in parts {
@@ -311,14 +313,14 @@ impl Queue {
                 let mut buffer = AlignedBuf::zeroed((range.end - range.start) as usize);
                 // From here on it is a copy: the guest may change what it has.
                 taken.request.input.copy_to(&taken.memory, &mut buffer)?;
-                let outcome = volume.write(range.start, Bytes::from_owner(buffer), passage).await;
+                let outcome = volume.write(range.start, Bytes::from_owner(buffer), level, passage).await;
                 // From here on the store accounts for the bytes that it keeps.
                 taken.payload = None;
                 done(outcome)
             }
             Command::Flush => done(volume.flush().await),
             Command::Discard(range) | Command::WriteZeroes(range, true) => done(volume.discard(range).await),
-            Command::WriteZeroes(range, false) => done(volume.write_zeros(range).await),
+            Command::WriteZeroes(range, false) => done(volume.write_zeros(range, level).await),
             Command::Identify => {
                 let id = self.device.disk.id;
                 taken.request.output.writer(&taken.memory).put(&id)?;

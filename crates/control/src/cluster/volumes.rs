@@ -84,6 +84,7 @@ impl ClusterManager {
         });
         let row = planned.await?;
         self.engines.set_levels(&row.descriptor());
+        self.others.agents.learn_levels(&row.descriptor());
         Ok(self.view(row).await)
     }
 

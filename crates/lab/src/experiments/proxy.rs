@@ -193,6 +193,7 @@ impl Proxy {
         let offset = slot as u64 * SPREAD;
         let volume = segment / PER_VOLUME;
         let target = Target {
+            level: base::levels::Level::Open,
             session: self.sessions.borrow()[volume as usize],
             segment: SegmentId { volume: VolumeId(u64::from(volume) + 1), index: segment % PER_VOLUME },
             epoch: Epoch(1),

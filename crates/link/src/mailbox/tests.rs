@@ -9,8 +9,12 @@ use wire::Reply;
 
 use super::*;
 
-const TARGET: Target =
-    Target { session: SessionId(3), segment: SegmentId { volume: VolumeId(1), index: 2 }, epoch: Epoch(1) };
+const TARGET: Target = Target {
+    session: SessionId(3),
+    segment: SegmentId { volume: VolumeId(1), index: 2 },
+    epoch: Epoch(1),
+    level: base::levels::Level::Open,
+};
 
 /// An owner that takes its time and remembers what it was asked.
 struct Slow {

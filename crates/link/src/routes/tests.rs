@@ -88,7 +88,12 @@ fn two(handle: &Handle, log: &Log) -> ([Rc<Routes>; 2], [Rc<Owner>; 2]) {
 }
 
 fn target(session: SessionId, index: u32) -> Target {
-    Target { session, segment: SegmentId { volume: VolumeId(1), index }, epoch: Epoch(1) }
+    Target {
+        session,
+        segment: SegmentId { volume: VolumeId(1), index },
+        epoch: Epoch(1),
+        level: base::levels::Level::Open,
+    }
 }
 
 #[test]

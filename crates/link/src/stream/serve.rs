@@ -53,7 +53,7 @@ impl Duties {
             | Request::BeginScrub
             | Request::SetLevels(_)
             | Request::SetProvisioned { .. } => self.owner(request).await.map(|value| reply(epoch, value)),
-            Request::Release { .. } | Request::Users { .. } => {
+            Request::Release { .. } | Request::Users { .. } | Request::LearnLevels(_) => {
                 self.user(request).await.map(|value| reply(epoch, value))
             }
             Request::Join
@@ -186,6 +186,10 @@ impl Duties {
         Some(match request {
             Request::Release { volume } => {
                 user.release(volume).await;
+                Ok(Value::Done)
+            }
+            Request::LearnLevels(volume) => {
+                user.learn_levels(&volume);
                 Ok(Value::Done)
             }
             Request::Users { volume } => Ok(Value::Count(user.users(volume) as u64)),

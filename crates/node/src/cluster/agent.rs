@@ -12,7 +12,7 @@ use base::{Error, Map, Result, VolumeId};
 use link::stream::{NearEnd, Options, Services};
 use runtime::{Address, Class, Handle, Task};
 use wire::observe::{Detail, Explained, Snapshot};
-use wire::{BlockService, LocalBoxFuture, Located, Observer, VolumeUser};
+use wire::{BlockService, LocalBoxFuture, Located, Observer, VolumeDescriptor, VolumeUser};
 
 use super::managers::Managers;
 use super::{address, listen};
@@ -62,6 +62,7 @@ impl AgentRole {
         let options = agent::Options {
             payload_bytes_max: resolved.payload_bytes_max,
             tenants: resolved.tenants.clone(),
+            levels: resolved.levels,
             ..agent::Options::default()
         };
         let agent = Agent::new(handle, managers, router.clone(), options, 1);
@@ -157,6 +158,12 @@ impl VolumeUser for LateAgent {
 
     fn users(&self, volume: VolumeId) -> usize {
         self.observer().map_or(0, |observer| observer.agent.users(volume))
+    }
+
+    fn learn_levels(&self, volume: &VolumeDescriptor) {
+        if let Ok(observer) = self.observer() {
+            observer.agent.learn_levels(volume);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use control::{charge, cluster, http};
 use link::stream::{FarEnd, NearEnd, Options, Services};
 use runtime::sync::first;
 use runtime::{Address, Class, Handle};
-use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeUser};
+use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeDescriptor, VolumeUser};
 
 use super::{address, join, listen, shown};
 use crate::settings::Settings;
@@ -186,6 +186,10 @@ impl Agents for LateEnd {
             }
             users
         })
+    }
+
+    fn learn_levels(&self, volume: &VolumeDescriptor) {
+        self.peers().iter().for_each(|peer| VolumeUser::learn_levels(peer, volume));
     }
 
     fn observers(&self) -> Vec<Rc<dyn Observer>> {

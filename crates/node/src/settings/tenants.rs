@@ -1,9 +1,11 @@
-//! `[tenants]`: how those who share an agent share its loops.
+//! `[tenants]`: how those who share an agent share its loops, and what it holds them to.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use base::levels::{BURST_IOPS_MAX, Rate};
 use base::{Error, MIB, Result, TIB};
+use policies::levels::{self, LevelsSettings};
 use policies::tenants as policy;
 use policies::tenants::{Cost, Dimension, UNLIMITED};
 use serde::{Deserialize, Serialize};
@@ -37,6 +39,22 @@ pub struct TenantsSettings {
     pub cost: Pricing,
     /// Whether cost follows delay.
     pub adjustment: bool,
+    /// Who holds volumes to their base and burst levels.
+    pub levels: Enforcer,
+    /// Operations per second that each tenant gets at most, all its volumes on this agent together; 0, the default: no bound.
+    pub burst_iops: u64,
+    /// The same in bytes per second: `none`, the default, or a rate.
+    pub burst_bandwidth: Option<Size>,
+}
+
+/// See [`policies::levels::Enforcer`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Enforcer {
+    /// The agent, once for all servers.
+    Agent,
+    /// Each server by itself.
+    Server,
 }
 
 /// See [`policy::Scheduling`].
@@ -79,6 +97,9 @@ impl Default for TenantsSettings {
             recovery: defaults.recovers,
             cost: Pricing::Vector,
             adjustment: defaults.adjusts,
+            levels: Enforcer::Agent,
+            burst_iops: 0,
+            burst_bandwidth: None,
         }
     }
 }
@@ -121,17 +142,45 @@ impl TenantsSettings {
     }
 }
 
-/// Bytes per second; without one, or with `none`, more than there ever are.
+impl TenantsSettings {
+    /// Who holds volumes to their levels, and what a tenant gets at most.
+    ///
+    /// # Errors
+    /// `Invalid`, with the key and what would be accepted.
+    pub(super) fn levels(&self) -> Result<LevelsSettings> {
+        number("tenants.burst_iops", self.burst_iops, 0..=BURST_IOPS_MAX)?;
+        let bytes_per_sec = bytes_per_sec("burst_bandwidth", self.burst_bandwidth.as_ref())?.unwrap_or(0);
+        let tenant_burst = Rate { iops: self.burst_iops, bytes_per_sec };
+        let enforcer = match self.levels {
+            Enforcer::Agent => levels::Enforcer::Agent,
+            Enforcer::Server if !tenant_burst.is_none() => {
+                return Err(Error::invalid(
+                    "tenants.burst_iops and burst_bandwidth need tenants.levels = \"agent\": no server sees all that a tenant \
+                     asks for",
+                ));
+            }
+            Enforcer::Server => levels::Enforcer::Server,
+        };
+        Ok(LevelsSettings { enforcer, tenant_burst })
+    }
+}
+
+/// What there is of a resource per second; without a rate more than there ever is.
 fn rate(key: &str, rate: Option<&Size>) -> Result<f64> {
-    const RATES: RangeInclusive<u64> = MIB..=TIB;
     let windows_in_a_second = 1000.0;
+    Ok(bytes_per_sec(key, rate)?.map_or(UNLIMITED * windows_in_a_second, |rate| rate as f64))
+}
+
+/// Bytes per second, if there are any given.
+fn bytes_per_sec(key: &str, rate: Option<&Size>) -> Result<Option<u64>> {
+    const RATES: RangeInclusive<u64> = MIB..=TIB;
     let rate = match rate {
-        None => return Ok(UNLIMITED * windows_in_a_second),
-        Some(Size::Text(text)) if text == "none" => return Ok(UNLIMITED * windows_in_a_second),
+        None => return Ok(None),
+        Some(Size::Text(text)) if text == "none" => return Ok(None),
         Some(rate) => size(&format!("tenants.{key}"), rate)?,
     };
     match RATES.contains(&rate) {
-        true => Ok(rate as f64),
+        true => Ok(Some(rate)),
         false => Err(Error::invalid(format!(
             "tenants.{key} = {rate} bytes per second cannot be: choose from 1M to 1T, or \"none\""
         ))),
@@ -155,6 +204,15 @@ mod tests {
         assert!(refused(TenantsSettings { reserve_percent: 90, ..defaults.clone() }).contains("from 0 to 50"));
         let little = TenantsSettings { egress: Some(Size::Bytes(7)), ..defaults.clone() };
         assert!(refused(little).contains("tenants.egress = 7 bytes per second cannot be"));
+        assert_eq!(defaults.levels().unwrap(), LevelsSettings::default());
+        let bandwidth = Some(Size::Text("50M".into()));
+        let bound = TenantsSettings { burst_iops: 9, burst_bandwidth: bandwidth, ..defaults.clone() };
+        let tenant_burst = Rate { iops: 9, bytes_per_sec: 50 << 20 };
+        assert_eq!(bound.levels().unwrap(), LevelsSettings { tenant_burst, ..LevelsSettings::default() });
+        let nobody = TenantsSettings { levels: Enforcer::Server, ..bound };
+        assert!(nobody.levels().unwrap_err().message.contains("need tenants.levels = \"agent\""));
+        let papers = TenantsSettings { levels: Enforcer::Server, ..defaults.clone() };
+        assert_eq!(papers.levels().unwrap().enforcer, levels::Enforcer::Server);
         let odd = TenantsSettings { limit: Some(Size::Text("much".into())), ..defaults };
         assert!(refused(odd).contains("tenants.limit"));
     }

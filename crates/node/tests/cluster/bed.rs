@@ -13,7 +13,7 @@ use node::Settings;
 use node::cluster::agent::AgentRole;
 use node::cluster::manager::ManagerRole;
 use node::cluster::server::ServerRole;
-use node::settings::{ApiSettings, EngineSettings, NbdSettings};
+use node::settings::{ApiSettings, Enforcer, EngineSettings, NbdSettings, TenantsSettings};
 use node::shared_files::{SharedFiles, SharedFilesOptions};
 use runtime::sim::{DiskOptions, NodeId, NodeOptions, World};
 use runtime::{Address, Class, Handle};
@@ -40,6 +40,8 @@ pub struct Bed {
     managers: Rc<RefCell<BTreeMap<usize, Rc<ClusterManager>>>>,
     /// How long a server may be silent.
     pub lease_ms: u64,
+    /// Who holds volumes to their levels.
+    pub enforcer: Enforcer,
 }
 
 /// The seeds of a test: `LEVEE_SEED` alone, or the first `count`, or as many as `LEVEE_SEEDS` says.
@@ -65,7 +67,7 @@ impl Bed {
                 machines.insert((role, index), Machine { node: world.add_node(options), handle: None });
             }
         }
-        Bed { world, machines, managers: Rc::default(), lease_ms: 2_000 }
+        Bed { world, machines, managers: Rc::default(), lease_ms: 2_000, enforcer: Enforcer::Agent }
     }
 
     pub fn handle(&self, role: Role, index: usize) -> Handle {
@@ -96,6 +98,7 @@ impl Bed {
                 ..EngineSettings::default()
             },
             api: ApiSettings { is_off: true, ..ApiSettings::default() },
+            tenants: TenantsSettings { levels: self.enforcer, ..TenantsSettings::default() },
             ..Settings::default()
         };
         if let (Role::Agent, Address::Tcp(listen)) = (role, self.nbd(index.min(self.count(Role::Agent) - 1))) {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod bed;
+mod levels;
 #[path = "../over_a_stream/model.rs"]
 mod model;
 #[path = "../over_a_stream/nbd.rs"]

@@ -67,8 +67,14 @@ fn whoever_asks_is_told_what_a_throttled_volume_waits_for() {
     assert_eq!((segments.len(), segments.iter().sum::<usize>()), (3, 4), "{found:?}");
     let sum = |of: fn(&api::ExplainedEngine) -> u64| found.engines.iter().map(of).sum::<u64>();
     assert_eq!(sum(|engine| engine.started_requests), found.started_requests);
+    // Its level is the agent's to hold: no server does so again.
     let waited = |engine: &api::ExplainedEngine| engine.waits.iter().map(|wait| wait.requests).sum();
-    assert_eq!(sum(waited), found.waits.iter().map(|wait| wait.requests).sum::<u64>());
+    assert_eq!((sum(waited), found.waits.len()), (0, 1), "{found:?}");
+    let page = render(&observed(&bed));
+    let held = "levee_throttled_requests_total{agent=\"agent-0\",volume=\"disk\",reason=\"burst_level\"}";
+    assert!(counted(&page, held)[0] > 10, "{page}");
+    let held = "levee_tenant_held_total{agent=\"agent-0\",tenant=\"disk\",reason=\"burst_level\"}";
+    assert!(counted(&page, held)[0] > 10, "{page}");
     assert!(found.engines.iter().all(|engine| engine.admission.is_some() && engine.silent.is_none()), "{found:?}");
     // What the client waited for is known to the agent.
     let write = found.latency.iter().find(|latency| latency.operation == "write").unwrap();

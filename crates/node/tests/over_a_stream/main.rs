@@ -106,7 +106,12 @@ fn clients_write_and_read_over_a_stream() {
         let volume = VolumeDirectory::attach(&near, near.resolve("disk").await.unwrap().id).await.unwrap();
         let attached = BlockService::attach(&near, volume.id, volume.generation).await.unwrap();
         let segment = base::SegmentId { volume: volume.id, index: 0 };
-        let target = wire::Target { session: attached.session, segment, epoch: attached.epoch };
+        let target = wire::Target {
+            session: attached.session,
+            segment,
+            epoch: attached.epoch,
+            level: base::levels::Level::Open,
+        };
         let (data, stamp) = (
             base::Bytes::from(vec![9; 4096]),
             base::WriteStamp { generation: volume.generation, ..Default::default() },

@@ -1,19 +1,20 @@
 //! Admission as a whole: arrivals, grants, completions.
 
-use base::levels::{Credits, Levels, Rate};
+use base::levels::{Credits, Level, Levels, Rate};
 use base::{Instant, Map, SegmentId, VolumeId};
 
 use super::background::Background;
 use super::buckets::{Bucket, Buckets};
+use super::client::ClientId;
 use super::estimator::Estimator;
 use super::knee::Knee;
-use super::levels::{Allowance, ClientId};
 use super::line::{Key, Line, Lines, Place, Waiting};
 use super::monitor::Monitor;
-use super::reason::{Reason, Waits};
 use super::request::{Outcome, Request};
 use super::rings::{Rings, may_spend};
 use super::settings::{AdmissionSettings, Throttle};
+use crate::levels::Allowance;
+use crate::waits::{Reason, Waits};
 
 /// What is said to an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +44,7 @@ pub struct Overload {
 }
 
 /// A volume that requests were made for.
+#[derive(Clone)]
 pub(super) struct Volume {
     client: ClientId,
     pub(super) allowance: Allowance,
@@ -50,6 +52,17 @@ pub(super) struct Volume {
     pub(super) started: u64,
     /// When a request of it arrived last.
     pub(super) used_at: Option<Instant>,
+}
+
+impl Volume {
+    /// Whether a request with that mark would be within the base level.
+    pub(super) fn is_base(&mut self, now: Instant, level: Level) -> bool {
+        match level {
+            Level::Open => self.allowance.plan(now) == Ok(Level::Base),
+            Level::Base => self.allowance.covers_mark(now),
+            Level::Burst => false,
+        }
+    }
 }
 
 /// Intervals in a row in which latency had taken off below half of the limit.
@@ -153,7 +166,7 @@ impl<T> Admission<T> {
         if *known.allowance.levels() != levels {
             self.promised -= usize::from(!known.allowance.levels().base.is_none());
             self.promised += usize::from(!levels.base.is_none());
-            known.allowance = Allowance::new(levels, self.settings.interval, now);
+            known.allowance.change(levels, now);
             self.burst_at = Instant::ZERO;
             self.begin_round(now);
         }
@@ -167,7 +180,7 @@ impl<T> Admission<T> {
             return;
         }
         self.promised -= usize::from(!known.allowance.levels().base.is_none());
-        known.allowance = Allowance::new(Levels::default(), self.settings.interval, Instant::ZERO);
+        known.allowance = Allowance::new(Levels::default(), self.settings.interval, 1, Instant::ZERO);
         known.used_at = None;
         self.by_volume.remove(&volume);
         self.free_volumes.push(number);
@@ -195,7 +208,7 @@ impl<T> Admission<T> {
         self.monitor.on_arrival(&mut line.track, now, cost);
         let reason = match line.waiting.front() {
             Some(first) => first.reason,
-            None => match self.start(now, number, volume, request.bytes, cost, true) {
+            None => match self.start(now, number, volume, request.bytes, cost, request.level, true) {
                 Ok(()) => return Ok(Verdict::Start),
                 Err(reason) => reason,
             },
@@ -212,7 +225,9 @@ impl<T> Admission<T> {
         self.volumes[volume as usize].waits.on_wait(reason);
         let ticket = ticket();
         let line = self.lines.get_mut(number);
-        line.waiting.push_back(Waiting { arrived: now, bytes: request.bytes, cost, volume, reason, ticket });
+        let Request { bytes, level, .. } = request;
+        line.marks += usize::from(level == Level::Base);
+        line.waiting.push_back(Waiting { arrived: now, bytes, cost, volume, reason, level, ticket });
         if line.place == Place::Nowhere {
             let is_hot = self.settings.throttle == Throttle::DualBuckets && self.monitor.is_hot(&line.track, now);
             self.rings.enter(number, line, is_hot);
@@ -298,7 +313,7 @@ impl<T> Admission<T> {
 
     #[cold]
     fn add_volume(&mut self, now: Instant, id: VolumeId) -> u32 {
-        let allowance = Allowance::new(Levels::default(), self.settings.interval, now);
+        let allowance = Allowance::new(Levels::default(), self.settings.interval, 1, now);
         let volume =
             Volume { client: ClientId::default(), allowance, waits: Waits::default(), started: 0, used_at: None };
         let number = match self.free_volumes.pop() {
@@ -327,12 +342,15 @@ impl<T> Admission<T> {
         self.lines.number_of(key, || {
             let burst = Rate { iops: 0, bytes_per_sec: cap };
             (cap > 0).then(|| {
-                Allowance::new(Levels { base: Rate::default(), burst, credits: Credits::default() }, interval, now)
+                let levels = Levels { base: Rate::default(), burst, credits: Credits::default() };
+                Allowance::new(levels, interval, 1, now)
             })
         })
     }
 
-    /// Takes what a request needs, or says what is missing. `arrives`: it is not in line.
+    /// Takes what a request needs, or says what is missing. `level`: its mark, or the one that is left to it; `arrives`: it is
+    /// not in line.
+    #[allow(clippy::too_many_arguments, reason = "a request, taken apart so that one in line is not copied")]
     #[inline]
     fn start(
         &mut self,
@@ -341,21 +359,23 @@ impl<T> Admission<T> {
         volume: u32,
         bytes: u64,
         cost: u64,
+        level: Level,
         arrives: bool,
     ) -> Result<(), Reason> {
         let line = self.lines.get_mut(number);
         let known = &mut self.volumes[volume as usize];
-        if !known.allowance.has_burst(now) {
-            let levels = known.allowance.levels();
-            return Err(if levels.burst == levels.base { Reason::BaseLevel } else { Reason::BurstLevel });
-        }
+        // Its agent has seen to the burst level of what it has marked.
+        let is_base = match level {
+            Level::Open => known.allowance.plan(now).map_err(|held| held.reason)? == Level::Base,
+            Level::Base => known.allowance.covers_mark(now),
+            Level::Burst => false,
+        };
         if line.cap.as_mut().is_some_and(|cap| !cap.has_burst(now)) {
             return Err(match self.settings.throttle {
                 Throttle::ClientCap(_) => Reason::ClientCap,
                 _ => Reason::SegmentCap,
             });
         }
-        let is_base = known.allowance.has_base(now);
         let is_dual = self.settings.throttle == Throttle::DualBuckets;
         let is_hot = is_dual && !is_base && self.monitor.is_hot(&line.track, now);
         let missing = if is_hot { Reason::HotSegment } else { Reason::MainBucketEmpty };
@@ -370,10 +390,15 @@ impl<T> Admission<T> {
         }
         let drawn = if is_hot { self.buckets.draw_hot(cost) } else { self.buckets.draw_steady(cost) };
         let bucket = drawn.ok_or(missing)?;
-        known.allowance.draw(cost, is_base);
+        match (level, is_base) {
+            (Level::Open, true) => known.allowance.draw(cost, Level::Base),
+            (Level::Open, false) => known.allowance.draw(cost, Level::Burst),
+            (_, true) => known.allowance.draw_marked(cost),
+            (_, false) => {}
+        }
         known.started += 1;
         if let Some(cap) = &mut line.cap {
-            cap.draw(cost, false);
+            cap.draw(cost, Level::Burst);
         }
         if !is_base {
             self.burst_at = now;
@@ -428,10 +453,12 @@ impl<T> Admission<T> {
     /// Starts the first request of the line at a ring's front if it is within the base level; else its turn is over.
     fn grant_base(&mut self, now: Instant, is_hot: bool) -> Option<Grant<T>> {
         let number = self.rings.ring(is_hot).front().copied()?;
-        let first = self.lines.get_mut(number).waiting.front()?;
+        let line = self.lines.get_mut(number);
+        let level = line.level_of_first();
+        let first = line.waiting.front()?;
         let (volume, bytes, cost) = (first.volume, first.bytes, first.cost);
-        let is_base = self.volumes[volume as usize].allowance.has_base(now);
-        if is_base && self.start(now, number, volume, bytes, cost, false).is_ok() {
+        let is_base = self.volumes[volume as usize].is_base(now, level);
+        if is_base && self.start(now, number, volume, bytes, cost, level, false).is_ok() {
             let grant = self.take_first(now, number, is_hot);
             // A line that is empty now has left its ring, and is not to be counted again.
             if self.lines.get_mut(number).place == Place::Nowhere
@@ -456,13 +483,14 @@ impl<T> Admission<T> {
             self.rings.enter(number, line, true);
             return None;
         }
+        let level = line.level_of_first();
         let first = line.waiting.front()?;
         let (volume, bytes, cost) = (first.volume, first.bytes, first.cost);
         if !may_spend(line, cost) {
             self.rings.rotate(is_hot);
             return None;
         }
-        match self.start(now, number, volume, bytes, cost, false) {
+        match self.start(now, number, volume, bytes, cost, level, false) {
             Ok(()) => self.take_first(now, number, is_hot),
             Err(reason) => {
                 self.blame(number, reason);
@@ -489,7 +517,8 @@ impl<T> Admission<T> {
     /// The first request of the line at a ring's front has been started.
     fn take_first(&mut self, now: Instant, number: u32, is_hot: bool) -> Option<Grant<T>> {
         let line = self.lines.get_mut(number);
-        let Waiting { arrived, volume, reason, ticket, .. } = line.waiting.pop_front()?;
+        let Waiting { arrived, volume, reason, level, ticket, .. } = line.waiting.pop_front()?;
+        line.marks -= usize::from(level != Level::Open && line.marks > 0);
         if line.waiting.is_empty() {
             self.rings.leave(is_hot, line);
         }

@@ -1,11 +1,12 @@
 //! What must hold of an admission at any time, for whoever wants to know: the simulated store asks after every request.
 
 use base::Instant;
+use base::levels::Level;
 
 use super::admit::{Admission, Round};
 use super::line::{Line, Place};
-use super::reason::Reason;
 use super::settings::Throttle;
+use crate::waits::Reason;
 
 impl<T> Admission<T> {
     /// Whether all is well now, and how many requests wait. It looks at every line.
@@ -17,6 +18,7 @@ impl<T> Admission<T> {
             return Ok(0);
         }
         self.audit_tokens()?;
+        self.volumes.iter().try_for_each(|volume| volume.allowance.audit())?;
         let waiting: usize = self.lines.used().map(|line| line.waiting.len()).sum();
         if waiting != self.waiting {
             return Err(format!("{} requests are said to wait, and {waiting} are in line", self.waiting));
@@ -52,10 +54,11 @@ impl<T> Admission<T> {
         let waits = |what: String| Err(format!("{:?} waits for {:?} although {what}", line.key, first.reason));
         let cheque = self.buckets.cheque();
         let open = if self.is_hot(line, now) { self.buckets.for_hot() } else { self.buckets.main() };
-        let mut allowance = self.volumes[first.volume as usize].allowance.clone();
+        let mut volume = self.volumes[first.volume as usize].clone();
+        let level = line.level_of_first();
         let is_held = match first.reason {
-            Reason::HotSegment | Reason::MainBucketEmpty => false,
-            Reason::BaseLevel | Reason::BurstLevel => !allowance.has_burst(now),
+            Reason::HotSegment | Reason::MainBucketEmpty | Reason::TenantLevel | Reason::TenantShare => false,
+            Reason::BaseLevel | Reason::BurstLevel => level == Level::Open && volume.allowance.plan(now).is_err(),
             Reason::ClientCap | Reason::SegmentCap => line.cap.clone().is_some_and(|mut cap| !cap.has_burst(now)),
         };
         match line.place {
@@ -72,7 +75,7 @@ impl<T> Admission<T> {
         }
         // The base levels come first: what waited when the interval began is before anybody's burst in it.
         let begun = self.buckets.interval_begun();
-        let is_base = allowance.has_base(now) && allowance.has_burst(now);
+        let is_base = volume.is_base(now, level);
         if first.arrived < begun && self.burst_at >= begun && is_base {
             return waits("its volume has base tokens, and others burst".into());
         }

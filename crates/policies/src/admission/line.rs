@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use base::levels::Level;
 use base::{Instant, Map, SegmentId};
 
-use super::levels::{Allowance, ClientId};
+use super::client::ClientId;
 use super::monitor::{Monitor, Track};
-use super::reason::Reason;
+use crate::levels::Allowance;
+use crate::waits::Reason;
 
 /// Whose requests stand in one line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,6 +42,8 @@ pub struct Waiting<T> {
     /// The volume's number in the server's table.
     pub volume: u32,
     pub reason: Reason,
+    /// How its agent has marked it.
+    pub level: Level,
     pub ticket: T,
 }
 
@@ -51,7 +55,21 @@ pub struct Line<T> {
     pub place: Place,
     /// What deficit round robin still owes it, in bytes.
     pub deficit: u64,
+    /// Marks of base that came with those who wait, and are left.
+    pub marks: usize,
     pub waiting: VecDeque<Waiting<T>>,
+}
+
+impl<T> Line<T> {
+    /// The mark of the first request. Those of a segment stay in their order, so that a mark of base which came with a
+    /// later one is for whoever is first: else base would wait behind a burst.
+    pub fn level_of_first(&self) -> Level {
+        match (self.waiting.front().map_or(Level::Open, |first| first.level), self.key) {
+            (Level::Base | Level::Burst, Key::Segment(_)) if self.marks > 0 => Level::Base,
+            (Level::Base | Level::Burst, Key::Segment(_)) => Level::Burst,
+            (level, _) => level,
+        }
+    }
 }
 
 /// The lines of a server, by number. Those of segments that are not used are given up after a while.
@@ -82,8 +100,15 @@ impl<T> Lines<T> {
 
     #[cold]
     fn add(&mut self, key: Key, cap: Option<Allowance>) -> u32 {
-        let line =
-            Line { key, track: Track::default(), cap, place: Place::Nowhere, deficit: 0, waiting: VecDeque::new() };
+        let line = Line {
+            key,
+            track: Track::default(),
+            cap,
+            place: Place::Nowhere,
+            deficit: 0,
+            marks: 0,
+            waiting: VecDeque::new(),
+        };
         let number = match self.free.pop() {
             Some(number) => {
                 self.lines[number as usize] = line;

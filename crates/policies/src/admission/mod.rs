@@ -33,23 +33,28 @@
 //!
 //! **Baselines** are settings of the same component: [`Throttle`].
 //!
-//! The base level is looked at when a request reaches the head of its line, not when it arrives: a mark given on arrival
-//! would make base I/O of a segment wait behind burst I/O of the same segment, which must not be overtaken.
+//! **Levels.** Requests come with a mark of their agent, which sees all that their volume asks for ([`crate::levels`]): base or
+//! burst. The server holds marked requests to no burst level, serves base first, and counts what is marked base beyond what
+//! was promised as burst. Of a request without a mark it decides both itself, from the volume's levels, as far as it sees
+//! the volume.
+//!
+//! The base level is looked at when a request reaches the head of its line, not when it arrives: base I/O of a segment would
+//! wait behind burst I/O of the same segment, which must not be overtaken. So marks belong to a line, and whoever is at its
+//! head has one if any is left.
 
 mod admit;
 mod audit;
 mod background;
 pub mod buckets;
 pub mod calibration;
+mod client;
 mod company;
 mod cost;
 pub mod estimator;
 pub mod knee;
-pub mod levels;
 mod limit;
 mod line;
 pub mod monitor;
-mod reason;
 mod request;
 mod rings;
 mod settings;
@@ -59,8 +64,9 @@ mod tally;
 mod tests;
 
 pub use admit::{Admission, Grant, Overload, Verdict};
-pub use levels::ClientId;
-pub use reason::{Reason, Wait, Waits};
+pub use client::ClientId;
 pub use request::{Outcome, Request};
 pub use settings::{AdmissionSettings, Throttle};
 pub use status::{AdmissionStatus, VolumeStatus};
+
+pub use crate::waits::{Reason, Wait, Waits};

@@ -1,5 +1,6 @@
 //! What passes admission: a request that arrives, and one that is done.
 
+use base::levels::Level;
 use base::{Instant, SegmentId};
 
 use crate::slow_requests::Direction;
@@ -13,6 +14,8 @@ pub struct Request {
     pub bytes: u64,
     /// Whether it reads or writes.
     pub direction: Direction,
+    /// How its agent has marked it.
+    pub level: Level,
 }
 
 /// An I/O that was started, and is done.

@@ -6,7 +6,7 @@ use base::{Instant, SegmentId, VolumeId};
 use super::admit::Admission;
 use super::estimator::p99999_ns;
 use super::line::Key;
-use super::reason::Waits;
+use crate::waits::Waits;
 
 /// What a server's admission knows of itself.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::slow_requests::Direction;
-use base::levels::{Credits, Levels, Rate};
+use base::levels::{Credits, Level, Levels, Rate};
 use base::{Instant, Prng, SegmentId, VolumeId};
 
 use super::buckets::Buckets;
@@ -36,7 +36,7 @@ impl Server {
 
     /// Submits `count` requests of 1,000 bytes; says how many started.
     fn submit(&mut self, now: Instant, segment: SegmentId, count: u64) -> u64 {
-        let request = Request { segment, bytes: 1000, direction: Direction::Write };
+        let request = Request { segment, bytes: 1000, direction: Direction::Write, level: Level::Open };
         let mut started = 0;
         for _ in 0..count {
             self.next += 1;
@@ -172,7 +172,7 @@ fn too_many_are_refused_and_none_of_them_is_in_line() {
     server.submit(at(0), segment(1, 0), 110);
     let refused = server.admission.submit(
         at(0),
-        Request { segment: segment(1, 0), bytes: 1000, direction: Direction::Write },
+        Request { segment: segment(1, 0), bytes: 1000, direction: Direction::Write, level: Level::Open },
         || 0,
     );
     assert_eq!(refused, Err(Overload { waiting_max: 10 }));
@@ -235,7 +235,9 @@ fn random_load(seed: u64, prng: &mut Prng, throttle: Throttle) {
             largest = largest.max(bytes);
             number += 1;
             match server
-                .submit(now, Request { segment: which, bytes, direction: Direction::Write }, || (which, number))
+                .submit(now, Request { segment: which, bytes, direction: Direction::Write, level: Level::Open }, || {
+                    (which, number)
+                })
                 .unwrap()
             {
                 Verdict::Start => {
@@ -459,8 +461,12 @@ fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
         }
         for index in (0..ends.len()).rev().filter(|index| ends[*index].0 <= now).collect::<Vec<_>>() {
             let (_, number) = ends.swap_remove(index);
-            let request =
-                Request { segment: segment(1, prng.below(2) as u32), bytes: 65_536, direction: Direction::Write };
+            let request = Request {
+                segment: segment(1, prng.below(2) as u32),
+                bytes: 65_536,
+                direction: Direction::Write,
+                level: Level::Open,
+            };
             if admission.submit(Instant(now), request, || number).unwrap() == Verdict::Start {
                 ends.push((now + 2 * MS, number));
             }
@@ -468,8 +474,12 @@ fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
         if small_at <= now {
             small_at += 5 * MS;
             asked += 1;
-            let request =
-                Request { segment: segment(2, prng.below(2) as u32), bytes: 4096, direction: Direction::Write };
+            let request = Request {
+                segment: segment(2, prng.below(2) as u32),
+                bytes: 4096,
+                direction: Direction::Write,
+                level: Level::Open,
+            };
             admission.submit(Instant(now), request, || SMALL).unwrap();
         }
     }
@@ -499,7 +509,7 @@ fn a_limit_beyond_what_the_disks_take_is_told_once_with_what_they_do() {
     let settings = AdmissionSettings { limit_bytes_per_sec: 1 << 40, estimator, ..settings(Throttle::DualBuckets) };
     let mut admission: Admission<()> = Admission::new(settings, at(0));
     let mut told = Vec::new();
-    let request = Request { segment: segment(1, 0), bytes: 4096, direction: Direction::Write };
+    let request = Request { segment: segment(1, 0), bytes: 4096, direction: Direction::Write, level: Level::Open };
     // For a second one at a time, then ten at a time that take twenty times as long.
     for interval in 0..500u64 {
         let (at_once, took) = if interval < 100 { (1, 50_000) } else { (10, 1_000_000) };
@@ -508,7 +518,7 @@ fn a_limit_beyond_what_the_disks_take_is_told_once_with_what_they_do() {
             (0..at_once).for_each(|_| assert_eq!(admission.submit(now, request, || ()), Ok(Verdict::Start)));
             for _ in 0..at_once {
                 let granted = Instant(now.0 + 1);
-                let Request { segment, bytes, direction } = request;
+                let Request { segment, bytes, direction, .. } = request;
                 admission
                     .on_done(Instant(now.0 + took), Outcome { segment, granted, bytes, direction, went_below: true });
             }
@@ -517,4 +527,58 @@ fn a_limit_beyond_what_the_disks_take_is_told_once_with_what_they_do() {
     }
     // 50 in 10 ms.
     assert!(told.len() == 1 && (18_000_000..23_000_000).contains(&told[0]), "{told:?}");
+}
+
+/// Requests as an agent has marked them.
+fn marked(server: &mut Server, now: Instant, segment: SegmentId, level: Level, count: u64) -> u64 {
+    let request = Request { segment, bytes: 1000, direction: Direction::Write, level };
+    let mut started = 0;
+    for _ in 0..count {
+        server.next += 1;
+        let verdict = server.admission.submit(now, request, || server.next).unwrap();
+        started += u64::from(verdict == Verdict::Start);
+    }
+    started
+}
+
+#[test]
+fn what_an_agent_has_marked_is_held_to_no_burst_level_again() {
+    let mut server = Server::new(settings(Throttle::DualBuckets));
+    let rate = Rate { iops: 500, bytes_per_sec: 0 };
+    let levels = Levels { base: rate, burst: rate, credits: Credits::default() };
+    server.admission.set_volume(at(0), VolumeId(1), ClientId(1), levels);
+    assert_eq!(marked(&mut server, at(0), segment(1, 0), Level::Burst, 15), 15);
+    assert_eq!(marked(&mut server, at(0), segment(1, 1), Level::Base, 15), 15);
+    // Requests without a mark are held as ever.
+    assert_eq!(server.submit(at(1), segment(1, 2), 15), 5);
+    assert_eq!(server.admission.volume(VolumeId(1), at(1)).unwrap().waits.of(Reason::BaseLevel).now, 10);
+    assert_eq!(marked(&mut server, at(1), segment(1, 0), Level::Burst, 15), 15);
+    assert_eq!(server.admission.audit(at(1)), Ok(10));
+}
+
+#[test]
+fn marked_base_comes_first_as_far_as_it_was_promised_and_behind_no_burst_of_its_segment() {
+    let mut server = Server::new(settings(Throttle::DualBuckets));
+    // 30 requests in each interval.
+    let base = Rate { iops: 3000, bytes_per_sec: 0 };
+    for volume in [8, 9] {
+        server.admission.set_volume(at(0), VolumeId(volume), ClientId(1), Levels { base, ..Levels::default() });
+    }
+    server.submit(at(0), segment(1, 0), 1000);
+    // Volume 8 has marks of burst only, volume 9 such of base behind them.
+    marked(&mut server, at(0), segment(8, 0), Level::Burst, 200);
+    marked(&mut server, at(0), segment(9, 0), Level::Burst, 200);
+    marked(&mut server, at(0), segment(9, 0), Level::Base, 500);
+    let grants = server.grants(at(2));
+    let of = |range: std::ops::RangeInclusive<u64>, grants: &[Grant<u64>]| {
+        grants.iter().filter(|grant| range.contains(&grant.ticket)).count()
+    };
+    // In the order of their segment: what an interval gives, and the one that is lent; no more.
+    let first = grants.iter().take_while(|grant| (1201..=1900).contains(&grant.ticket)).count();
+    assert!((59..=62).contains(&first), "{first} of {}", grants.len());
+    assert_eq!(of(1001..=1200, &grants[..first]), 0);
+    let grants = server.grants(at(3));
+    let first = grants.iter().take_while(|grant| (1201..=1900).contains(&grant.ticket)).count();
+    assert!((29..=31).contains(&first), "an interval's: {first}");
+    assert!(server.admission.audit(at(3)).is_ok());
 }

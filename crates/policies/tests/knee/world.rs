@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use base::levels::Level;
 use base::{Instant, Prng, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, Outcome, Request, Verdict};
 use policies::slow_requests::Direction;
@@ -136,7 +137,7 @@ impl World {
         let bytes = if is_burst { 1 << self.prng.between(from.into(), to.into()) } else { 4096 };
         let direction = if self.prng.below(100) < self.load.reads { Direction::Read } else { Direction::Write };
         let segment = SegmentId { volume: VolumeId(1 + u64::from(is_burst)), index: self.prng.below(4) as u32 };
-        let request = Request { segment, bytes, direction };
+        let request = Request { segment, bytes, direction, level: Level::Open };
         let asked = Asked { store, arrived: now, granted: now, request, is_burst };
         let at = match self.free.pop() {
             Some(at) => {
@@ -177,7 +178,7 @@ impl World {
 
     fn done(&mut self, now: u64, at: usize) {
         let Asked { store, arrived, granted, request, is_burst } = self.asked[at];
-        let Request { bytes, direction, segment } = request;
+        let Request { bytes, direction, segment, .. } = request;
         let outcome = Outcome { segment, granted: Instant(granted), bytes, direction, went_below: true };
         self.stores[store].admission.on_done(Instant(now), outcome);
         self.free.push(at);

@@ -1,6 +1,6 @@
 //! Gates on two loops of a simulated machine, with one set of buckets.
 
-use base::levels::Rate;
+use base::levels::{Level, Rate};
 use base::{KIB, MIB, SegmentId};
 use policies::admission::Throttle;
 use policies::background::Work;
@@ -12,7 +12,7 @@ use super::*;
 const PAGE: u64 = 4 * KIB;
 
 fn page(segment: SegmentId) -> Request {
-    Request { segment, bytes: PAGE, direction: Direction::Write }
+    Request { segment, bytes: PAGE, direction: Direction::Write, level: Level::Open }
 }
 
 /// Two gates, and what they share.
@@ -38,7 +38,7 @@ fn load(gate: &Gate, volume: u64, depth: usize) -> Rc<Cell<u64>> {
                 gate.pass(since, page(segment)).await.unwrap();
                 started.set(started.get() + PAGE);
                 gate.0.handle.sleep(Duration::from_micros(100)).await;
-                let Request { segment, bytes, direction } = page(segment);
+                let Request { segment, bytes, direction, .. } = page(segment);
                 let outcome = Outcome { segment, granted: since, bytes, direction, went_below: true };
                 gate.on_done(gate.0.handle.now(), outcome, Work::default);
             }
@@ -93,7 +93,7 @@ fn what_loops_do_in_the_background_is_known() {
     for gate in gates.clone() {
         let handle = gate.0.handle.clone();
         let asking = async move {
-            let Request { segment, bytes, direction } = page(SegmentId { volume: VolumeId(1), index: 0 });
+            let Request { segment, bytes, direction, .. } = page(SegmentId { volume: VolumeId(1), index: 0 });
             let begun = gate.0.handle.now();
             loop {
                 let now = gate.0.handle.now();

@@ -159,7 +159,7 @@ fn fixture(seed: u64, options: Options) -> Fixture {
 }
 
 fn target(session: SessionId, volume: VolumeId, index: u32) -> Target {
-    Target { session, segment: SegmentId { volume, index }, epoch: engine::EPOCH }
+    Target { session, segment: SegmentId { volume, index }, epoch: engine::EPOCH, level: base::levels::Level::Open }
 }
 
 fn stamp(generation: u64) -> WriteStamp {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use base::io::fragment_checksums;
+use base::levels::Level;
 use base::{
     Epoch, ErrorKind, FileId, Generation, Incarnation, KIB, MIB, Passage, ReadPart, SegmentId, Term, VolumeId,
     WriteStamp,
@@ -14,8 +15,12 @@ use crate::files::Life;
 use crate::owner::{Assignment, LeftSegment, Source};
 use crate::service::{SessionId, Target};
 
-pub(super) const TARGET: Target =
-    Target { session: SessionId(1), segment: SegmentId { volume: VolumeId(2), index: 3 }, epoch: Epoch(4) };
+pub(super) const TARGET: Target = Target {
+    session: SessionId(1),
+    segment: SegmentId { volume: VolumeId(2), index: 3 },
+    epoch: Epoch(4),
+    level: Level::Base,
+};
 const SILENCE: Duration = Duration::from_secs(9);
 
 pub(super) fn options(name: &str) -> Options {

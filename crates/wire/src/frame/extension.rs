@@ -12,9 +12,17 @@ use super::fields::Fields;
 /// and nanoseconds.
 const STAGES: u16 = 1;
 
-/// What a request may have missed when it waited for tokens, by code from 1: the reasons of `policies::admission`.
-const TOKENS: [&str; 6] =
-    ["hot_segment", "main_bucket_empty", "base_level", "burst_level", "client_cap", "segment_cap"];
+/// What a request may have missed when it waited for tokens, by code from 1: the reasons of `policies::waits`.
+const TOKENS: [&str; 8] = [
+    "hot_segment",
+    "main_bucket_empty",
+    "base_level",
+    "burst_level",
+    "client_cap",
+    "segment_cap",
+    "tenant_level",
+    "tenant_share",
+];
 
 /// The code of a stage, which stays when others come.
 fn code(stage: Stage) -> u8 {

@@ -1,6 +1,7 @@
 //! The header of a frame: fixed fields at fixed places, those that a type does not use zero.
 
 use base::checksum::{crc32c, crc32c_append};
+use base::levels::Level;
 use base::limits::{FRAME_BODY_MAX, FRAME_EXTENSIONS_MAX, REQUEST_SIZE_MAX};
 use base::{Epoch, Error, Generation, Result, SegmentId, SnapshotNumber, VolumeId, WriteSequence, WriteStamp};
 use bytes::BufMut;
@@ -21,18 +22,6 @@ const BASE: u16 = 1;
 const BURST: u16 = 2;
 const RETRY: u16 = 4;
 const HEDGE: u16 = 8;
-
-/// Which part of its volume's rate a request belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Level {
-    /// Nobody has decided that.
-    #[default]
-    Open,
-    /// The base level, which was promised.
-    Base,
-    /// The burst level: what is idle.
-    Burst,
-}
 
 /// What a request says of itself for those who schedule it. Whoever knows nothing to do with a mark passes it over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

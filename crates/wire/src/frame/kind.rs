@@ -72,6 +72,8 @@ kinds! {
     Release = 48, "release";
     /// [`crate::VolumeUser::users`].
     Users = 49, "users";
+    /// [`crate::VolumeUser::learn_levels`].
+    LearnLevels = 50, "learn levels";
     /// [`crate::FileService::join`].
     Join = 64, "join";
     /// [`crate::FileService::enter`].

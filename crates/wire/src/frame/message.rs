@@ -174,7 +174,8 @@ impl Message {
         let fields = match self {
             Message::Hello(_) | Message::KeepAlive | Message::Goodbye(_) => fields,
             Message::Request { sequence, marks, request } => {
-                Header { sequence: *sequence, marks: *marks, ..request.fields() }
+                let marks = Marks { level: request.level().unwrap_or(marks.level), ..*marks };
+                Header { sequence: *sequence, marks, ..request.fields() }
             }
             Message::Reply { sequence, reply, .. } => Header { sequence: *sequence, ..reply::fields(reply) },
         };

@@ -5,6 +5,7 @@ mod segments;
 
 use base::checksum::{crc32c, crc32c_append};
 use base::io::{fragment_checksum, fragments};
+use base::levels::Level;
 use base::limits::{FRAME_BODY_MAX, OBSERVED_MAX, REQUEST_SIZE_MAX, SEGMENT_SIZE};
 use base::units::is_aligned;
 use base::{
@@ -51,6 +52,7 @@ pub enum Request {
     SetProvisioned { bytes: u64 },
     Release { volume: VolumeId },
     Users { volume: VolumeId },
+    LearnLevels(Box<VolumeDescriptor>),
     Join,
     Enter { store: StoreId, life: Life },
     CreateFile { life: Life, file: NewFile },
@@ -108,6 +110,7 @@ impl Request {
             Request::SetProvisioned { .. } => Kind::SetProvisioned,
             Request::Release { .. } => Kind::Release,
             Request::Users { .. } => Kind::Users,
+            Request::LearnLevels(_) => Kind::LearnLevels,
             Request::Join => Kind::Join,
             Request::Enter { .. } => Kind::Enter,
             Request::CreateFile { .. } => Kind::CreateFile,
@@ -157,6 +160,18 @@ impl Request {
         }
     }
 
+    /// How it is marked, if it says for whom it is.
+    pub fn level(&self) -> Option<Level> {
+        match self {
+            Request::Read { target, .. }
+            | Request::Write { target, .. }
+            | Request::Discard { target, .. }
+            | Request::Flush { target }
+            | Request::Allocation { target, .. } => Some(target.level),
+            _ => None,
+        }
+    }
+
     /// Bytes that it brings, or that its reply may: what it costs of the bytes that the other side grants.
     pub fn bytes(&self) -> u64 {
         match self {
@@ -194,7 +209,9 @@ impl Request {
             Request::Resolve { name } if name.len() > TEXT_MAX => {
                 return Err(Error::invalid(format!("no volume has a name of {} bytes", name.len())));
             }
-            Request::SetLevels(volume) if volume.name.len().max(volume.owner.len()) > TEXT_MAX => {
+            Request::SetLevels(volume) | Request::LearnLevels(volume)
+                if volume.name.len().max(volume.owner.len()) > TEXT_MAX =>
+            {
                 return Err(Error::invalid(format!(
                     "{} has a name or an owner of more than {TEXT_MAX} bytes",
                     volume.id
@@ -252,6 +269,7 @@ impl Request {
             | Request::List
             | Request::BeginScrub
             | Request::SetLevels(_)
+            | Request::LearnLevels(_)
             | Request::SetProvisioned { .. }
             | Request::Grant { .. }
             | Request::KeepAlive { .. }
@@ -267,7 +285,7 @@ impl Request {
             Request::Write { checksums, .. } => checksums.iter().for_each(|&checksum| out.put_u32_le(checksum)),
             Request::Allocation { extents_max, .. } => out.put_u32_le(*extents_max),
             Request::Resolve { name } => put_text(out, name),
-            Request::SetLevels(volume) => put_volume(out, volume),
+            Request::SetLevels(volume) | Request::LearnLevels(volume) => put_volume(out, volume),
             Request::SetProvisioned { bytes } => out.put_u64_le(*bytes),
             Request::Grant { ttl_ms } => out.put_u32_le(*ttl_ms),
             Request::KeepAlive { lease } => out.put_u64_le(lease.0),
@@ -286,7 +304,7 @@ impl Request {
     pub(super) fn get(kind: Kind, header: &Header, body: &mut Fields<'_>, data: Bytes) -> Option<Request> {
         let Header { session, segment, epoch, stamp, offset, len, .. } = *header;
         let (volume, generation) = (segment.volume, stamp.generation);
-        let target = Target { session, segment, epoch };
+        let target = Target { session, segment, epoch, level: header.marks.level };
         Some(match kind {
             Kind::Attach => Request::Attach { volume, generation },
             Kind::Detach => Request::Detach { session },
@@ -306,6 +324,7 @@ impl Request {
             Kind::SetProvisioned => Request::SetProvisioned { bytes: body.u64()? },
             Kind::Release => Request::Release { volume },
             Kind::Users => Request::Users { volume },
+            Kind::LearnLevels => Request::LearnLevels(Box::new(self::volume(body)?)),
             Kind::Observe => Request::Observe { after: volume },
             Kind::Explain => Request::Explain { volume },
             Kind::Grant => Request::Grant { ttl_ms: body.u32()? },

@@ -1,7 +1,7 @@
 //! Golden bytes of every message, and what a frame that cannot be right says.
 
 use base::io::fragment_checksums;
-use base::levels::{Credits, Levels, Rate};
+use base::levels::{Credits, Level, Levels, Rate};
 use base::limits::ENGINES_MAX;
 use base::{
     AllocationExtent, Bytes, Epoch, Error, ErrorKind, FileId, Gathered, Generation, Incarnation, Passage, ReadPart,
@@ -21,6 +21,7 @@ pub(super) const TARGET: Target = Target {
     session: SessionId(0x1122),
     segment: SegmentId { volume: VolumeId(0x0a0b), index: 5 },
     epoch: Epoch(0x0c0d),
+    level: Level::Burst,
 };
 const STAMP: WriteStamp =
     WriteStamp { generation: Generation(0x0e0f), sequence: WriteSequence(0x1011), snapshot: SnapshotNumber(0x1213) };
@@ -128,6 +129,7 @@ pub(super) fn requests() -> Vec<Request> {
         Request::SetProvisioned { bytes: 1 << 40 },
         Request::Release { volume: volume_id },
         Request::Users { volume: volume_id },
+        Request::LearnLevels(Box::new(volume())),
         Request::Join,
         Request::Enter { store: STORE, life: LIFE },
         Request::CreateFile { life: LIFE, file: NewFile { capacity: 1 << 20, ..NEW_FILE } },

@@ -113,7 +113,8 @@ fn add_buckets(mine: &mut Vec<(u64, u64)>, theirs: &[(u64, u64)]) {
     mine.extend(all);
 }
 
-fn add_waits(mine: &mut Vec<api::Waiting>, theirs: &[api::Waiting]) {
+/// Adds what requests waited for elsewhere.
+pub fn add_waits(mine: &mut Vec<api::Waiting>, theirs: &[api::Waiting]) {
     for wait in theirs {
         match mine.iter_mut().find(|known| known.reason == wait.reason) {
             Some(known) => {

@@ -109,6 +109,11 @@ fn tenant() -> api::Tenant {
         waited_ns: 4_000,
         longest_ns: 3_000,
         burst_windows: 7,
+        burst_iops: 300,
+        burst_bytes_per_second: 400,
+        marked_base: 5,
+        marked_burst: 4,
+        waits: vec![waiting("tenant_level", 2, 1)],
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::io::fragment_checksums;
-use base::levels::Rate;
+use base::levels::{Levels, Rate};
 use base::{
     AllocationExtent, Bytes, Epoch, Error, ErrorKind, Generation, Instant, ReadPart, Result, SECTOR, SegmentId,
     VolumeId, WriteSequence, WriteStamp,
@@ -35,6 +35,8 @@ pub struct Store {
     pub log: RefCell<Vec<String>>,
     reading: Cell<u64>,
     pub reading_max: Cell<u64>,
+    /// Reads and writes without a mark, marked as base, and as burst.
+    pub marked: Cell<[u64; 3]>,
 }
 
 impl Store {
@@ -53,6 +55,7 @@ impl Store {
             log: RefCell::default(),
             reading: Cell::default(),
             reading_max: Cell::default(),
+            marked: Cell::default(),
         })
     }
 
@@ -105,6 +108,21 @@ impl Store {
         let volume = volumes.get_mut(name).expect("it is there");
         volume.levels.base = base;
         volume.clone()
+    }
+
+    /// Gives a volume levels.
+    pub fn set_levels(&self, name: &str, levels: Levels) -> VolumeDescriptor {
+        let mut volumes = self.volumes.borrow_mut();
+        let volume = volumes.get_mut(name).expect("it is there");
+        volume.levels = levels;
+        volume.clone()
+    }
+
+    /// Counts the mark of a request that moves data.
+    fn count_mark(&self, target: Target) {
+        let mut marked = self.marked.get();
+        marked[target.level as usize] += 1;
+        self.marked.set(marked);
     }
 
     /// Gives a volume an owner.
@@ -204,6 +222,7 @@ impl BlockService for Store {
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
+            self.count_mark(target);
             self.reading.set(self.reading.get() + len);
             self.reading_max.set(self.reading_max.get().max(self.reading.get()));
             let read = || {
@@ -238,6 +257,7 @@ impl BlockService for Store {
         stamp: WriteStamp,
     ) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
+            self.count_mark(target);
             let len = data.len() as u64;
             assert_eq!(checksums, fragment_checksums(target.segment, offset, &data));
             self.begin_change(target, offset, len, stamp);

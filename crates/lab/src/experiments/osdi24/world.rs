@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use agent::{Agent, Options};
 use base::{AlignedBuf, Bytes, GIB, KIB, Prng};
+use policies::levels::{Enforcer, LevelsSettings};
 use policies::tenants::{Cost, Frontend, Line, Operation, Pricing, Profile, Scheduling, TenantsSettings};
 use runtime::sim::{CpuOptions, NetworkOptions, NodeOptions, World};
 use runtime::{Address, Class, Handle};
@@ -177,7 +178,9 @@ impl Point {
         for guest in &self.guests {
             store.add_volume(guest.name, VOLUME_BYTES, guest.base_iops);
         }
-        let options = Options { tenants: self.settings(), ..Options::default() };
+        // What is measured is the scheduler of tenants: no volume is held to a level.
+        let levels = LevelsSettings { enforcer: Enforcer::Server, ..LevelsSettings::default() };
+        let options = Options { tenants: self.settings(), levels, ..Options::default() };
         let agent = Agent::new(&handle, store.clone(), store, options, 1);
         let address = Address::Tcp((world.address(host), PORT).into());
         let (inside, at) = (handle.clone(), address.clone());

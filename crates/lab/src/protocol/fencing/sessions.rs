@@ -173,7 +173,12 @@ impl Real {
         let outcome = self.attached[usize::from(generation) - 1].borrow();
         let session = outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
         let session = *session.expect("an agent asks when it has attached");
-        Target { session, segment: SegmentId { volume: VOLUME, index: 0 }, epoch: Epoch(1) }
+        Target {
+            session,
+            segment: SegmentId { volume: VOLUME, index: 0 },
+            epoch: Epoch(1),
+            level: base::levels::Level::Open,
+        }
     }
 
     fn read(&self, generation: u8) -> Outcome<()> {

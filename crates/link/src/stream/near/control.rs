@@ -1,6 +1,6 @@
 //! The near end as a directory, an owner and a user of volumes.
 //!
-//! Two methods of these traits return at once, and say something: what the levels of a volume are, and how much all of
+//! Some methods of these traits return at once, and say something: what the levels of a volume are, and how much all of
 //! them may come to hold. That goes out one after the other, the newest for each volume only. What could not be said
 //! because the connection was lost is said by the manager when it connects anew, as it says everything then.
 
@@ -12,7 +12,7 @@ use runtime::Class;
 use wire::frame::{Request, Value};
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 
-use super::{Inner, NearEnd, Users, other};
+use super::{Inner, NearEnd, State, Users, other};
 
 impl Inner {
     async fn volume(self: Rc<Self>, request: Request) -> Result<VolumeDescriptor> {
@@ -40,7 +40,7 @@ impl Inner {
             while let Some((_, request)) = { inner.untold.borrow_mut().pop_first() } {
                 let kind = request.kind().name();
                 if let Err(error) = inner.clone().done(request).await {
-                    tracing::warn!(kind, %error, "an owner of volumes was not told something, until it is connected anew");
+                    tracing::warn!(kind, %error, "an owner or user of volumes was not told something, until it is connected anew");
                 }
             }
             inner.is_telling.set(false);
@@ -129,6 +129,16 @@ impl VolumeUser for NearEnd {
             }
             self.0.users.borrow_mut().remove(&volume);
         })
+    }
+
+    /// Nothing happens where the other process uses no volumes.
+    fn learn_levels(&self, volume: &VolumeDescriptor) {
+        if let State::Live(live) = &*self.0.state.borrow()
+            && !live.offered().user
+        {
+            return;
+        }
+        self.0.tell(Some(volume.id), Request::LearnLevels(Box::new(volume.clone())));
     }
 
     /// As many as there were when this was last asked: the other process is asked anew, and nobody waits for it.

@@ -37,7 +37,12 @@ fn hello() -> Vec<u8> {
 }
 
 fn request(prng: &mut Prng) -> Request {
-    let target = Target { session: SessionId(prng.between(1, 3)), segment: segment(), epoch: EPOCH };
+    let target = Target {
+        session: SessionId(prng.between(1, 3)),
+        segment: segment(),
+        epoch: EPOCH,
+        level: base::levels::Level::Open,
+    };
     let (offset, len) = (prng.between(8, 64) * 512, prng.between(1, 80) * 512);
     let (engine, term, segment, epoch) = (ENGINE, Term(prng.below(3) as u32), target.segment, EPOCH);
     match prng.below(13) {

@@ -1,4 +1,4 @@
-//! Why an I/O had to wait.
+//! Why an I/O had to wait, at its agent or at the server of its segment.
 
 /// What kept a request from starting: the latest one where there were several.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -15,17 +15,23 @@ pub enum Reason {
     ClientCap,
     /// Its segment has used up the cap.
     SegmentCap,
+    /// The volumes of its owner have used up what each tenant of the agent gets.
+    TenantLevel,
+    /// Other tenants want its agent's loop, too, and its tenant has had its share.
+    TenantShare,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 6] = [
+    pub const ALL: [Reason; 8] = [
         Reason::HotSegment,
         Reason::MainBucketEmpty,
         Reason::BaseLevel,
         Reason::BurstLevel,
         Reason::ClientCap,
         Reason::SegmentCap,
+        Reason::TenantLevel,
+        Reason::TenantShare,
     ];
 
     /// Its name in metrics and answers.
@@ -37,6 +43,8 @@ impl Reason {
             Reason::BurstLevel => "burst_level",
             Reason::ClientCap => "client_cap",
             Reason::SegmentCap => "segment_cap",
+            Reason::TenantLevel => "tenant_level",
+            Reason::TenantShare => "tenant_share",
         }
     }
 }
@@ -64,20 +72,38 @@ impl Waits {
         &self.0[reason as usize]
     }
 
-    pub(super) fn on_wait(&mut self, reason: Reason) {
+    /// Adds what others waited for.
+    pub fn add(&mut self, other: &Waits) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            mine.requests += theirs.requests;
+            mine.total_ns += theirs.total_ns;
+            mine.max_ns = mine.max_ns.max(theirs.max_ns);
+            mine.now += theirs.now;
+        }
+    }
+
+    /// A request waits.
+    pub fn on_wait(&mut self, reason: Reason) {
         self.0[reason as usize].now += 1;
     }
 
-    pub(super) fn on_change(&mut self, before: Reason, reason: Reason) {
+    /// A request that waits does so for another reason.
+    pub fn on_change(&mut self, before: Reason, reason: Reason) {
         self.0[before as usize].now -= 1;
         self.0[reason as usize].now += 1;
     }
 
-    pub(super) fn on_start(&mut self, reason: Reason, waited_ns: u64) {
+    /// A request that waited has been started.
+    pub fn on_start(&mut self, reason: Reason, waited_ns: u64) {
         let wait = &mut self.0[reason as usize];
         wait.now -= 1;
         wait.requests += 1;
         wait.total_ns += waited_ns;
         wait.max_ns = wait.max_ns.max(waited_ns);
+    }
+
+    /// A request that waits is gone.
+    pub fn on_gone(&mut self, reason: Reason) {
+        self.0[reason as usize].now -= 1;
     }
 }
