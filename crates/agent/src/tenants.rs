@@ -17,7 +17,7 @@
 //! one line for its tasks. It ends when nobody waits.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +46,8 @@ const EXCHANGE_EVERY: Duration = Duration::from_millis(10);
 const BUSY_EVERY: Duration = Duration::from_millis(50);
 /// Requests whose levels have something again that are let go before everything else that is ready runs.
 const LET_GO: usize = 64;
+/// Accounts that are kept of volumes and tenants without connections.
+const REMEMBERED: usize = 1024;
 
 /// A tenant, as loops and statistics call it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -160,6 +162,29 @@ impl Bounds {
 struct Books {
     tenants: Map<TenantKey, Entry>,
     shares: Shares,
+    /// Accounts of volumes and tenants without connections, those that left last at the end: who comes back finds his debts
+    /// and his credits.
+    left: VecDeque<(TenantKey, Option<VolumeId>, Bound)>,
+}
+
+/// What was left behind.
+enum Bound {
+    Volume(Lock<Account>),
+    Tenant(Lock<Allowance>),
+}
+
+impl Books {
+    fn remember(&mut self, key: TenantKey, volume: Option<VolumeId>, bound: Bound) {
+        if self.left.len() >= REMEMBERED {
+            self.left.pop_front();
+        }
+        self.left.push_back((key, volume, bound));
+    }
+
+    fn recall(&mut self, key: TenantKey, volume: Option<VolumeId>) -> Option<Bound> {
+        let at = self.left.iter().position(|(tenant, other, _)| (*tenant, *other) == (key, volume))?;
+        self.left.remove(at).map(|(.., bound)| bound)
+    }
 }
 
 #[derive(Default)]
@@ -196,7 +221,7 @@ impl Entry {
 
 impl Roster {
     pub(crate) fn new(loops: usize, levels: LevelsSettings) -> Roster {
-        let books = Books { tenants: Map::default(), shares: Shares::new(loops) };
+        let books = Books { tenants: Map::default(), shares: Shares::new(loops), left: VecDeque::new() };
         Roster { books: Lock::new(books), revision: Arc::default(), loops: loops.max(1), levels }
     }
 
@@ -216,7 +241,11 @@ impl Roster {
     fn enter(&self, handle: &Handle, key: TenantKey, volume: &VolumeDescriptor) -> Bounds {
         let (now, levels, settings) = (handle.now(), self.held_to(volume), self.levels);
         let bounds = self.books.with(handle, |books| {
+            let (account, bound) = (books.recall(key, Some(volume.id)), books.recall(key, None));
             let entry = books.tenants.entry(key).or_default();
+            if let Some(Bound::Tenant(bound)) = bound {
+                entry.bound = Some(bound);
+            }
             let name = if volume.owner.is_empty() { &volume.name } else { &volume.owner };
             entry.name.clone_from(name);
             if settings.enforcer == Enforcer::Agent && !settings.tenant_burst.is_none() {
@@ -227,7 +256,10 @@ impl Roster {
                 name: String::new(),
                 levels: volume.levels,
                 connections: 0,
-                account: Lock::new(Account::new(levels, self.loops, now)),
+                account: match account {
+                    Some(Bound::Volume(account)) => account,
+                    _ => Lock::new(Account::new(levels, self.loops, now)),
+                },
             });
             used.name.clone_from(&volume.name);
             (used.levels, used.connections) = (volume.levels, used.connections + 1);
@@ -241,15 +273,22 @@ impl Roster {
     fn leave(&self, handle: &Handle, key: TenantKey, volume: VolumeId) {
         self.books.with(handle, |books| {
             let Some(entry) = books.tenants.get_mut(&key) else { return };
-            if let Some(used) = entry.volumes.get_mut(&volume) {
-                used.connections -= 1;
-                if used.connections == 0 {
-                    entry.volumes.remove(&volume);
-                }
+            let Some(used) = entry.volumes.get_mut(&volume) else { return };
+            used.connections -= 1;
+            if used.connections > 0 {
+                return;
             }
+            let used = entry.volumes.remove(&volume);
+            let bound = if entry.volumes.is_empty() { entry.bound.take() } else { None };
             if entry.volumes.is_empty() {
                 books.tenants.remove(&key);
                 books.shares.forget(key.0);
+            }
+            if let Some(used) = used {
+                books.remember(key, Some(volume), Bound::Volume(used.account));
+            }
+            if let Some(bound) = bound {
+                books.remember(key, None, Bound::Tenant(bound));
             }
         });
         self.changed();

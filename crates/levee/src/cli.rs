@@ -648,7 +648,7 @@ const LEVELS: [&str; 6] =
 /// Base and burst levels; 0 takes one away.
 #[derive(Args)]
 pub struct Levels {
-    /// Promise so many operations per second: they come before everybody's bursts. At most 50000.
+    /// Promise so many operations per second: they come before everybody's bursts. At most 200000.
     #[arg(long, value_name = "N")]
     pub base_iops: Option<u64>,
     /// Promise so many bytes per second, such as 100M.
@@ -660,7 +660,7 @@ pub struct Levels {
     /// Allow no more bytes per second, such as 200M.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub burst_bandwidth: Option<u64>,
-    /// Save what it does not use of its base level, up to so many seconds of it.
+    /// Save what it does not use of its base level, up to so many seconds of it, and burst on what is saved only.
     #[arg(long, value_name = "S")]
     pub credit_seconds: Option<u32>,
     /// How much of what it does not use is saved, in percent.

@@ -86,6 +86,7 @@ fn table(tenants: &[api::Tenant]) -> String {
             tenant.volumes.len().to_string(),
             base(tenant),
             tenant.started.to_string(),
+            tenant.waits.iter().map(|wait| wait.requests).sum::<u64>().to_string(),
             tenant.throttled.to_string(),
             tenant.waiting.to_string(),
             longest,
@@ -95,7 +96,7 @@ fn table(tenants: &[api::Tenant]) -> String {
     match rows.is_empty() {
         true => "Nobody has clients.".into(),
         false => console::table(
-            &["TENANT", "AGENT", "VOLUMES", "BASE", "REQUESTS", "THROTTLED", "WAITING", "LONGEST WAIT"],
+            &["TENANT", "AGENT", "VOLUMES", "BASE", "REQUESTS", "HELD", "THROTTLED", "WAITING", "LONGEST WAIT"],
             &rows,
         ),
     }

@@ -9,9 +9,10 @@ use std::cell::Cell;
 use base::levels::{Level, Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
+use policies::levels::{Account, Lines, Purse};
 use policies::slow_requests::Direction;
 use policies::tenants::{Cost, Frontend, Operation, Promise, Scheduler, TenantsSettings, VolumeNumber};
-use policies::{admission, tenants};
+use policies::{admission, levels, tenants};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -59,6 +60,29 @@ fn an_io_that_starts_at_once_allocates_nothing() {
     let before = ALLOCATIONS.with(Cell::get);
     (1_000..300_000).for_each(&mut io);
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+}
+
+#[test]
+fn a_request_that_is_within_its_level_allocates_nothing() {
+    let base = Rate { iops: 20_000, bytes_per_sec: 0 };
+    let levels = Levels { base, burst: Rate { iops: 200_000, bytes_per_sec: 0 }, ..Levels::default() };
+    let (mut account, mut lines) = (Account::new(levels, 4, Instant::ZERO), Lines::<()>::default());
+    let number = lines.add(true);
+    let mut asked = 0;
+    let mut io = |number_of_io: u64| {
+        // 100,000 a second.
+        let now = Instant(number_of_io * 10_000);
+        let ask = |purse: &mut Purse| {
+            asked += 1;
+            account.arrive(now, 1, 4096, purse, None)
+        };
+        assert!(matches!(lines.submit(now, number, 4096, ask, || ()), levels::Verdict::Start(_)));
+    };
+    (0..1_000).for_each(&mut io);
+    let before = ALLOCATIONS.with(Cell::get);
+    (1_000..300_000).for_each(&mut io);
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert!(asked < 50_000, "the account, which others use, too, is asked for few: {asked}");
 }
 
 #[test]

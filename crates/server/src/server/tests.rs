@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::levels::{Levels, Rate};
+use base::levels::{Level, Levels, Rate};
 use base::{Epoch, MIB, Prng, SegmentId, WriteSequence};
-use policies::admission::{Reason, Throttle};
+use policies::admission::{Reason, Throttle, Waits};
 use runtime::sim::{NodeOptions, World};
 use runtime::{Class, Task};
 
@@ -463,6 +463,36 @@ fn levels_hold_from_the_next_request_on() {
         assert!(handle.now().since(begun) < Duration::from_millis(97));
         server.drop_volume(volume).await.unwrap();
         assert!(server.admission_of(volume).is_none());
+    });
+}
+
+#[test]
+fn what_an_agent_has_marked_waits_for_no_level_again() {
+    let fixture = fixture(13, Options::default());
+    let volume = fixture.volumes.add(1);
+    let (server, volumes, handle) = (fixture.server.clone(), fixture.volumes.clone(), fixture.handle.clone());
+    fixture.world.block_on(&fixture.handle, async move {
+        let session = server.attach(volume, volumes.next_generation(volume)).await.unwrap().session;
+        let mut descriptor = volumes.get(volume).unwrap();
+        descriptor.levels.burst = Rate { iops: 1000, bytes_per_sec: 0 };
+        server.set_levels(&descriptor);
+        let reads: Vec<_> =
+            (0..200)
+                .map(|number| {
+                    let server = server.clone();
+                    let level = if number % 2 == 0 { Level::Base } else { Level::Burst };
+                    let marked = Target { level, ..target(session, volume, 0) };
+                    handle.spawn(Class::Io, "reader", async move {
+                        server.read(marked, 0, 512).await.unwrap().result.map(drop)
+                    })
+                })
+                .collect();
+        for read in reads {
+            read.await.unwrap();
+        }
+        let status = server.admission_of(volume).unwrap();
+        assert_eq!((status.started, status.waits), (200, Waits::default()));
+        server.audit_admission().unwrap();
     });
 }
 

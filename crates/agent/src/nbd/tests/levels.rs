@@ -101,6 +101,28 @@ fn other_levels_hold_at_once_and_a_volume_without_any_is_free() {
     assert!(count.abs_diff(expected) < expected / 10, "{count}, and {expected} were expected");
 }
 
+/// Nobody gets rid of what he owes by connecting again.
+#[test]
+fn who_comes_back_finds_his_debts() {
+    let fixture = fixture(Enforcer::Agent, Rate::default(), 2);
+    let burst = Rate { iops: 0, bytes_per_sec: 1 << 20 };
+    fixture.store.set_levels("disk", Levels { burst, ..Levels::default() });
+    let read_all = |count: u64| {
+        fixture.run(move |handle, address| async move {
+            let begun = handle.now();
+            for _ in 0..count {
+                let mut client = Client::attach(&handle, &address, "disk").await.unwrap();
+                assert_eq!(client.read(0, 1 << 20).await.unwrap().errno, 0);
+                drop(client);
+                handle.sleep(Duration::from_millis(5)).await;
+            }
+            store::since(&handle, begun)
+        })
+    };
+    let took = read_all(4);
+    assert!(took >= Duration::from_millis(2_900) && took < Duration::from_millis(3_200), "{took:?}");
+}
+
 #[test]
 fn volumes_of_an_owner_share_what_a_tenant_gets() {
     let fixture = fixture(Enforcer::Agent, iops(3_000), 2);

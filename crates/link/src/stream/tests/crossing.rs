@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use base::levels::{Levels, Rate};
+use base::levels::{Level, Levels, Rate};
 use base::{Bytes, ErrorKind, Generation, Prng, SnapshotNumber, Stage, VolumeId, WriteSequence, WriteStamp};
 use runtime::{Address, Class};
 use wire::{BlockService, SessionId, Target, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
@@ -74,16 +74,33 @@ fn what_is_said_without_waiting_arrives_in_its_newest_form() {
         near.set_levels(&volume(1, iops));
         near.set_levels(&volume(2, 1000 + iops));
         near.set_provisioned(iops);
+        near.learn_levels(&volume(3, 2000 + iops));
     }
     assert_eq!(near.users(DISK), 0, "nobody was asked so far");
     fixture.world.run_for(Duration::from_secs(1));
     assert_eq!(near.users(DISK), 3);
     let log = fixture.store.log.borrow();
     assert!(log.len() < 20, "what was replaced before it was said is not said: {log:?}");
-    for last in ["levels v1 99", "levels v2 1099", "provisioned 99"] {
+    for last in ["levels v1 99", "levels v2 1099", "learned v3 2099", "provisioned 99"] {
         let kind = last.rsplit_once(' ').unwrap().0;
         assert_eq!(log.iter().rfind(|text| text.starts_with(kind)).unwrap(), last);
     }
+}
+
+#[test]
+fn a_request_keeps_the_mark_of_its_agent() {
+    let fixture = Fixture::new(12);
+    let near = fixture.dial();
+    fixture.run(async move {
+        let target = attach(&near).await.unwrap();
+        for level in [Level::Base, Level::Burst, Level::Open] {
+            near.flush(Target { level, ..target }).await.unwrap().result.unwrap();
+        }
+    });
+    let log = fixture.store.log.borrow();
+    let flushes: Vec<&str> = log.iter().filter_map(|text| text.strip_prefix("flush ")).collect();
+    let marks: Vec<&str> = flushes.iter().map(|text| text.split_once(' ').map_or("", |(_, mark)| mark)).collect();
+    assert_eq!(marks, ["as base", "as burst", ""]);
 }
 
 #[test]

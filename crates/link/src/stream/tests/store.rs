@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::io::fragment_checksums;
+use base::levels::Level;
 use base::{
     AllocationExtent, Bytes, Epoch, Error, Generation, Map, Passage, ReadPart, Result, SECTOR, SegmentId, Stage,
     VolumeId, WriteStamp,
@@ -152,7 +153,8 @@ impl BlockService for Store {
 
     fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
-            self.note(format!("discard {} {offset} {len} {}", target.segment, stamp.sequence));
+            let mark = marked(target);
+            self.note(format!("discard {} {offset} {len} {}{mark}", target.segment, stamp.sequence));
             let result = self.work(target).await;
             self.answer(result)
         })
@@ -160,7 +162,7 @@ impl BlockService for Store {
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
         Box::pin(async move {
-            self.note(format!("flush {}", target.segment));
+            self.note(format!("flush {}{}", target.segment, marked(target)));
             let result = self.work(target).await;
             self.answer(result)
         })
@@ -178,6 +180,15 @@ impl BlockService for Store {
             let result = self.work(target).await.map(|()| vec![AllocationExtent { len, allocated: true }]);
             self.answer(result)
         })
+    }
+}
+
+/// How a request is marked, if it is.
+fn marked(target: Target) -> &'static str {
+    match target.level {
+        Level::Open => "",
+        Level::Base => " as base",
+        Level::Burst => " as burst",
     }
 }
 
@@ -249,5 +260,9 @@ impl VolumeUser for Store {
 
     fn users(&self, volume: VolumeId) -> usize {
         volume.0 as usize + 2
+    }
+
+    fn learn_levels(&self, volume: &VolumeDescriptor) {
+        self.note(format!("learned {} {}", volume.id, volume.levels.base.iops));
     }
 }
