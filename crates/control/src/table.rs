@@ -384,7 +384,7 @@ mod tests {
         // Rules look at the whole, not at what was changed.
         assert_eq!(table.plan_set_levels("a", |levels| iops(levels, 100, 99)).unwrap_err().kind, ErrorKind::Invalid);
         assert_eq!(table.plan_set_levels("b", |levels| levels).unwrap_err().kind, ErrorKind::NotFound);
-        let bad = Row { levels: iops(Levels::default(), 50_001, 0), ..row("b", GIB) };
+        let bad = Row { levels: iops(Levels::default(), 200_001, 0), ..row("b", GIB) };
         assert_eq!(table.plan_create(bad).unwrap_err().kind, ErrorKind::Invalid);
         let late = table.plan_set_levels("a", |levels| levels).unwrap();
         table.apply(table.plan_delete(volume).unwrap());

@@ -44,7 +44,7 @@ impl Default for Purse {
         Purse {
             level: Level::Open,
             left: Amount::default(),
-            interval: 0,
+            interval: u64::MAX,
             ends: Instant::ZERO,
             used: Amount::default(),
             before: Amount::default(),
@@ -67,7 +67,7 @@ impl Purse {
 
     fn begin(&mut self, interval: u64, ends: Instant) {
         if self.interval != interval {
-            let follows = self.interval + 1 == interval;
+            let follows = interval.checked_sub(1) == Some(self.interval);
             self.before = if follows { self.used } else { Amount::default() };
             (self.interval, self.ends, self.used) = (interval, ends, Amount::default());
         }
@@ -251,10 +251,8 @@ impl Account {
         }
         let share = self.shares[index];
         if share.interval != interval {
-            // What was more than the last share is missing in this one.
-            let fair = self.opening.left.part(i64::from(self.in_line.count_ones()));
-            let debt = if share.interval + 1 == interval { share.left.debt() } else { Amount::default() };
-            self.shares[index] = Share { interval, left: fair.plus(debt) };
+            let left = self.opening.left.part(i64::from(self.in_line.count_ones()));
+            self.shares[index] = Share { interval, left };
         }
         let left = self.shares[index].left;
         let is_enough = left.covers(&amount) || (left.operations > 0 && left.bytes > 0 && self.is_turn_of(index, now));

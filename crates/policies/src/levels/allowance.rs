@@ -56,10 +56,6 @@ impl Amount {
         Amount { operations: self.operations - other.operations, bytes: self.bytes - other.bytes }
     }
 
-    pub(super) fn debt(self) -> Amount {
-        Amount { operations: self.operations.min(0), bytes: self.bytes.min(0) }
-    }
-
     pub(super) fn part(self, of: i64) -> Amount {
         Amount { operations: self.operations / of, bytes: self.bytes / of }
     }

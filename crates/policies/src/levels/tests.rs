@@ -228,6 +228,35 @@ fn one_loop_takes_a_lock_for_few_of_its_requests_and_steals_nothing_from_another
     assert_eq!(agent.audit(), 0);
 }
 
+/// However long it was idle, and whatever a loop had taken before.
+#[test]
+fn ten_milliseconds_of_a_level_may_start_at_once_and_no_more() {
+    let mut agent = Agent::new(Levels { burst: iops(200_000), ..Levels::default() }, 2);
+    for n in 0..150 {
+        assert!(agent.submit(Instant(n * 10_000), 0, 512));
+    }
+    assert!(agent.asked < 100, "a part of a batch is left");
+    assert_eq!((0..3000).filter(|_| agent.submit(ms(500), 0, 512)).count(), 2000);
+}
+
+#[test]
+fn who_arrives_on_one_loop_is_behind_those_in_line_on_another() {
+    let mut agent = Agent::new(Levels { burst: iops(1000), ..Levels::default() }, 2);
+    assert_eq!((0..12).filter(|_| agent.submit(ms(0), 0, 512)).count(), 10);
+    assert!(!agent.submit(ms(1), 1, 512), "something is there again, and not for him");
+    assert_eq!((agent.hand_out(ms(2), 0), agent.hand_out(ms(2), 1)), (vec![11], vec![13]), "each gets a share");
+}
+
+#[test]
+fn whoever_waits_looks_in_time_whether_levels_have_changed() {
+    let bytes_per_sec = 1_000_000;
+    let mut agent = Agent::new(Levels { burst: Rate { iops: 0, bytes_per_sec }, ..Levels::default() }, 1);
+    assert!(agent.submit(ms(0), 0, 32 << 20) && !agent.submit(ms(0), 0, 512), "a debt of half a minute");
+    agent.account.change(Levels { burst: Rate { iops: 0, bytes_per_sec: 2_000_000 }, ..Levels::default() }, ms(5));
+    assert_eq!(agent.loops[0].next_look(), Some(ms(10)));
+    assert_eq!(agent.hand_out(ms(10), 0).len(), 1, "who has other levels owes nothing");
+}
+
 /// What a volume gets in a second, of each loop, where every loop wants all of it, or some want less.
 fn second_of_bursts(levels: Levels, loops: usize, wanted: &[u64], bytes: u64) -> Vec<u64> {
     let mut agent = Agent::new(levels, loops);
