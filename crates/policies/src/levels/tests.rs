@@ -261,11 +261,11 @@ fn whoever_waits_looks_in_time_whether_levels_have_changed() {
 fn second_of_bursts(levels: Levels, loops: usize, wanted: &[u64], bytes: u64) -> Vec<u64> {
     let mut agent = Agent::new(levels, loops);
     for millisecond in 0..1000 {
-        for index in 0..loops {
+        for (index, wanted) in wanted.iter().enumerate() {
             let now = ms(millisecond);
             agent.hand_out(now, index);
             let waiting = agent.loops[index].audit().unwrap() as u64;
-            for _ in waiting..wanted[index] {
+            for _ in waiting..*wanted {
                 agent.submit(now, index, bytes);
             }
         }
