@@ -6,9 +6,9 @@
 //! tenant wherever its connections are, is in the [`Roster`] that loops share: its volumes with their levels, and what
 //! part of its base each loop gives it. A loop looks there some times a second while it has something to do.
 //!
-//! **Levels.** A request first passes the levels of its volume and its tenant ([`policies::levels`]), and is marked as base or
-//! burst by them: what is beyond the burst level is none of the loop's business yet. The account of a volume is in the
-//! roster, too, behind a lock of its own; each loop has a line for it.
+//! **Levels.** A request first passes the levels of its volume and its tenant ([`policies::levels`]), and is marked as
+//! base or burst by them: what is beyond the burst level is none of the loop's business yet. The account of a volume is
+//! in the roster, too, behind a lock of its own; each loop has a line for it.
 //!
 //! **Flow.** A request passes ([`Seat::pass`]) before it takes its turn in the order of writes. If it may start at once that
 //! costs some comparisons; while only one tenant has connections on the loop nothing is decided at all. Who waits leaves a
@@ -662,9 +662,9 @@ impl Seat {
         }
     }
 
-    /// Returns when a request may start, and on which level. What it waited is added to `passage` and `counters`. The loop
-    /// came to it `delay_ns` after its bytes were there, slots, memory and payload not counted: what tells that there is more to
-    /// do than the loop can.
+    /// Returns when a request may start, and on which level. What it waited is added to `passage` and `counters`. The
+    /// loop came to it `delay_ns` after its bytes were there, slots, memory and payload not counted: what tells that there
+    /// is more to do than the loop can.
     #[inline]
     pub(crate) async fn pass(
         &self,

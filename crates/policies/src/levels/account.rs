@@ -1,13 +1,13 @@
 //! The account of a volume, which the loops of an agent share, and what each of them takes from it.
 //!
-//! The account is exact, and behind a lock. So that a loop does not need that for each request, it takes a small batch with
-//! one: an eighth of what it used lately. What is in a purse is of the present interval; what is left of it goes back with
-//! the next look. A request that the purse does not pay for in full is the account's to decide: so only that one is ever in
-//! debt, however many loops there are.
+//! The account is exact, and behind a lock. So that a loop does not need that for each request, it takes a small batch
+//! with one: an eighth of what it used lately. What is in a purse is of the present interval; what is left of it goes
+//! back with the next look. A request that the purse does not pay for in full is the account's to decide: so only that
+//! one is ever in debt, however many loops there are.
 //!
-//! **Several loops with a line.** Who waits on one loop is not to wait for ever because another loop looks first. While more
-//! than one has a line, each draws in an interval no more than its share of what is there. Where there is less than a request
-//! for each, they take turns. Nobody takes a batch then, and who arrives gets in line.
+//! **Several loops with a line.** Who waits on one loop is not to wait for ever because another loop looks first. While
+//! more than one has a line, each draws in an interval no more than its share of what is there. Where there is less
+//! than a request for each, they take turns. Nobody takes a batch then, and who arrives gets in line.
 
 use std::time::Duration;
 
@@ -137,8 +137,8 @@ impl Account {
         self.allowance.audit()
     }
 
-    /// A request that arrives on a loop: whether it may start now, and on which level. `tenant` is what all volumes of its
-    /// owner have together. The loop has a line from here on if it may not.
+    /// A request that arrives on a loop: whether it may start now, and on which level. `tenant` is what all volumes of
+    /// its owner have together. The loop has a line from here on if it may not.
     ///
     /// # Errors
     /// [`Held`].

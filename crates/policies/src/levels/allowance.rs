@@ -1,8 +1,8 @@
 //! What is left of the levels of one volume.
 //!
 //! Each level is a bucket of operations and one of bytes, refilled by the interval; a request needs something in both,
-//! and its debt is paid by later intervals. What does not fit the base level's buckets any more is saved in part, where the
-//! volume has credits, and gone otherwise.
+//! and its debt is paid by later intervals. What does not fit the base level's buckets any more is saved in part, where
+//! the volume has credits, and gone otherwise.
 
 use std::time::Duration;
 

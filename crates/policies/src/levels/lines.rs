@@ -135,8 +135,8 @@ impl<T> Lines<T> {
         Verdict::Wait(held.reason)
     }
 
-    /// The next of those in line that may start now. `ask` asks the account of a volume: with its number, the bytes of the
-    /// request, whether it is the last one in line, and the purse.
+    /// The next of those in line that may start now. `ask` asks the account of a volume: with its number, the bytes of
+    /// the request, whether it is the last one in line, and the purse.
     pub fn next_grant(
         &mut self,
         now: Instant,

@@ -1,23 +1,23 @@
-//! What a volume may start of its base and burst levels ([`base::levels`]; EBS, FAST 2024, §3.2; BurstCBS, OSDI 2024, §3),
-//! and who says so.
+//! What a volume may start of its base and burst levels ([`base::levels`]; EBS, FAST 2024, §3.2; BurstCBS, OSDI 2024,
+//! §3), and who says so.
 //!
-//! **Intuition.** A level belongs to the volume, wherever its segments are: a volume on three servers gets its burst level
-//! once. Only its agent sees all that it asks for, so the agent holds it to its burst level and marks each request as base or
-//! burst. A server has a disk to share out, and goes by the marks.
+//! **Intuition.** A level belongs to the volume, wherever its segments are: a volume on three servers gets its burst
+//! level once. Only its agent sees all that it asks for, so the agent holds it to its burst level and marks each
+//! request as base or burst. A server has a disk to share out, and goes by the marks.
 //!
-//! **Names.** An [`Allowance`] is what is left of the levels of one volume. An *account* ([`Account`]) is the one of a volume
-//! that the loops of an agent share, behind a lock; a [`Purse`] is what one loop has taken from it for its next requests; a
-//! *line* is the requests of one volume that wait on one loop ([`Lines`]). *Held*: why a request may not start now, and when
-//! to ask again.
+//! **Names.** An [`Allowance`] is what is left of the levels of one volume. An *account* ([`Account`]) is the one of a
+//! volume that the loops of an agent share, behind a lock; a [`Purse`] is what one loop has taken from it for its next
+//! requests; a *line* is the requests of one volume that wait on one loop ([`Lines`]). *Held*: why a request may not
+//! start now, and when to ask again.
 //!
-//! **Flow.** [`Lines::submit`] starts a request that its loop's purse pays for, at the cost of some comparisons; else the
-//! account is asked; else it waits in line, and [`Lines::next_grant`] hands it out when the account has something again.
-//! [`Lines::next_look`] says when that is, and nothing is due while nobody waits. A volume without levels has nothing to
-//! count, and is not counted.
+//! **Flow.** [`Lines::submit`] starts a request that its loop's purse pays for, at the cost of some comparisons; else
+//! the account is asked; else it waits in line, and [`Lines::next_grant`] hands it out when the account has something
+//! again. [`Lines::next_look`] says when that is, and nothing is due while nobody waits. A volume without levels has
+//! nothing to count, and is not counted.
 //!
-//! **Base, burst, credits.** What fits the base level is base. Beyond, it is burst, up to the burst level; a volume that
-//! saves what it leaves over of its base ([`base::levels::Credits`]) bursts on what it has saved only. Credits begin at
-//! nothing, so nobody gets richer by a restart.
+//! **Base, burst, credits.** What fits the base level is base. Beyond, it is burst, up to the burst level; a volume
+//! that saves what it leaves over of its base ([`base::levels::Credits`]) bursts on what it has saved only. Credits
+//! begin at nothing, so nobody gets richer by a restart.
 //!
 //! **Invariants** ([`Allowance::audit`], [`Lines::audit`] and `tests.rs`):
 //! - over any span a volume starts no more than its burst level gives, and an interval's worth and one request more,
