@@ -1,9 +1,8 @@
 //! The proof that a large write counts, where nothing vouches for it: its data is there, block by block.
 
 use base::seeded::is_on;
-use base::{AlignedBuf, BLOCK, Error, ErrorKind, Result};
+use base::{AlignedBuf, BLOCK, Error, ErrorKind, Result, SegmentId};
 
-use super::tails;
 use crate::data::is_intact;
 use crate::index::Mapping;
 use crate::transaction::Record;
@@ -28,7 +27,7 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
     let len = entries.len() * BLOCK as usize;
     let in_doubt = |error: Error| match accept_data_loss {
         true => Ok(false),
-        false => Err(tails::in_doubt(id, error)),
+        false => Err(in_doubt(id, error)),
     };
     let Some(info) = store.info(file) else {
         return match store.read_copy(file, 0, offset, len).await {
@@ -75,4 +74,12 @@ pub async fn is_proven(files: &VerifiedFiles, record: &Record, accept_data_loss:
         }
     }
     Ok(true)
+}
+
+/// Why nobody can say whether a large write counts.
+pub(super) fn in_doubt(segment: SegmentId, error: Error) -> Error {
+    error.context(format!(
+        "a large write to {segment} may have been acknowledged, and cannot be read; bring the disk back, or start once \
+         with --accept-data-loss to go on without it"
+    ))
 }

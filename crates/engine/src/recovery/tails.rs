@@ -15,7 +15,7 @@ use base::seeded::is_on;
 use base::{Error, ErrorKind, FileId, Incarnation, MIB, Result, SegmentId};
 use files::FileInfo;
 
-use super::proof::is_proven;
+use super::proof::{in_doubt, is_proven};
 use super::replay::Replay;
 use crate::index::Index;
 use crate::label::{self, LABEL_BYTES, Place};
@@ -123,13 +123,6 @@ async fn check_unknown(files: &VerifiedFiles, segment: SegmentId, file: FileId, 
         // Its header could be read by now. The next start knows it.
         Ok(_) => Err(in_doubt(segment, Error::io(format!("file {file} was found too late; start again")))),
     }
-}
-
-pub(super) fn in_doubt(segment: SegmentId, error: Error) -> Error {
-    error.context(format!(
-        "a large write to {segment} may have been acknowledged, and cannot be read; bring the disk back, or start once \
-         with --accept-data-loss to go on without it"
-    ))
 }
 
 impl Tail {
