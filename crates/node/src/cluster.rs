@@ -27,7 +27,7 @@ use files::remote::{self, RemoteOptions};
 use link::stream::{NearEnd, Options, Services};
 use runtime::{Address, Handle, Listener};
 
-use crate::node::listen_when_free;
+use crate::addresses::listen_when_free;
 
 /// An address as text: `HOST:PORT`, or `unix:` and a path.
 pub fn shown(address: &Address) -> String {

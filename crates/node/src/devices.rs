@@ -18,7 +18,7 @@ use runtime::{Handle, OpenOptions};
 use serde::{Deserialize, Serialize};
 use wire::{Device, DeviceHost, LocalBoxFuture, VolumeDirectory};
 
-use crate::node::add_device_when_free;
+use crate::addresses::add_device_when_free;
 use crate::settings::VhostUserSettings;
 
 /// The file, and what the next one is called until it is whole: in the first directory of the store.

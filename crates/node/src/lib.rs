@@ -6,6 +6,7 @@
 //! [`observer`] what it tells, [`inspect`] looks at a store that nobody runs, [`calibrate`] measures its disks. A store of
 //! files for servers that share one is [`shared_files`], and the roles of those are in [`cluster`].
 
+mod addresses;
 pub mod calibrate;
 pub mod cluster;
 mod devices;

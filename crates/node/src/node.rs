@@ -7,13 +7,12 @@
 //! Stop, the other way round: no more calls, no more connections, requests in flight finish, sessions close, the
 //! engines dump what is dirty, the table closes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
 use agent::Agent;
 use base::limits::API_CALLS_MAX;
-use base::{Error, ErrorKind, Result};
+use base::{Error, Result};
 use control::service::{self, CreateVolume};
 use control::table::recovery;
 use control::{Connection, Manager, http};
@@ -21,8 +20,9 @@ use files::local::{LocalOptions, OpenReport};
 use files::{DirectoryStatus, FileKind, Redundancy};
 use runtime::{Address, Handle};
 use server::Buckets;
-use wire::{DeviceHost, VolumeDirectory, VolumeOwner};
+use wire::{VolumeDirectory, VolumeOwner};
 
+use crate::addresses::listen_when_free;
 use crate::devices::{self, Devices};
 use crate::observer::NodeObserver;
 use crate::settings::{Resolved, Settings};
@@ -43,10 +43,6 @@ pub struct Ready {
     /// What a person should know about the start.
     pub notes: Vec<String>,
 }
-
-/// How long to wait for an address that somebody seems to have, and between two looks.
-const LISTEN_PATIENCE: Duration = Duration::from_secs(2);
-const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running store.
 pub struct Node {
@@ -241,33 +237,6 @@ async fn settle_volumes(manager: &Manager, shards: &Shards, accept_data_loss: bo
     }
     // After the deletion: a crash in between leaves what is found again.
     manager.burn_ids(*last).await
-}
-
-/// Listens at an address, also at that of a process that was killed a moment ago: the kernel closes its sockets after it is
-/// gone.
-pub(crate) async fn listen_when_free(handle: &Handle, address: &Address) -> std::io::Result<runtime::Listener> {
-    let begun = handle.now();
-    loop {
-        match handle.listen(address).await {
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && handle.now() - begun < LISTEN_PATIENCE => {
-                handle.sleep(LISTEN_PAUSE).await;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Serves a volume as a disk of virtual machines, also at the path of a process that was killed a moment ago.
-pub(crate) async fn add_device_when_free(handle: &Handle, agent: &Agent, volume: &str, path: &Path) -> Result<()> {
-    let begun = handle.now();
-    loop {
-        match agent.add_device(volume, path).await {
-            Err(error) if error.kind == ErrorKind::Conflict && handle.now() - begun < LISTEN_PATIENCE => {
-                handle.sleep(LISTEN_PAUSE).await;
-            }
-            outcome => return outcome,
-        }
-    }
 }
 
 async fn listen(handle: &Handle, address: &Address) -> Result<runtime::Listener> {

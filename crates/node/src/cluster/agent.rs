@@ -16,7 +16,8 @@ use wire::{BlockService, LocalBoxFuture, Located, Observer, VolumeDescriptor, Vo
 
 use super::managers::Managers;
 use super::{address, listen};
-use crate::node::{add_device_when_free, nbd_uri};
+use crate::addresses::add_device_when_free;
+use crate::node::nbd_uri;
 use crate::observer::AgentObserver;
 use crate::settings::{Settings, VhostUserSettings};
 
