@@ -75,7 +75,7 @@ impl<T> Admission<T> {
         }
         // The base levels come first: what waited when the interval began is before anybody's burst in it.
         let begun = self.buckets.interval_begun();
-        let is_base = volume.is_base(now, level);
+        let is_base = volume.is_base(now, line.level_of_first_before(begun));
         if first.arrived < begun && self.burst_at >= begun && is_base {
             return waits("its volume has base tokens, and others burst".into());
         }

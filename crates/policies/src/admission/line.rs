@@ -64,8 +64,18 @@ impl<T> Line<T> {
     /// The mark of the first request. Those of a segment stay in their order, so that a mark of base which came with a
     /// later one is for whoever is first: else base would wait behind a burst.
     pub fn level_of_first(&self) -> Level {
+        self.level_of_first_with(self.marks)
+    }
+
+    /// The same, as it was before those marks came that came since then.
+    pub fn level_of_first_before(&self, then: Instant) -> Level {
+        let since = self.waiting.iter().filter(|waiting| waiting.level == Level::Base && waiting.arrived >= then);
+        self.level_of_first_with(self.marks.saturating_sub(since.count()))
+    }
+
+    fn level_of_first_with(&self, marks: usize) -> Level {
         match (self.waiting.front().map_or(Level::Open, |first| first.level), self.key) {
-            (Level::Base | Level::Burst, Key::Segment(_)) if self.marks > 0 => Level::Base,
+            (Level::Base | Level::Burst, Key::Segment(_)) if marks > 0 => Level::Base,
             (Level::Base | Level::Burst, Key::Segment(_)) => Level::Burst,
             (level, _) => level,
         }
