@@ -582,3 +582,18 @@ fn marked_base_comes_first_as_far_as_it_was_promised_and_behind_no_burst_of_its_
     assert!((29..=31).contains(&first), "an interval's: {first}");
     assert!(server.admission.audit(at(3)).is_ok());
 }
+
+/// What came before it has waited for the disks, as bursts do, and is base from now on: at the next interval.
+#[test]
+fn a_mark_that_comes_late_counts_from_the_next_interval_on() {
+    let mut server = Server::new(settings(Throttle::DualBuckets));
+    let base = Rate { iops: 3000, bytes_per_sec: 0 };
+    server.admission.set_volume(at(0), VolumeId(9), ClientId(1), Levels { base, ..Levels::default() });
+    server.submit(at(0), segment(1, 0), 1000);
+    marked(&mut server, at(0), segment(9, 0), Level::Burst, 500);
+    server.grants(at(1));
+    marked(&mut server, at(1), segment(9, 0), Level::Base, 1);
+    assert!(server.admission.audit(at(1)).is_ok(), "{:?}", server.admission.audit(at(1)));
+    let grants = server.grants(at(2));
+    assert!((1001..=1500).contains(&grants[0].ticket), "{:?}", grants[0]);
+}
