@@ -26,6 +26,7 @@ use std::rc::Rc;
 use base::{BLOCK, Epoch, Error, FileId, Generation, Incarnation, LogSequence, Result, SegmentId, VolumeId};
 use files::FileKind;
 use runtime::Class;
+use runtime::sync::first;
 
 use crate::arrivals::Arrival;
 use crate::core::Core;
@@ -85,7 +86,8 @@ impl Core {
             return Err(Error::conflict(format!("{id} is about to leave already")));
         }
         let leaving = Leaving { core: self.clone(), segment };
-        let left = leaving.settle().await?;
+        // Who waits there for one whose record is in doubt would wait for ever, once the log takes no more records.
+        let left = first(leaving.settle(), self.log.when_broken()).await.unwrap_or_else(Err)?;
         // No way back from here on: the record counts, also if nobody waits for it any more.
         leaving.segment.leave();
         let (core, id) = (Rc::downgrade(self), left.segment);
@@ -299,5 +301,41 @@ impl Drop for Leaving {
             self.segment.larges.go_on();
             self.core.index.resume(self.segment.id());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use base::ErrorKind;
+    use files::memory::{Memory, MemoryOptions};
+
+    use super::*;
+    use crate::{Engine, Options, testing};
+
+    /// Whether the last records of a file came through is never known then, so that it stays as it is.
+    #[test]
+    fn a_release_ends_when_the_log_takes_no_more_records() {
+        testing::run(1, |handle| async move {
+            let segment = |index| SegmentId { volume: VolumeId(1), index };
+            let tenure = Tenure { epoch: Epoch(1 << 32), generation: Generation(1) };
+            let options = Options { ownership: Ownership::Given, ..Options::default() };
+            let store = Memory::new(1, MemoryOptions::default()).open(&handle);
+            let engine = Engine::open(&handle, &store, options).await.unwrap();
+            engine.create_segment(segment(0), tenure).await.unwrap();
+            engine.0.garbage.opened(segment(0), FileId(77), BLOCK);
+            let releasing = engine.clone();
+            let release = async move { releasing.release(segment(0), tenure.epoch).await };
+            let mut release = handle.spawn(Class::Io, "release", release);
+            let minute = || handle.sleep(Duration::from_secs(60));
+            assert!(first(&mut release, minute()).await.is_err(), "a file of it is being written");
+            store.fence(store.incarnation()).await.unwrap();
+            let refused = engine.create_segment(segment(1), tenure).await.unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::Fenced, "{refused}");
+            let released = first(release, minute()).await.expect("there is nothing to wait for");
+            assert_eq!(released.unwrap_err().kind, ErrorKind::Fenced);
+            assert!(engine.released().is_empty());
+        });
     }
 }
