@@ -24,9 +24,9 @@ use crate::home::Home;
 use crate::nbd;
 use crate::peers::{Line, Peer};
 use crate::registry::Registry;
+use crate::roster::{TenantOnLoop, TenantStatistics};
 use crate::shared::{Commons, Options, Place, Shared};
 use crate::statistics::{AgentStatistics, VolumeStatistics};
-use crate::tenants::{TenantOnLoop, TenantStatistics};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -173,7 +173,7 @@ impl Agent {
             statuses.extend(part.ask(status).await.unwrap_or_default());
         }
         for status in &statuses {
-            if let Some(tenant) = tenants.get_mut(&status.key()) {
+            if let Some(tenant) = tenants.get_mut(&status.key) {
                 tenant.add(status);
             }
         }

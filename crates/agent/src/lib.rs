@@ -21,6 +21,7 @@ mod home;
 pub mod nbd;
 mod peers;
 mod registry;
+mod roster;
 mod router;
 mod shared;
 mod statistics;
@@ -31,7 +32,7 @@ mod weave;
 pub mod write_order;
 
 pub use agent::{Agent, Invitation};
+pub use roster::{TenantKey, TenantStatistics};
 pub use router::{Connect, Router, RouterOptions, RouterStatistics};
 pub use shared::Options;
 pub use statistics::{AgentStatistics, Operation, OperationStatistics, VolumeStatistics};
-pub use tenants::{TenantKey, TenantStatistics};

@@ -17,8 +17,9 @@ use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 use crate::nbd::LARGE_BUFFERS_MAX;
 use crate::peers::{Peer, Peers};
 use crate::registry::Entered;
+use crate::roster::Roster;
 use crate::statistics::AgentStatistics;
-use crate::tenants::{Roster, Tenants};
+use crate::tenants::Tenants;
 use crate::volume::Volume;
 
 /// How often one that waits for memory looks for peers that stand in the way.

@@ -1,5 +1,4 @@
-//! Tenants on the loops of one agent: [`policies::tenants`] decides, this keeps its clock, its waiting requests, and what
-//! loops have to know of each other.
+//! Tenants on the loops of one agent: [`policies::tenants`] decides, this keeps its clock and its waiting requests.
 //!
 //! **Who is a tenant.** An owner with its volumes on this agent; a volume without an owner is one by itself. Each loop has a
 //! scheduler of its own for the connections that it serves, since what they compete for is its time. What belongs to a
@@ -17,25 +16,20 @@
 //! one line for its tasks. It ends when nobody waits.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::levels::{Level, Levels, Rate};
+use base::levels::Level;
 use base::{Instant, Map, Passage, Stage, VolumeId};
-use policies::admission::ClientId;
-use policies::levels::{Account, Allowance, DEPTH, Enforcer, INTERVAL, LevelsSettings, Lines, Purse};
-use policies::tenants::{
-    Cost, Frontend, Operation, Promise, Scheduler, Shares, TenantStatus, TenantsSettings, VolumeNumber,
-};
+use policies::levels::{Lines, Purse};
+use policies::tenants::{Frontend, Operation, Promise, Scheduler, TenantStatus, TenantsSettings, VolumeNumber};
 use policies::waits::{Reason, Waits};
 use policies::{levels, tenants};
 use runtime::sync::{Receiver, Sender, oneshot};
-use runtime::{Class, Handle, Lock};
+use runtime::{Class, Handle};
 use wire::VolumeDescriptor;
 
+use crate::roster::{Bounds, Roster, TenantKey, TenantOnLoop};
 use crate::statistics::Counters;
 
 /// Processor time, by the profile, of what is handed out before everything else that is ready runs, in nanoseconds.
@@ -46,285 +40,6 @@ const EXCHANGE_EVERY: Duration = Duration::from_millis(10);
 const BUSY_EVERY: Duration = Duration::from_millis(50);
 /// Requests whose levels have something again that are let go before everything else that is ready runs.
 const LET_GO: usize = 64;
-/// Accounts that are kept of volumes and tenants without connections.
-const REMEMBERED: usize = 1024;
-
-/// A tenant, as loops and statistics call it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TenantKey(pub u64);
-
-impl TenantKey {
-    /// Whose a volume is.
-    pub fn of(volume: &VolumeDescriptor) -> TenantKey {
-        match volume.owner.is_empty() {
-            true => TenantKey(volume.id.0 | 1 << 63),
-            false => TenantKey(ClientId::of(&volume.owner).0 & !(1 << 63)),
-        }
-    }
-}
-
-/// What a tenant did on an agent, on all its loops, while it had connections there.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct TenantStatistics {
-    /// The owner, or the volume that has none.
-    pub name: String,
-    /// Its volumes, by name.
-    pub volumes: Vec<String>,
-    /// What they were promised, together.
-    pub base: Rate,
-    /// The most that it gets, all its volumes together; none: no bound.
-    pub burst: Rate,
-    /// Requests that were started.
-    pub started: u64,
-    /// Requests that were started within the base levels of their volumes, and beyond; of volumes that have levels.
-    pub marked_base: u64,
-    /// See `marked_base`.
-    pub marked_burst: u64,
-    /// What requests waited for that a level held back, of their volume or tenant.
-    pub waits: Waits,
-    /// Requests that had to wait because nothing was left for them.
-    pub throttled: u64,
-    /// Requests that were paid for by what others had beyond their base.
-    pub reclaimed: u64,
-    /// Requests that were paid for from the reserve.
-    pub from_reserve: u64,
-    /// Requests that wait now.
-    pub waiting: u64,
-    /// How long requests waited, in nanoseconds: all together.
-    pub waited_ns: u64,
-    /// And the longest.
-    pub waited_max_ns: u64,
-    /// Windows in which it had more than its base, on any loop.
-    pub burst_windows: u64,
-    /// The part of what it was promised that it has: below 1 where promises exceed what there is.
-    pub scaled: f64,
-}
-
-impl TenantStatistics {
-    /// Adds what one loop says.
-    pub(crate) fn add(&mut self, on_loop: &TenantOnLoop) {
-        let TenantOnLoop { share: status, marked, waits, .. } = on_loop;
-        self.marked_base += marked[0];
-        self.marked_burst += marked[1];
-        self.waits.add(waits);
-        self.started += status.started;
-        self.throttled += status.throttled;
-        self.reclaimed += status.reclaimed;
-        self.from_reserve += status.from_reserve;
-        self.waiting += status.waiting as u64;
-        self.waited_ns += status.waited_ns;
-        self.waited_max_ns = self.waited_max_ns.max(status.waited_max_ns);
-        self.burst_windows += status.burst_windows;
-        self.scaled = if self.scaled == 0.0 { status.scaled } else { self.scaled.min(status.scaled) };
-    }
-}
-
-/// How a tenant stands on one loop.
-pub(crate) struct TenantOnLoop {
-    key: TenantKey,
-    share: TenantStatus,
-    marked: [u64; 2],
-    waits: Waits,
-}
-
-impl TenantOnLoop {
-    pub(crate) fn key(&self) -> TenantKey {
-        self.key
-    }
-}
-
-/// What the loops of an agent know of its tenants together. Clones are the same.
-#[derive(Clone)]
-pub(crate) struct Roster {
-    books: Lock<Books>,
-    /// Counts changes of what was promised.
-    revision: Arc<AtomicU64>,
-    loops: usize,
-    levels: LevelsSettings,
-}
-
-/// What holds a volume: its account, and that of its tenant if it has one. Clones are the same.
-#[derive(Clone)]
-struct Bounds {
-    account: Lock<Account>,
-    tenant: Option<Lock<Allowance>>,
-}
-
-impl Bounds {
-    fn with<R>(&self, handle: &Handle, act: impl FnOnce(&mut Account, Option<&mut Allowance>) -> R) -> R {
-        self.account.with(handle, |account| match &self.tenant {
-            Some(tenant) => tenant.with(handle, |tenant| act(account, Some(tenant))),
-            None => act(account, None),
-        })
-    }
-}
-
-struct Books {
-    tenants: Map<TenantKey, Entry>,
-    shares: Shares,
-    /// Accounts of volumes and tenants without connections, those that left last at the end: who comes back finds his debts
-    /// and his credits.
-    left: VecDeque<(TenantKey, Option<VolumeId>, Bound)>,
-}
-
-/// What was left behind.
-enum Bound {
-    Volume(Lock<Account>),
-    Tenant(Lock<Allowance>),
-}
-
-impl Books {
-    fn remember(&mut self, key: TenantKey, volume: Option<VolumeId>, bound: Bound) {
-        if self.left.len() >= REMEMBERED {
-            self.left.pop_front();
-        }
-        self.left.push_back((key, volume, bound));
-    }
-
-    fn recall(&mut self, key: TenantKey, volume: Option<VolumeId>) -> Option<Bound> {
-        let at = self.left.iter().position(|(tenant, other, _)| (*tenant, *other) == (key, volume))?;
-        self.left.remove(at).map(|(.., bound)| bound)
-    }
-}
-
-#[derive(Default)]
-struct Entry {
-    name: String,
-    /// What all its volumes together may start.
-    bound: Option<Lock<Allowance>>,
-    volumes: BTreeMap<VolumeId, Used>,
-}
-
-/// A volume with connections.
-struct Used {
-    name: String,
-    levels: Levels,
-    connections: usize,
-    account: Lock<Account>,
-}
-
-impl Used {
-    /// Whether the agent counts what it starts: it has levels, or its tenant has.
-    fn is_bound(&self, settings: &LevelsSettings) -> bool {
-        let has_levels = !self.levels.base.is_none() || !self.levels.burst.is_none();
-        settings.enforcer == Enforcer::Agent && (has_levels || !settings.tenant_burst.is_none())
-    }
-}
-
-impl Entry {
-    /// The sum of the bases of its volumes; none where none has one.
-    fn base(&self, settings: &TenantsSettings) -> Option<Cost> {
-        let bases = self.volumes.values().map(|used| used.levels.base).filter(|base| !base.is_none());
-        bases.map(|base| settings.profile.of_rate(base.iops, base.bytes_per_sec)).reduce(|sum, base| sum + base)
-    }
-}
-
-impl Roster {
-    pub(crate) fn new(loops: usize, levels: LevelsSettings) -> Roster {
-        let books = Books { tenants: Map::default(), shares: Shares::new(loops), left: VecDeque::new() };
-        Roster { books: Lock::new(books), revision: Arc::default(), loops: loops.max(1), levels }
-    }
-
-    /// What an account is to hold a volume to: nothing, where the servers do.
-    fn held_to(&self, volume: &VolumeDescriptor) -> Levels {
-        match self.levels.enforcer {
-            Enforcer::Agent => volume.levels,
-            Enforcer::Server => Levels::default(),
-        }
-    }
-
-    fn changed(&self) {
-        self.revision.fetch_add(1, Ordering::Release);
-    }
-
-    /// A connection uses a volume, whose levels are what was just found.
-    fn enter(&self, handle: &Handle, key: TenantKey, volume: &VolumeDescriptor) -> Bounds {
-        let (now, levels, settings) = (handle.now(), self.held_to(volume), self.levels);
-        let bounds = self.books.with(handle, |books| {
-            let (account, bound) = (books.recall(key, Some(volume.id)), books.recall(key, None));
-            let entry = books.tenants.entry(key).or_default();
-            if let Some(Bound::Tenant(bound)) = bound {
-                entry.bound = Some(bound);
-            }
-            let name = if volume.owner.is_empty() { &volume.name } else { &volume.owner };
-            entry.name.clone_from(name);
-            if settings.enforcer == Enforcer::Agent && !settings.tenant_burst.is_none() {
-                let levels = Levels { burst: settings.tenant_burst, ..Levels::default() };
-                entry.bound.get_or_insert_with(|| Lock::new(Allowance::new(levels, INTERVAL, DEPTH, now)));
-            }
-            let used = entry.volumes.entry(volume.id).or_insert_with(|| Used {
-                name: String::new(),
-                levels: volume.levels,
-                connections: 0,
-                account: match account {
-                    Some(Bound::Volume(account)) => account,
-                    _ => Lock::new(Account::new(levels, self.loops, now)),
-                },
-            });
-            used.name.clone_from(&volume.name);
-            (used.levels, used.connections) = (volume.levels, used.connections + 1);
-            used.account.with(handle, |account| account.change(levels, now));
-            Bounds { account: used.account.clone(), tenant: entry.bound.clone() }
-        });
-        self.changed();
-        bounds
-    }
-
-    fn leave(&self, handle: &Handle, key: TenantKey, volume: VolumeId) {
-        self.books.with(handle, |books| {
-            let Some(entry) = books.tenants.get_mut(&key) else { return };
-            let Some(used) = entry.volumes.get_mut(&volume) else { return };
-            used.connections -= 1;
-            if used.connections > 0 {
-                return;
-            }
-            let used = entry.volumes.remove(&volume);
-            let bound = if entry.volumes.is_empty() { entry.bound.take() } else { None };
-            if entry.volumes.is_empty() {
-                books.tenants.remove(&key);
-                books.shares.forget(key.0);
-            }
-            if let Some(used) = used {
-                books.remember(key, Some(volume), Bound::Volume(used.account));
-            }
-            if let Some(bound) = bound {
-                books.remember(key, None, Bound::Tenant(bound));
-            }
-        });
-        self.changed();
-    }
-
-    /// A volume was promised something else.
-    pub(crate) fn set_levels(&self, handle: &Handle, volume: &VolumeDescriptor) {
-        let key = TenantKey::of(volume);
-        self.books.with(handle, |books| {
-            let known = books.tenants.get_mut(&key).and_then(|entry| entry.volumes.get_mut(&volume.id));
-            if let Some(used) = known {
-                used.levels = volume.levels;
-                let (levels, now) = (self.held_to(volume), handle.now());
-                used.account.with(handle, |account| account.change(levels, now));
-            }
-        });
-        self.changed();
-    }
-
-    /// Every tenant that is there, by key, with what was promised to its volumes.
-    pub(crate) fn tenants(&self, handle: &Handle) -> BTreeMap<TenantKey, TenantStatistics> {
-        self.books.with(handle, |books| {
-            let entries = books.tenants.iter().map(|(key, entry)| {
-                let bases = entry.volumes.values().map(|used| used.levels.base);
-                let base = bases.fold(Rate::default(), |sum, base| Rate {
-                    iops: sum.iops + base.iops,
-                    bytes_per_sec: sum.bytes_per_sec + base.bytes_per_sec,
-                });
-                let volumes = entry.volumes.values().map(|used| used.name.clone()).collect();
-                let (name, burst) = (entry.name.clone(), self.levels.tenant_burst);
-                (*key, TenantStatistics { name, volumes, base, burst, ..TenantStatistics::default() })
-            });
-            entries.collect()
-        })
-    }
-}
 
 /// The tenants with connections on one loop. Clones share them.
 #[derive(Clone)]
@@ -389,7 +104,7 @@ impl Tenants {
     pub(crate) fn new(handle: &Handle, index: usize, roster: Roster, settings: &TenantsSettings) -> Tenants {
         let mut settings = settings.clone();
         // What all loops have together is divided evenly; processor time each has of its own.
-        (1..settings.per_second.0.len()).for_each(|d| settings.per_second.0[d] /= roster.loops as f64);
+        (1..settings.per_second.0.len()).for_each(|d| settings.per_second.0[d] /= roster.loops() as f64);
         let now = handle.now();
         let scheduler = Scheduler::new(settings, index as u64, now);
         Tenants(Rc::new(Inner {
@@ -500,10 +215,13 @@ impl Tenants {
     fn on_due(&self, now: Instant) {
         let inner = &self.0;
         inner.exchange_due.set(now + EXCHANGE_EVERY);
-        let revision = inner.roster.revision.load(Ordering::Acquire);
-        if inner.roster.loops > 1 || revision != inner.seen_revision.get() {
+        let revision = inner.roster.revision();
+        if inner.roster.loops() > 1 || revision != inner.seen_revision.get() {
             self.exchange(now);
         }
+        let mut bursting = Vec::new();
+        inner.state.borrow_mut().scheduler.take_bursting(|key| bursting.push(TenantKey(key)));
+        inner.roster.note_bursting(&inner.handle, &bursting, now);
         if now >= inner.busy_due.get() {
             inner.busy_due.set(now + BUSY_EVERY);
             let idle_ns = inner.handle.idle_ns();
@@ -517,22 +235,19 @@ impl Tenants {
     /// Tells the roster what tenants wanted here, and learns what they have.
     fn exchange(&self, now: Instant) {
         let inner = &self.0;
-        inner.seen_revision.set(inner.roster.revision.load(Ordering::Acquire));
+        inner.seen_revision.set(inner.roster.revision());
         inner.exchange_due.set(now + EXCHANGE_EVERY);
         let State { scheduler, seats, lines, .. } = &mut *inner.state.borrow_mut();
         let demands: Map<u64, f64> = scheduler.demands().map(|(_, key, demand)| (key, demand)).collect();
         for (key, known) in seats.iter() {
             let demand = demands.get(&key.0).copied().unwrap_or(0.0);
-            let (base, part) = inner.roster.books.with(&inner.handle, |books| {
-                let entry = books.tenants.get(key);
-                for (id, used) in entry.iter().flat_map(|entry| &entry.volumes) {
-                    if let Some(chair) = known.volumes.get(id) {
-                        lines.set_bound(chair.line, used.is_bound(&inner.roster.levels));
-                    }
+            let here = (inner.index, demand);
+            let on_volume = |volume, is_bound| {
+                if let Some(chair) = known.volumes.get(&volume) {
+                    lines.set_bound(chair.line, is_bound);
                 }
-                let base = entry.and_then(|entry| entry.base(scheduler.settings()));
-                (base, books.shares.exchange(key.0, inner.index, demand))
-            });
+            };
+            let (base, part) = inner.roster.exchange(&inner.handle, *key, here, scheduler.settings(), on_volume);
             scheduler.set_promise(known.number, Promise { base, burst: None });
             scheduler.set_part(known.number, part);
         }

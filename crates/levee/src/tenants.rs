@@ -77,6 +77,16 @@ fn held(wait: &api::Waiting) -> String {
     format!("  {requests} waited for {what}, at most {longest}{now}.")
 }
 
+/// Who bursts with it, if anybody does often enough to be told.
+fn companions(tenant: &api::Tenant) -> Option<String> {
+    const OFTEN_PERCENT: f64 = 10.0;
+    const SHOWN: usize = 3;
+    let often = tenant.bursts_with.iter().filter(|other| other.percent >= OFTEN_PERCENT).take(SHOWN);
+    let named: Vec<String> = often.map(|other| format!("{} ({:.0}%)", other.name, other.percent)).collect();
+    let of_time = "of the time in which it bursts itself: they would burst higher apart";
+    (!named.is_empty()).then(|| format!("  It bursts together with {}, {of_time}.", named.join(", ")))
+}
+
 fn table(tenants: &[api::Tenant]) -> String {
     let row = |tenant: &api::Tenant| {
         let longest = if tenant.longest_ns == 0 { String::new() } else { duration(tenant.longest_ns) };
@@ -132,6 +142,7 @@ fn sentences(tenant: &api::Tenant) -> String {
         lines.push(format!("  Of volumes with levels, {base} were within the base level and {burst} beyond."));
     }
     lines.extend(tenant.waits.iter().map(held));
+    lines.extend(companions(tenant));
     if tenant.waiting > 0 {
         lines.push(format!("  {} now.", count(tenant.waiting, "request waits", "requests wait")));
     }
@@ -169,6 +180,11 @@ mod tests {
         assert!(told.contains("It gets at most 700 operations per second, all its volumes"), "{told}");
         assert!(told.contains("5 were within the base level and 4 beyond."), "{told}");
         assert!(told.contains("3 requests waited for a burst level, at most 5 us, and 2 wait now."), "{told}");
+        assert!(!told.contains("bursts together"));
+        let with = |name: &str, percent| api::BurstsWith { name: name.into(), percent };
+        let companions = vec![with("batch", 62.4), with("web", 10.0), with("mail", 9.0)];
+        let told = sentences(&api::Tenant { bursts_with: companions, ..quiet.clone() });
+        assert!(told.contains("It bursts together with batch (62%), web (10%), of the time in which it"), "{told}");
         assert!(sentences(&loud).contains("Its base is an equal part.") && sentences(&loud).contains("7 had to wait"));
         let shown = table(&[quiet, loud]);
         assert!(shown.contains("5000 operations per second") && shown.contains("2 ms"), "{shown}");

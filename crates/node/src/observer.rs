@@ -357,6 +357,7 @@ fn tenant(tenant: &TenantStatistics) -> api::Tenant {
         waited_ns: tenant.waited_ns,
         longest_ns: tenant.waited_max_ns,
         burst_windows: tenant.burst_windows,
+        bursts_with: tenant.bursts_with.iter().map(bursts_with).collect(),
         burst_iops: tenant.burst.iops,
         burst_bytes_per_second: tenant.burst.bytes_per_sec,
         marked_base: tenant.marked_base,
@@ -364,6 +365,13 @@ fn tenant(tenant: &TenantStatistics) -> api::Tenant {
         waits: waits(&tenant.waits),
     }
 }
+
+fn bursts_with((name, share): &(String, f64)) -> api::BurstsWith {
+    api::BurstsWith { name: name.clone(), percent: (share * 1000.0).round() / 10.0 }
+}
+
+/// Companions of a tenant in its metrics.
+const COMPANIONS_SHOWN: usize = 3;
 
 /// The levels that an agent holds requests to.
 const LEVELS: [Reason; 3] = [Reason::BaseLevel, Reason::BurstLevel, Reason::TenantLevel];
@@ -393,10 +401,15 @@ fn of_tenant(tenant: &TenantStatistics) -> Vec<Metric> {
         of("tenant_reserve_total", "Those paid for from the reserve.", tenant.from_reserve as f64),
         of("tenant_waiting", "Requests of a tenant that wait for its share.", tenant.waiting as f64),
         of("tenant_wait_seconds_total", "How long its requests waited for it.", tenant.waited_ns as f64 / 1e9),
-        of("tenant_burst_windows_total", "Windows in which it had more than its base.", tenant.burst_windows as f64),
+        of("tenant_burst_windows_total", "Windows in which it used more than its base.", tenant.burst_windows as f64),
     ];
     metrics.extend(requests);
     metrics.extend(seconds);
+    metrics.extend(tenant.bursts_with.iter().take(COMPANIONS_SHOWN).map(|(with, share)| {
+        let labels = vec![("tenant".into(), tenant.name.clone()), ("with".into(), with.clone())];
+        let help = "The part of the time in which a tenant bursts in which another one does, too.";
+        Metric { labels, ..Metric::plain("tenant_bursts_with_ratio", help, *share) }
+    }));
     metrics
 }
 

@@ -461,8 +461,11 @@ pub struct Tenant {
     pub waited_ns: u64,
     /// How long the one that waited longest.
     pub longest_ns: u64,
-    /// Windows in which it had more than its base.
+    /// Windows in which it used more than its base.
     pub burst_windows: u64,
+    /// With whom it bursts at the same time, most of all first.
+    #[serde(default)]
+    pub bursts_with: Vec<BurstsWith>,
     /// Requests that were started within the base levels of their volumes; of volumes with levels.
     #[serde(default)]
     pub marked_base: u64,
@@ -472,6 +475,15 @@ pub struct Tenant {
     /// What requests waited for that a level held back, of its volumes or its own.
     #[serde(default)]
     pub waits: Vec<Waiting>,
+}
+
+/// Another tenant that bursts at the same time.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BurstsWith {
+    /// The other one's name.
+    pub name: String,
+    /// In how much of the time in which the one bursts, in percent.
+    pub percent: f64,
 }
 
 /// One kind of request of a volume.

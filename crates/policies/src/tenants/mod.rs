@@ -46,6 +46,7 @@ mod shares;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use cost::{Cost, DIMENSIONS, Dimension, UNLIMITED};
 pub use delay::Delay;
@@ -54,6 +55,7 @@ pub use profile::{Frontend, Line, Operation, Profile, Sample};
 pub use scheduler::{Grant, Scheduler, TenantStatus, Verdict, VolumeNumber};
 pub use settings::{Pricing, Promise, Scheduling, TenantsSettings};
 pub use shares::Shares;
+pub use together::Together;
 
 /// Windows without a request after which a tenant is no more looked at (BurstCBS §6.6: "idle for a while").
 pub const IDLE_WINDOWS: u64 = 100;

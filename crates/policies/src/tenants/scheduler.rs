@@ -344,6 +344,16 @@ impl<T> Scheduler<T> {
         })
     }
 
+    /// Tells the keys of those that had more than their base since this was asked last.
+    pub fn take_bursting(&mut self, mut tell: impl FnMut(u64)) {
+        for number in &self.scanned {
+            let Some(tenant) = &mut self.tenants[*number as usize] else { continue };
+            if tenant.burst_windows != std::mem::replace(&mut tenant.told_bursts, tenant.burst_windows) {
+                tell(tenant.key);
+            }
+        }
+    }
+
     /// How things stand.
     pub fn status(&self) -> impl Iterator<Item = TenantStatus> + '_ {
         self.tenants.iter().flatten().map(|tenant| TenantStatus {

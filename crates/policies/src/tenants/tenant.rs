@@ -84,6 +84,8 @@ pub(super) struct Tenant<T> {
     pub(super) waited_ns: u64,
     pub(super) waited_max_ns: u64,
     pub(super) burst_windows: u64,
+    /// Those of them that were told already.
+    pub(super) told_bursts: u64,
 }
 
 impl<T> Tenant<T> {
@@ -115,6 +117,7 @@ impl<T> Tenant<T> {
             waited_ns: 0,
             waited_max_ns: 0,
             burst_windows: 0,
+            told_bursts: 0,
         }
     }
 
@@ -124,6 +127,12 @@ impl<T> Tenant<T> {
         let next = self.first().map_or(Cost::ZERO, |first| first.cost);
         let (used, base, left) = (&self.usage.0, &self.base.0, &self.balance.0);
         self.is_short = std::array::from_fn(|d| used[d] > base[d] || next.0[d] > left[d]);
+    }
+
+    /// Whether it used more than this base in the window that ends, and not only what was left over from the one before.
+    #[inline]
+    pub(super) fn has_burst(&self, base: &Cost) -> bool {
+        !(*base * (1.0 + CARRIED)).covers(&self.usage)
     }
 
     /// What it used in the window that ends, and where it was short of something, what waits: so many times (line 9).

@@ -109,6 +109,7 @@ fn tenant() -> api::Tenant {
         waited_ns: 4_000,
         longest_ns: 3_000,
         burst_windows: 7,
+        bursts_with: vec![api::BurstsWith { name: "batch".into(), percent: 62.5 }],
         burst_iops: 300,
         burst_bytes_per_second: 400,
         marked_base: 5,

@@ -103,6 +103,43 @@ fn what_is_idle_is_not_wasted() {
     assert!(bios > 0.9 * off, "{bios} of {off} requests: the reserve, and little more");
 }
 
+/// For whoever places volumes.
+#[test]
+fn who_bursts_together_is_told() {
+    let fixture = fixture(Scheduling::Bios, 1);
+    fixture.store.add_volume("also loud", 8 * GIB);
+    fixture.store.set_base("quiet", Rate { iops: 30_000, bytes_per_sec: 0 });
+    let _clients = fixture.run(|handle, address| async move {
+        let mut loud = Vec::new();
+        for volume in ["loud", "also loud"] {
+            let mut client = Client::attach(&handle, &address, volume).await.unwrap();
+            let working = async move {
+                for _ in 0..32 {
+                    client.request(command::READ, 0, 0, 4096, b"").await.unwrap();
+                }
+                loop {
+                    client.response().await.unwrap();
+                    client.request(command::READ, 0, 0, 4096, b"").await.unwrap();
+                }
+            };
+            loud.push(handle.spawn(Class::Io, "loud", working));
+        }
+        let mut quiet = Client::attach(&handle, &address, "quiet").await.unwrap();
+        for _ in 0..800 {
+            handle.sleep(Duration::from_millis(1)).await;
+            assert_eq!(quiet.read(0, 4096).await.unwrap().errno, 0);
+        }
+        (loud, quiet)
+    });
+    let found = tenants(&fixture);
+    let with = |name: &str| found.iter().find(|one| one.name == name).unwrap().bursts_with.clone();
+    for (name, other) in [("loud", "also loud"), ("also loud", "loud")] {
+        let companions = with(name);
+        assert!(companions.len() == 1 && companions[0].0 == other && companions[0].1 > 0.5, "{name}: {companions:?}");
+    }
+    assert_eq!(with("quiet"), []);
+}
+
 #[test]
 fn volumes_of_one_owner_are_one_tenant_and_leave_as_they_came() {
     let fixture = fixture(Scheduling::Bios, 3);

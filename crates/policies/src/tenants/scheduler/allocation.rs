@@ -66,6 +66,7 @@ impl<T> Scheduler<T> {
             // until it waits; and what covers it meanwhile is the reserve, which is for those who come back. So it keeps
             // what it used.
             tenant.look_back();
+            tenant.burst_windows += u64::from(tenant.has_burst(&base));
             (tenant.base, tenant.burst) = (base, burst);
             let whole = base.min(burst);
             let lowered = (tenant.alloc * kept).max(tenant.usage).min(whole);
@@ -90,7 +91,6 @@ impl<T> Scheduler<T> {
             // Lines 11 to 13.
             let alloc = (tenant.alloc + more).min(tenant.burst);
             tenant.bursts = !tenant.base.covers(&alloc);
-            tenant.burst_windows += u64::from(tenant.bursts);
             tenant.begin_window(alloc, passed as f64);
             self.spare -= alloc;
             if tenant.bursts {
