@@ -2,12 +2,13 @@
 //!
 //! Figures 19 and 20: what one that asks for little waits beside one that bursts; figures 21 and 22: whether it gets what it was
 //! promised; figure 23: what that costs the burst; figure 24: what becomes of one that wakes; table 3: costs that are
-//! wrong; figure 16: a scalar in place of a vector. The agent with its frontend and its scheduler is the one that is shipped;
+//! wrong; figure 16: a scalar in place of a vector; figures 26 to 29: a database among others ([`databases`]). The agent with its frontend and its scheduler is the one that is shipped;
 //! the store behind it is a fixed latency, guests are models ([`world`]).
 //!
 //! WildCBS and BaseCBS, the paper's baselines, are settings of the same scheduler. Numbers, bands and what is compared are
 //! kept apart as those of the other paper are: [`printed`], [`judges`], `parameters/osdi24.toml`.
 
+mod databases;
 mod judges;
 mod parameters;
 mod printed;
@@ -146,6 +147,38 @@ pub const ALL: &[Experiment] = &[
         printed: &[&TABLE3_UNADJUSTED[0], &TABLE3_ADJUSTED[0], &TABLE3_UNADJUSTED[1], &TABLE3_ADJUSTED[1]],
         sensitive: SENSITIVE,
     },
+    Experiment {
+        name: "osdi24/fig26",
+        title: "mean time of a database's writes beside 15 bursts",
+        points: databases::writes,
+        judge: databases::judge_fig26,
+        printed: &[&FIG26_LEAST],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig27",
+        title: "operations of a database that bursts while its neighbours are idle",
+        points: databases::bursts,
+        judge: databases::judge_fig27,
+        printed: &[&FIG27_LEAST, &FIG27_MOST],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig28",
+        title: "mean time of a database's queries beside bursts (synthetic)",
+        points: databases::queries,
+        judge: databases::judge_fig28,
+        printed: &[&FIG28_BEST],
+        sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig29",
+        title: "worst stretch of a database's queries beside bursts that come and go (synthetic)",
+        points: databases::spikes,
+        judge: databases::judge_fig29,
+        printed: &[&FIG29_WORST],
+        sensitive: SENSITIVE,
+    },
 ];
 
 /// The experiment of that name.
@@ -266,11 +299,24 @@ impl Burst {
 }
 
 fn burst(sizes_kib: &[u64], depth: usize) -> Guest {
-    Guest { name: "burst", base_iops: None, sizes_kib: sizes_kib.to_vec(), depth, wakes_for: None }
+    guest("burst", sizes_kib, depth)
 }
 
 fn victim(parameters: &Parameters, depth: usize) -> Guest {
-    Guest { name: "victim", base_iops: None, sizes_kib: vec![parameters.victim_kib], depth, wakes_for: None }
+    guest("victim", &[parameters.victim_kib], depth)
+}
+
+fn guest(name: &str, sizes_kib: &[u64], depth: usize) -> Guest {
+    Guest {
+        name: name.into(),
+        base_iops: None,
+        sizes_kib: sizes_kib.to_vec(),
+        depth,
+        wakes_for: None,
+        burst_iops: None,
+        database: None,
+        pauses_us: None,
+    }
 }
 
 /// A product, and whether it is asked for writes.
@@ -367,8 +413,8 @@ fn misestimates(parameters: &Parameters) -> Vec<Point> {
 fn mixed_bursts(parameters: &Parameters) -> Vec<Point> {
     let mut points = Vec::new();
     for kind in KINDS {
-        let small = Guest { name: "small", ..burst(&[parameters.small_kib], parameters.small_depth) };
-        let large = Guest { name: "large", ..burst(&[parameters.large_kib], parameters.large_depth) };
+        let small = Guest { name: "small".into(), ..burst(&[parameters.small_kib], parameters.small_depth) };
+        let large = Guest { name: "large".into(), ..burst(&[parameters.large_kib], parameters.large_depth) };
         let usual = point(parameters, kind, name_of(kind), vec![small, large]);
         // Measured processor time would make processor time cheaper where it is priced by what is dearest.
         let usual = Point { measures: false, adjusts: false, ..usual };

@@ -15,10 +15,10 @@ const BURST: usize = 1;
 const ALL_BASE_KIOPS: f64 = 18.0;
 
 /// One value of a figure.
-struct Value {
-    label: String,
-    measured: f64,
-    detail: String,
+pub(super) struct Value {
+    pub(super) label: String,
+    pub(super) measured: f64,
+    pub(super) detail: String,
 }
 
 impl Value {
@@ -26,25 +26,25 @@ impl Value {
         Row::judged(printed, self.measured, format!("{}: {}", self.label, self.detail))
     }
 
-    fn observed(&self, what: &str, unit: &'static str) -> Row {
+    pub(super) fn observed(&self, what: &str, unit: &'static str) -> Row {
         Row::observed(format!("{}, {what}", self.label), self.measured, unit, self.detail.clone())
     }
 }
 
 /// By how many percent it is more than before.
-fn change(before: f64, after: f64) -> f64 {
+pub(super) fn change(before: f64, after: f64) -> f64 {
     (after / before - 1.0) * 100.0
 }
 
-fn least(values: &[Value]) -> Option<&Value> {
+pub(super) fn least(values: &[Value]) -> Option<&Value> {
     values.iter().min_by(|one, other| one.measured.total_cmp(&other.measured))
 }
 
-fn most(values: &[Value]) -> Option<&Value> {
+pub(super) fn most(values: &[Value]) -> Option<&Value> {
     values.iter().max_by(|one, other| one.measured.total_cmp(&other.measured))
 }
 
-fn judged(rows: &mut Vec<Row>, printed: &'static Printed, value: Option<&Value>) {
+pub(super) fn judged(rows: &mut Vec<Row>, printed: &'static Printed, value: Option<&Value>) {
     rows.extend(value.map(|value| value.judged(printed)));
 }
 

@@ -47,6 +47,21 @@ pub struct Parameters {
     pub large_kib: u64,
     pub large_depth: usize,
     pub misestimated: f64,
+    pub db_neighbours: usize,
+    pub db_neighbour_depth: usize,
+    pub db_sizes_kib: Vec<u64>,
+    pub put_compute_us: u64,
+    pub insert_compute_us: u64,
+    pub insert_blocks: u64,
+    pub db_base_iops: u64,
+    pub ycsb_threads: usize,
+    pub ycsb_compute_us: u64,
+    pub ycsb_read_percents: Vec<u64>,
+    pub rds_neighbours: Vec<usize>,
+    pub rds_compute_us: u64,
+    pub rds_blocks: u64,
+    pub rds_read_percent: u64,
+    pub pause_us: u64,
     pub warm_up_us: u64,
 }
 
@@ -78,15 +93,35 @@ impl Parameters {
     }
 
     fn check(&self) -> Result<()> {
-        let sizes = [&self.iops_sizes_kib, &self.bps_sizes_kib].into_iter().flatten();
+        let sizes = [&self.iops_sizes_kib, &self.bps_sizes_kib, &self.db_sizes_kib].into_iter().flatten();
         let mut sizes = sizes.chain([&self.victim_kib, &self.small_kib, &self.large_kib]);
         let depths = [&self.iops_depths, &self.bps_depths].into_iter().flatten();
-        let mut depths = depths.chain([&self.base_depth, &self.below_depth, &self.wake_depth]);
+        let mut depths = depths.chain([
+            &self.base_depth,
+            &self.below_depth,
+            &self.wake_depth,
+            &self.db_neighbour_depth,
+            &self.ycsb_threads,
+        ]);
         let is_sound = sizes.all(|kib| (4..=1024).contains(kib) && kib % 4 == 0)
             && depths.all(|depth| (1..=512).contains(depth))
             && (1..=512).contains(&self.small_depth)
             && (1..=512).contains(&self.large_depth)
-            && [&self.iops_sizes_kib, &self.bps_sizes_kib, &self.wake_iops].iter().all(|list| !list.is_empty())
+            && [
+                &self.iops_sizes_kib,
+                &self.bps_sizes_kib,
+                &self.wake_iops,
+                &self.db_sizes_kib,
+                &self.ycsb_read_percents,
+            ]
+            .iter()
+            .all(|list| !list.is_empty())
+            && self.ycsb_read_percents.iter().chain([&self.rds_read_percent]).all(|percent| *percent <= 100)
+            && self.rds_neighbours.iter().chain([&self.db_neighbours]).all(|count| (1..=64).contains(count))
+            && !self.rds_neighbours.is_empty()
+            && self.insert_blocks.min(self.rds_blocks) > 0
+            && (1..=1_000_000).contains(&self.db_base_iops)
+            && self.pause_us > 0
             && !self.iops_depths.is_empty()
             && !self.bps_depths.is_empty()
             && self.wake_iops.iter().all(|rate| (1..=1_000_000).contains(rate))

@@ -121,3 +121,43 @@ pub(super) const FIG16_GAIN: Printed = Printed {
     needs: &[Mechanism::VectorCost],
     ..EITHER_SIDE
 };
+
+pub(super) const FIG26_LEAST: Printed = Printed {
+    what: "mean time of a database's writes beside 15 bursts, operation that gains least",
+    number: "-60%",
+    source: "§6.7, figure 26",
+    band: [-85.0, -40.0],
+    ..BETTER_LATENCY
+};
+
+const FIG27: Printed = Printed {
+    source: "§6.7, figure 27",
+    band: [1.5, 2.0],
+    unit: "x",
+    // WildCBS does as well there.
+    needs: &[],
+    ..EITHER_SIDE
+};
+pub(super) const FIG27_LEAST: Printed = Printed {
+    what: "operations of a database whose neighbours are idle, by those with BaseCBS, mix that gains least",
+    number: "1.7x",
+    ..FIG27
+};
+pub(super) const FIG27_MOST: Printed = Printed { what: "the same, mix that gains most", number: "2.5x", ..FIG27 };
+
+pub(super) const FIG28_BEST: Printed = Printed {
+    what: "synthetic neighbours, mean time of a query, number of neighbours that gains most",
+    number: "up to -83%",
+    source: "§6.8, figure 28",
+    band: [-85.0, -40.0],
+    ..BETTER_LATENCY
+};
+
+pub(super) const FIG29_WORST: Printed = Printed {
+    what: "synthetic neighbours that come and go, worst 10 ms of queries, by that with WildCBS",
+    number: "20 to 50 ms, below 10",
+    source: "§6.8, figure 29",
+    band: [0.0, 0.5],
+    unit: "x",
+    ..EITHER_SIDE
+};

@@ -32,13 +32,14 @@ impl Store {
         Rc::new(Store { handle: handle.clone(), latency, takes, volumes: RefCell::default() })
     }
 
-    /// A volume, and what it is promised: nothing in particular where that is none.
-    pub(super) fn add_volume(&self, name: &str, size: u64, base_iops: Option<u64>) {
+    /// A volume, what it is promised, and the most that it gets: nothing in particular where that is none.
+    pub(super) fn add_volume(&self, name: &str, size: u64, base_iops: Option<u64>, burst_iops: Option<u64>) {
         let mut volumes = self.volumes.borrow_mut();
         let mut volume = VolumeDescriptor::new(VolumeId(volumes.len() as u64 + 1), name, size);
         // Requests are not cut.
         volume.data_sector_bytes = MIB;
         volume.levels.base = Rate { iops: base_iops.unwrap_or(0), bytes_per_sec: 0 };
+        volume.levels.burst = Rate { iops: burst_iops.unwrap_or(0), bytes_per_sec: 0 };
         volumes.insert(name.to_owned(), volume);
     }
 

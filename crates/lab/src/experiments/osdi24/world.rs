@@ -9,10 +9,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use agent::{Agent, Options};
-use base::{AlignedBuf, Bytes, GIB, KIB, Prng};
+use base::{AlignedBuf, Bytes, GIB, Instant, KIB, Prng};
 use policies::levels::{Enforcer, LevelsSettings};
 use policies::tenants::{Cost, Frontend, Line, Operation, Pricing, Profile, Scheduling, TenantsSettings};
 use runtime::sim::{CpuOptions, NetworkOptions, NodeOptions, World};
+use runtime::sync::Event;
 use runtime::{Address, Class, Handle};
 
 use super::super::Mechanism;
@@ -23,6 +24,8 @@ use crate::verify::nbd::{Command, Connection, Reply};
 const PORT: u16 = 10809;
 /// Guests that wake do so as often, whatever the requests of a point.
 const ROUNDS_MIN: u64 = 2;
+/// The means of queries are looked at in stretches of so long.
+const STRETCH: Duration = Duration::from_millis(10);
 /// Bytes of a volume: two requests rarely meet.
 const VOLUME_BYTES: u64 = 64 * GIB;
 
@@ -39,7 +42,7 @@ pub enum Product {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Guest {
     /// What its volume is called.
-    pub name: &'static str,
+    pub name: String,
     /// What it is promised in operations per second; none: an equal share of what nobody was promised.
     pub base_iops: Option<u64>,
     /// Sizes of its requests, each as often.
@@ -48,6 +51,23 @@ pub struct Guest {
     pub depth: usize,
     /// Sleeps, and wakes to ask for so many in a second; none: asks for the next as soon as one is answered.
     pub wakes_for: Option<u64>,
+    /// The most that it gets in operations per second; none: what there is.
+    pub burst_iops: Option<u64>,
+    /// Is a database, with so many threads as it has requests in flight.
+    pub database: Option<Database>,
+    /// Asks for a while and then sleeps for a while, so long on average each, in microseconds; none: always asks.
+    pub pauses_us: Option<u64>,
+}
+
+/// What each thread of a database does for a query: it computes, and then asks for one block after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Database {
+    /// How long it computes, in microseconds, on a processor that the agent has no part of.
+    pub compute_us: u64,
+    /// Blocks of a query.
+    pub blocks: u64,
+    /// How many of a hundred are read; the others are written.
+    pub read_percent: u64,
 }
 
 /// How an agent is set up and what it is asked for.
@@ -90,6 +110,12 @@ pub struct Asked {
     pub bytes: u64,
     /// From asking to the answer, all together.
     pub latency_ns: u64,
+    /// Queries of a database.
+    pub queries: u64,
+    /// What they took, all together.
+    pub query_ns: u64,
+    /// The highest mean of queries that ended in the same stretch of [`STRETCH`].
+    pub worst_query_ns: u64,
     /// Those that had to wait because nothing was left for them.
     pub throttled: u64,
 }
@@ -100,6 +126,9 @@ impl Asked {
             requests: self.requests - before.requests,
             bytes: self.bytes - before.bytes,
             latency_ns: self.latency_ns - before.latency_ns,
+            queries: self.queries - before.queries,
+            query_ns: self.query_ns - before.query_ns,
+            worst_query_ns: self.worst_query_ns,
             throttled: self.throttled - before.throttled,
         }
     }
@@ -107,6 +136,11 @@ impl Asked {
     /// The mean, in microseconds; not a number where nothing was answered.
     pub fn latency_us(&self) -> f64 {
         self.latency_ns as f64 / self.requests as f64 / 1e3
+    }
+
+    /// The mean of a query, in microseconds; not a number where none ended.
+    pub fn query_us(&self) -> f64 {
+        self.query_ns as f64 / self.queries as f64 / 1e3
     }
 }
 
@@ -176,10 +210,12 @@ impl Point {
         });
         let store = Store::new(&handle, Duration::from_nanos(self.parameters.store_ns), takes);
         for guest in &self.guests {
-            store.add_volume(guest.name, VOLUME_BYTES, guest.base_iops);
+            store.add_volume(&guest.name, VOLUME_BYTES, guest.base_iops, guest.burst_iops);
         }
-        // What is measured is the scheduler of tenants: no volume is held to a level.
-        let levels = LevelsSettings { enforcer: Enforcer::Server, ..LevelsSettings::default() };
+        // What is measured is the scheduler of tenants: no volume is held to a level, but where that is what a figure is about.
+        let is_held = self.guests.iter().any(|guest| guest.burst_iops.is_some());
+        let enforcer = if is_held { Enforcer::Agent } else { Enforcer::Server };
+        let levels = LevelsSettings { enforcer, ..LevelsSettings::default() };
         let options = Options { tenants: self.settings(), levels, ..Options::default() };
         let agent = Agent::new(&handle, store.clone(), store, options, 1);
         let address = Address::Tcp((world.address(host), PORT).into());
@@ -198,6 +234,7 @@ impl Point {
             machine.spawn(Class::Io, "guest", load.run(machine.clone(), address.clone())).detach();
         }
         world.run_for(Duration::from_micros(self.parameters.warm_up_us));
+        progress.iter().for_each(|one| one.forget_stretches());
         let before = self.asked(&world, &handle, &agent, &progress);
         let begun = world.now();
         let of_all = || progress.iter().map(|one| one.asked.borrow().requests).sum::<u64>();
@@ -271,6 +308,27 @@ struct Progress {
     asked: RefCell<Asked>,
     /// How often it has been awake.
     rounds: Cell<u64>,
+    /// The stretch that queries end in now: which one it is, how many, and what they took.
+    stretch: Cell<(u64, u64, u64)>,
+}
+
+impl Progress {
+    fn on_query(&self, took_ns: u64, now: Instant) {
+        let mut asked = self.asked.borrow_mut();
+        (asked.queries, asked.query_ns) = (asked.queries + 1, asked.query_ns + took_ns);
+        let number = now.0 / STRETCH.as_nanos() as u64;
+        let (stretch, queries, sum_ns) = match self.stretch.get() {
+            (stretch, queries, sum_ns) if stretch == number => (number, queries + 1, sum_ns + took_ns),
+            _ => (number, 1, took_ns),
+        };
+        self.stretch.set((stretch, queries, sum_ns));
+        asked.worst_query_ns = asked.worst_query_ns.max(sum_ns / queries);
+    }
+
+    fn forget_stretches(&self) {
+        self.stretch.take();
+        self.asked.borrow_mut().worst_query_ns = 0;
+    }
 }
 
 /// What a guest asks for.
@@ -287,24 +345,31 @@ impl Load {
     async fn run(self, handle: Handle, address: Address) {
         let mut connections = Vec::new();
         for _ in 0..self.guest.depth.div_ceil(self.parameters.queue_depth) {
-            let connection = Connection::attach(&handle, &address, self.guest.name).await;
+            let connection = Connection::attach(&handle, &address, &self.guest.name).await;
             connections.push(connection.unwrap_or_else(|gone| panic!("an agent without accidents answers: {gone:?}")));
         }
+        let awake = self.guest.pauses_us.map(|mean_us| self.wake_and_sleep(&handle, mean_us));
         let worker = |number: usize| Worker {
             handle: handle.clone(),
             connection: connections[number % connections.len()].clone(),
             command: self.command,
             sizes_kib: self.guest.sizes_kib.clone(),
-            data: payload(self.command, &self.guest.sizes_kib),
+            data: payload(&self.guest.sizes_kib),
+            awake: awake.clone(),
             prng: Prng::new(self.seed << 16 | number as u64),
             progress: self.progress.clone(),
         };
         let workers = (0..self.guest.depth).map(worker);
         let Some(rate) = self.guest.wakes_for else {
             for mut worker in workers {
+                let database = self.guest.database;
                 let asking = async move {
                     loop {
-                        worker.ask().await;
+                        worker.wait_until_awake().await;
+                        match database {
+                            Some(database) => worker.query(database).await,
+                            None => worker.ask(worker.command).await,
+                        }
                     }
                 };
                 handle.spawn(Class::Io, "guest's request", asking).detach();
@@ -324,7 +389,7 @@ impl Load {
                 let asking = async move {
                     while due < ends {
                         worker.handle.sleep_until(due).await;
-                        worker.ask().await;
+                        worker.ask(worker.command).await;
                         due = (due + every).max(worker.handle.now());
                     }
                     worker
@@ -341,10 +406,36 @@ impl Load {
     }
 }
 
+impl Load {
+    /// Is awake and asleep in turns; the lengths are drawn anew each time.
+    fn wake_and_sleep(&self, handle: &Handle, mean_us: u64) -> Rc<Awake> {
+        let awake: Rc<Awake> = Rc::default();
+        let (turning, inside, mut prng) = (awake.clone(), handle.clone(), Prng::new(self.seed ^ 0x5eed));
+        let turn = async move {
+            loop {
+                // Lengths of an exponential distribution.
+                let drawn = (prng.below(1 << 20) + 1) as f64 / (1 << 20) as f64;
+                inside.sleep(Duration::from_micros((-drawn.ln() * mean_us as f64) as u64)).await;
+                turning.is_asleep.set(!turning.is_asleep.get());
+                turning.changed.notify();
+            }
+        };
+        handle.spawn(Class::Io, "guest's pauses", turn).detach();
+        awake
+    }
+}
+
+/// Whether a guest with pauses asks now.
+#[derive(Default)]
+struct Awake {
+    is_asleep: Cell<bool>,
+    changed: Event,
+}
+
 /// What writes write: nobody looks at it.
-fn payload(command: Command, sizes_kib: &[u64]) -> Bytes {
+fn payload(sizes_kib: &[u64]) -> Bytes {
     let largest = sizes_kib.iter().max().copied().unwrap_or(0) * KIB;
-    AlignedBuf::zeroed(if command == Command::Write { largest as usize } else { 0 }).freeze()
+    AlignedBuf::zeroed(largest as usize).freeze()
 }
 
 /// One of the requests that a guest has in flight.
@@ -354,18 +445,40 @@ struct Worker {
     command: Command,
     sizes_kib: Vec<u64>,
     data: Bytes,
+    awake: Option<Rc<Awake>>,
     prng: Prng,
     progress: Rc<Progress>,
 }
 
 impl Worker {
-    async fn ask(&mut self) {
+    async fn wait_until_awake(&self) {
+        while let Some(awake) = &self.awake {
+            let changed = awake.changed.wait();
+            if !awake.is_asleep.get() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn query(&mut self, database: Database) {
+        let since = self.handle.now();
+        self.handle.sleep(Duration::from_micros(database.compute_us)).await;
+        for _ in 0..database.blocks {
+            let is_read = self.prng.below(100) < database.read_percent;
+            self.ask(if is_read { Command::Read } else { Command::Write }).await;
+        }
+        let now = self.handle.now();
+        self.progress.on_query(now.nanos_since(since), now);
+    }
+
+    async fn ask(&mut self, command: Command) {
         let bytes = self.sizes_kib[self.prng.below(self.sizes_kib.len() as u64) as usize] * KIB;
         // At most 1 MiB, and in one piece of the volume's layout.
         let place = self.prng.below(VOLUME_BYTES / bytes.next_power_of_two()) * bytes.next_power_of_two();
-        let data = if self.data.is_empty() { Bytes::new() } else { self.data.slice(..bytes as usize) };
+        let data = if command == Command::Write { self.data.slice(..bytes as usize) } else { Bytes::new() };
         let since = self.handle.now();
-        let outcome = self.connection.ask(self.command, 0, place, bytes as u32, data).await;
+        let outcome = self.connection.ask(command, 0, place, bytes as u32, data).await;
         assert!(matches!(outcome, Ok(Reply::Done(_))), "a request without accidents: {outcome:?}");
         let mut asked = self.progress.asked.borrow_mut();
         asked.requests += 1;
