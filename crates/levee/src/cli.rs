@@ -48,8 +48,8 @@ pub enum Command {
     /// Run a server: it has segments of volumes, over a store that several servers share. Or look after servers that run.
     /// docs/CLUSTER.md says how the roles fit together.
     Server(Server),
-    /// Run an agent: it serves volumes over NBD, wherever their segments are.
-    Agent(AgentOptions),
+    /// Run an agent: it serves volumes over NBD, wherever their segments are. Or measure what it needs to know of this machine.
+    Agent(Agent),
     /// Run a manager: of several, one decides which server has which segment, and all of them answer the control API.
     Manager(ManagerOptions),
     /// Move segments of volumes from server to server.
@@ -521,6 +521,43 @@ pub enum Tenant {
 }
 
 /// `levee agent`.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Agent {
+    /// What to do instead of running one.
+    #[command(subcommand)]
+    pub command: Option<AgentCommand>,
+    #[command(flatten)]
+    pub options: AgentOptions,
+}
+
+/// `levee agent ...`.
+#[derive(Subcommand)]
+pub enum AgentCommand {
+    /// Measure what requests take of this machine's processors, and keep it where agents find it. It takes some seconds, a
+    /// processor or two and up to 4 GiB of room, and leaves nothing else behind. Without it, usual processors are assumed.
+    Profile(Profile),
+}
+
+/// `levee agent profile`.
+#[derive(Args)]
+pub struct Profile {
+    /// Keep it in this directory, the first one of the store or of the agent's configuration. Default: levee in the user's
+    /// data directory (~/.local/share/levee).
+    #[arg(long = "dir", value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
+    /// Read settings from this TOML file: its tenants.profile says where to keep it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How long to measure, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=600))]
+    pub seconds: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `levee agent` by itself.
 #[derive(Args)]
 pub struct AgentOptions {
     #[command(flatten)]

@@ -3,7 +3,7 @@
 //! [`cli`] says what can be asked, [`up`] runs a store, [`volume`] asks a running one through its control API
 //! ([`client`]), [`attach`] says how virtual machines use its volumes, [`scrub`] has it read all that it stores, [`status`] and [`top`] show how it
 //! stands and what it does, [`explain`] says in sentences why a volume waits, [`inspect`]
-//! looks at a store that does not run, [`calibrate`] measures its disks, [`verify`] tests this build in simulated worlds,
+//! looks at a store that does not run, [`calibrate`] measures its disks, [`profile`] what requests take of its processors, [`verify`] tests this build in simulated worlds,
 //! [`files`] is a shared store for tests. [`roles`] runs what several servers are made of, [`servers`] looks after them. What is printed goes to standard
 //! output, as text or with `--json` as one JSON document; errors and logs go to standard error. Exit codes: 0 done, 1
 //! failed, 2 wrong usage; those of `levee status` are its answer.
@@ -20,6 +20,7 @@ mod experiments;
 mod explain;
 mod files;
 mod inspect;
+mod profile;
 mod roles;
 mod scrub;
 mod servers;
@@ -36,7 +37,7 @@ use base::Error;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-use crate::cli::{Cli, Command, Lab, Server};
+use crate::cli::{Agent, AgentCommand, Cli, Command, Lab, Server};
 
 /// The data path allocates page-aligned buffers for each request, which the C library is slow at.
 #[global_allocator]
@@ -61,7 +62,8 @@ fn main() -> ExitCode {
         Command::Top(options) => top::run(options),
         Command::Server(Server { command: Some(command), .. }) => servers::run(command),
         Command::Server(Server { command: None, options }) => roles::server(&options),
-        Command::Agent(options) => roles::agent(&options),
+        Command::Agent(Agent { command: Some(AgentCommand::Profile(options)), .. }) => profile::run(options),
+        Command::Agent(Agent { command: None, options }) => roles::agent(&options),
         Command::Manager(options) => roles::manager(&options),
         Command::Segment(command) => servers::segment(command),
         Command::Tenant(command) => tenants::run(command),

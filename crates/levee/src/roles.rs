@@ -17,7 +17,7 @@ use serde::Serialize;
 use wire::api::Size;
 
 use crate::cli::{AgentOptions, ManagerOptions, RoleOptions, ServerOptions};
-use crate::{console, up};
+use crate::{console, profile, up};
 
 /// Between two tries to begin another life.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -95,6 +95,7 @@ pub fn agent(options: &AgentOptions) -> Result<()> {
     settings.nbd.listen = options.nbd.unwrap_or(settings.nbd.listen);
     settings.nbd.socket = options.socket.clone().or(settings.nbd.socket);
     settings.vhost_user.extend(up::devices(&options.disks));
+    profile::find(&mut settings)?;
     settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
     let json = options.role.json;
     run(move |handle, signals| async move {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use wire::api::Size;
 
 use crate::cli::{Disk, Up};
-use crate::console;
+use crate::{console, profile};
 
 /// Runs the store until a signal stops it.
 ///
@@ -126,6 +126,7 @@ fn settings(options: &Up) -> Result<Settings> {
     settings.accept_data_loss = options.accept_data_loss;
     settings.accept_missing_directories = options.accept_missing_directories;
     settings.holder = format!("levee up, process {}", std::process::id());
+    profile::find(&mut settings)?;
     Ok(settings)
 }
 

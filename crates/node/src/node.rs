@@ -25,11 +25,20 @@ use wire::{VolumeDirectory, VolumeOwner};
 use crate::addresses::listen_when_free;
 use crate::devices::{self, Devices};
 use crate::observer::NodeObserver;
+use crate::profile;
 use crate::settings::{Resolved, Settings};
 use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
-pub(crate) const NEIGHBOURS: [&str; 4] = [http::TOKEN_FILE, "nbd.sock", devices::FILES[0], devices::FILES[1]];
+pub(crate) const NEIGHBOURS: [&str; 7] = [
+    http::TOKEN_FILE,
+    "nbd.sock",
+    devices::FILES[0],
+    devices::FILES[1],
+    profile::FILES[0],
+    profile::FILES[1],
+    profile::SCRATCH,
+];
 
 /// Where a node can be reached.
 #[derive(Clone, Debug)]

@@ -339,6 +339,7 @@ const KEYS: [(&str, &[&str]); 8] = [
             "recovery",
             "cost",
             "adjustment",
+            "profile",
             "levels",
             "burst_iops",
             "burst_bandwidth",
@@ -664,6 +665,7 @@ mod tests {
             ingress = "1G"
             egress = "none"
             window_us = 500
+            profile = "/etc/levee/profile.toml"
             levels = "agent"
             burst_iops = 70000
             burst_bandwidth = "900M"

@@ -12,6 +12,7 @@ use store::{LEVEE, Store, levee, output, refused, text};
 mod calibrate;
 mod files;
 mod inspect;
+mod profile;
 mod status;
 mod store;
 

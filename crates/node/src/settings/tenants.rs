@@ -1,6 +1,7 @@
 //! `[tenants]`: how those who share an agent share its loops, and what it holds them to.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base::levels::{BURST_IOPS_MAX, Rate};
@@ -39,6 +40,11 @@ pub struct TenantsSettings {
     pub cost: Pricing,
     /// Whether cost follows delay.
     pub adjustment: bool,
+    /// The file of `levee agent profile`. Default: `profile.toml` in the first directory, if it is there.
+    pub profile: Option<PathBuf>,
+    /// What is in it, where that was measured on this machine. Whoever reads files says so.
+    #[serde(skip)]
+    pub measured: Option<policy::Profile>,
     /// Who holds volumes to their base and burst levels.
     pub levels: Enforcer,
     /// Operations per second that each tenant gets at most, all its volumes on this agent together; 0, the default: no bound.
@@ -97,6 +103,8 @@ impl Default for TenantsSettings {
             recovery: defaults.recovers,
             cost: Pricing::Vector,
             adjustment: defaults.adjusts,
+            profile: None,
+            measured: None,
             levels: Enforcer::Agent,
             burst_iops: 0,
             burst_bandwidth: None,
@@ -136,6 +144,7 @@ impl TenantsSettings {
                 Pricing::Scalar => policy::Pricing::Scalar,
             },
             adjusts: self.adjustment,
+            profile: self.measured.unwrap_or_default(),
             per_second,
             ..policy::TenantsSettings::default()
         })
