@@ -1,7 +1,7 @@
 //! The agent as its node sees it: it serves listeners, stops, lets go of volumes, and counts.
 //!
-//! It has a part on each loop that serves connections. The first one's loop accepts them, and gives each to the loop that
-//! has the fewest (`policies::spreading`); from then on it stays there. Other loops join with an [`Invitation`].
+//! It has a part on each loop that serves connections. The first one's loop accepts them, and gives each of NBD to the loop
+//! that has the fewest (`policies::spreading`); from then on it stays there. Other loops join with an [`Invitation`].
 
 mod devices;
 
@@ -30,7 +30,7 @@ use crate::statistics::{AgentStatistics, VolumeStatistics};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// What parts ask each other at once: each connection is in one place, and a few things concern all.
+/// What parts ask each other at once: a connection has at most one errand on each loop, and a few things concern all.
 const ERRANDS_MAX: usize = CONNECTIONS_MAX + 64;
 
 /// An agent, on the first of its loops. Clones are the same agent.
@@ -185,6 +185,11 @@ impl Agent {
     pub fn audit_tenants(&self) -> impl Fn() -> std::result::Result<usize, String> + use<> {
         let here = Rc::downgrade(&self.0.here);
         move || here.upgrade().map_or(Ok(0), |here| here.tenants.audit())
+    }
+
+    /// How many requests of virtual machines each loop has begun.
+    pub fn guest_requests(&self) -> Vec<u64> {
+        self.0.commons.begun().collect()
     }
 
     /// How many connections each loop has.

@@ -6,10 +6,11 @@
 //! sends them through a [`wire::BlockService`]. The [`Agent`] holds both together: which volumes are attached, who is
 //! connected, and how much memory all of them may use.
 //!
-//! An agent serves connections on one loop or on several. A connection stays on the loop that got it, with its requests
-//! and their memory; a request leaves it only on its way to the owner of its segment, and back. What loops share is
-//! little: an attachment with the order of its writes (`attachment`), the budget of payload memory, and counters. On the
-//! first loop is the agent's `home`, which attaches and detaches.
+//! An agent serves connections on one loop or on several. A connection of NBD stays on the loop that got it, with its
+//! requests and their memory; a queue of a virtual machine is served by all loops, each request by the one that claimed it
+//! ([`vhost`]). A request leaves its loop only on its way to the owner of its segment, and back. What loops share is
+//! little: an attachment with the order of its writes (`attachment`), the rings of a queue, the budget of payload memory, and
+//! counters. On the first loop is the agent's `home`, which attaches and detaches.
 //!
 //! Flow of a write: `frontend -> slot and memory -> order -> layout -> checksum and stamp -> service`, and the outcome
 //! climbs back once, to a reply.

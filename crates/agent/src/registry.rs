@@ -262,7 +262,8 @@ impl Registry {
         copies.collect()
     }
 
-    fn counters_of(&self, id: VolumeId, index: usize) -> Counters {
+    /// Where the loop of that index counts what it does for a volume that is held.
+    pub(crate) fn counters_of(&self, id: VolumeId, index: usize) -> Counters {
         let mut all = self.statistics.borrow_mut();
         if all.len() >= STATISTICS_KEPT_MAX && !all.contains_key(&id) {
             let unused = all.keys().copied().find(|other| !self.slots.borrow().contains_key(other));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::limits::CONNECTIONS_MAX;
 use base::{Bytes, Generation, MIB, Result, VolumeId};
 use policies::levels::LevelsSettings;
+use policies::queues::Queues;
 use policies::tenants::{Frontend, TenantsSettings};
 use runtime::sync::Budget;
 use runtime::{Class, Handle, SharedBudget, SharedPermit};
@@ -43,6 +44,8 @@ pub struct Options {
     pub tenants: TenantsSettings,
     /// Who holds volumes to their levels, and what a tenant gets at most.
     pub levels: LevelsSettings,
+    /// Which loops serve the queues of virtual machines.
+    pub queues: Queues,
 }
 
 impl Default for Options {
@@ -55,6 +58,7 @@ impl Default for Options {
             drain_timeout: Duration::from_secs(10),
             tenants: TenantsSettings::default(),
             levels: LevelsSettings::default(),
+            queues: Queues::default(),
         }
     }
 }
@@ -68,6 +72,8 @@ pub(crate) struct Commons {
     stopping: AtomicBool,
     /// Connections of each loop, those that are on their way to it included.
     connections: Box<[AtomicUsize]>,
+    /// What each loop does for virtual machines.
+    loads: Box<[Load]>,
     pub(crate) accepted: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) violations: AtomicU64,
@@ -93,6 +99,31 @@ impl Drop for Place {
     }
 }
 
+/// Requests of virtual machines on one loop, which alone writes here.
+#[derive(Default)]
+struct Load {
+    running: AtomicUsize,
+    begun: AtomicU64,
+}
+
+/// A request of a virtual machine, from when it begins to its end: counted with the loop that runs it.
+pub(crate) struct Running(Rc<Shared>);
+
+impl Running {
+    pub(crate) fn new(shared: &Rc<Shared>) -> Running {
+        let load = &shared.commons.loads[shared.index];
+        load.running.fetch_add(1, Ordering::Relaxed);
+        load.begun.fetch_add(1, Ordering::Relaxed);
+        Running(shared.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.commons.loads[self.0.index].running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Commons {
     /// What connections on so many loops share.
     pub(crate) fn new(options: Options, loops: usize) -> Arc<Commons> {
@@ -102,6 +133,7 @@ impl Commons {
             options,
             stopping: AtomicBool::new(false),
             connections: (0..loops).map(|_| AtomicUsize::new(0)).collect(),
+            loads: (0..loops).map(|_| Load::default()).collect(),
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             violations: AtomicU64::new(0),
@@ -118,6 +150,16 @@ impl Commons {
     pub(crate) fn place(self: &Arc<Self>, index: usize) -> Place {
         self.connections[index].fetch_add(1, Ordering::Relaxed);
         Place { commons: self.clone(), index }
+    }
+
+    /// How many requests of virtual machines a loop runs.
+    pub(crate) fn running(&self, index: usize) -> usize {
+        self.loads[index].running.load(Ordering::Relaxed)
+    }
+
+    /// How many each loop has begun.
+    pub(crate) fn begun(&self) -> impl Iterator<Item = u64> {
+        self.loads.iter().map(|load| load.begun.load(Ordering::Relaxed))
     }
 
     /// Whether the agent is going away.
@@ -197,6 +239,11 @@ impl Shared {
         })
     }
 
+    /// Which of the agent's loops this is.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
     /// The settings.
     pub(crate) fn options(&self) -> &Options {
         &self.commons.options
@@ -205,10 +252,15 @@ impl Shared {
     /// Uses a volume that was just found in the directory. The caller sees to it that it leaves, with [`Self::leave`].
     pub(crate) async fn enter(&self, found: &VolumeDescriptor, frontend: Frontend) -> Result<Rc<Volume>> {
         let entered = self.door.enter(found.id, found.generation, self.index).await?;
+        Ok(self.seat(found, frontend, entered))
+    }
+
+    /// The volume on this loop, which somebody has entered who will leave it after this was dropped.
+    pub(crate) fn seat(&self, found: &VolumeDescriptor, frontend: Frontend, entered: Entered) -> Rc<Volume> {
         let (service, attachment) = (self.service.clone(), entered.attachment);
         // The levels are what was found just now: an attachment may be older.
         let seat = self.tenants.enter(found, frontend);
-        Ok(Rc::new(Volume::new(&self.handle, self.index, service, attachment, seat, entered.counters)))
+        Rc::new(Volume::new(&self.handle, self.index, service, attachment, seat, entered.counters))
     }
 
     /// Stops using a volume, of which nothing of this user is in flight.

@@ -99,6 +99,7 @@ impl Node {
             payload_bytes_max: resolved.payload_bytes_max,
             tenants: resolved.tenants.clone(),
             levels: resolved.levels,
+            queues: resolved.queues,
             ..agent::Options::default()
         };
         let agent = Agent::new(handle, directory, shards.service(), agent_options, shards.count());

@@ -22,9 +22,11 @@ use wire::api::Size;
 
 mod admission;
 mod tenants;
+mod vhost;
 
 pub use admission::{AdmissionSettings, Throttle};
 pub use tenants::{Enforcer, TenantsSettings};
+pub use vhost::{Queues, VhostSettings};
 
 use crate::cluster::settings::ClusterSettings;
 
@@ -44,6 +46,8 @@ pub struct Settings {
     pub nbd: NbdSettings,
     /// The volumes that are disks of virtual machines.
     pub vhost_user: Vec<VhostUserSettings>,
+    /// How loops share their queues.
+    pub vhost: VhostSettings,
     /// The control API.
     pub api: ApiSettings,
     /// The engine.
@@ -194,6 +198,7 @@ impl Default for Settings {
             capacity: None,
             nbd: NbdSettings::default(),
             vhost_user: Vec::new(),
+            vhost: VhostSettings::default(),
             api: ApiSettings::default(),
             engine: EngineSettings::default(),
             admission: AdmissionSettings::default(),
@@ -267,7 +272,7 @@ const REBUILD_RATE: u64 = GIB;
 const REBUILD_FLOOR: u64 = 29 * MIB;
 
 /// Every table of the file with its keys.
-const KEYS: [(&str, &[&str]); 8] = [
+const KEYS: [(&str, &[&str]); 9] = [
     (
         "",
         &[
@@ -277,6 +282,7 @@ const KEYS: [(&str, &[&str]); 8] = [
             "capacity",
             "nbd",
             "vhost_user",
+            "vhost",
             "api",
             "engine",
             "admission",
@@ -286,6 +292,7 @@ const KEYS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("nbd", &["listen", "socket"]),
+    ("vhost", &["queues"]),
     ("api", &["listen", "host_names"]),
     (
         "engine",
@@ -439,6 +446,7 @@ impl Settings {
             admission,
             tenants,
             levels,
+            queues: self.vhost.resolve(),
             socket,
         })
     }
@@ -473,6 +481,8 @@ pub struct Resolved {
     pub tenants: policies::tenants::TenantsSettings,
     /// Who holds volumes to their levels.
     pub levels: policies::levels::LevelsSettings,
+    /// Which loops serve the queues of virtual machines.
+    pub queues: policies::queues::Queues,
     /// The path of the NBD socket.
     pub socket: PathBuf,
 }
@@ -669,6 +679,8 @@ mod tests {
             levels = "agent"
             burst_iops = 70000
             burst_bandwidth = "900M"
+            [vhost]
+            queues = "static"
             [loop]
             discipline = "fifo"
             polling = "adaptive"
@@ -703,6 +715,7 @@ mod tests {
         assert_eq!(resolved.tenants.window, Duration::from_micros(500));
         let tenant = resolved.levels.tenant_burst;
         assert_eq!((tenant.iops, tenant.bytes_per_sec), (70_000, 900 * MIB));
+        assert_eq!(resolved.queues, policies::queues::Queues::Static);
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
         assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Adaptive);
         // What is written is read again; for that, also what another throttle needs.

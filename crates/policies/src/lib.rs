@@ -13,6 +13,7 @@ pub mod loop_schedule;
 pub mod merge;
 pub mod ownership;
 pub mod polling;
+pub mod queues;
 pub mod read_ahead;
 pub mod ready;
 pub mod scrub;

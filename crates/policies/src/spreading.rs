@@ -1,4 +1,4 @@
-//! Which loop serves a connection.
+//! Which loop serves a connection. The queues of virtual machines are for [`super::queues`].
 //!
 //! A connection stays with the loop that got it, so it goes to the one that has the fewest then; of those with as many, to
 //! the first. What a connection does is not known when it comes; that all of an export spread over the loops is.

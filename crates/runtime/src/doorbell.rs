@@ -86,7 +86,8 @@ impl Handle {
     pub async fn hang(&self, bell: Bell) -> io::Result<Doorbell> {
         match bell.0 {
             Hung::Plain(sender, receiver) => Ok(Doorbell(Kind::Plain(sender, receiver))),
-            Hung::World(token) => {
+            Hung::World(bell) => {
+                let token = bell.into_token();
                 let id = ResourceId(self.operate(Op::Adopt { token }).await.value?);
                 Ok(Doorbell(Kind::World { handle: self.clone(), id }))
             }

@@ -197,6 +197,15 @@ impl Port {
     }
 }
 
+impl Drop for Port {
+    /// What nobody will take any more is dropped here, because the queue itself lives as long as whoever asks: who waits for
+    /// an answer learns that there is none.
+    fn drop(&mut self) {
+        self.questions.close();
+        while self.questions.try_recv().is_ok() {}
+    }
+}
+
 /// A connection in the simulated world, at the hypervisor's end. Dropped, it ends.
 pub struct Visitor(async_channel::Sender<Question>);
 
@@ -226,12 +235,31 @@ pub struct Bell(pub(crate) Hung);
 #[derive(Debug)]
 pub(crate) enum Hung {
     /// In the form of its world.
-    World(Box<dyn Any + Send>),
+    World(Box<dyn WorldBell>),
     /// Within the process: a bell that was rung and not heard is in the channel.
     Plain(async_channel::Sender<()>, async_channel::Receiver<()>),
 }
 
+/// A bell as its world has it.
+pub(crate) trait WorldBell: Send + fmt::Debug {
+    /// The same bell once more.
+    fn share(&self) -> io::Result<Box<dyn WorldBell>>;
+    /// What a loop of its world adopts.
+    fn into_token(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
 impl Bell {
+    /// The same bell once more, for another loop: what is rung, one of those hears that wait.
+    ///
+    /// # Errors
+    /// The world's.
+    pub fn share(&self) -> io::Result<Bell> {
+        Ok(Bell(match &self.0 {
+            Hung::World(bell) => Hung::World(bell.share()?),
+            Hung::Plain(sender, receiver) => Hung::Plain(sender.clone(), receiver.clone()),
+        }))
+    }
+
     /// A bell within the process. Its clones by [`PlainBell::bell`] are the same one.
     pub fn plain() -> PlainBell {
         let (sender, receiver) = async_channel::bounded(1);

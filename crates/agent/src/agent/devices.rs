@@ -2,7 +2,8 @@
 //!
 //! A device is there from when it is added until it is removed, its volume is deleted or the agent stops; hypervisors come
 //! and go. It has one connection at a time: the next one is accepted when nothing of the one before is in flight, since
-//! both would write into the same rings. A connection is served on the loop that has the fewest, as one of NBD is.
+//! both would write into the same rings. A connection is answered on this loop, and its queues are served on all
+//! (`policies::queues`); its place among the connections of loops says where that begins.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,12 +13,12 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use runtime::sync::{Event, first, oneshot};
-use runtime::{Address, Class, Listener, Released, Stream, Task};
-use wire::{Device, LocalBoxFuture};
+use runtime::{Address, Class, Listener, Stream, Task};
+use wire::Device;
 
 use super::Inner;
 use crate::peers::{HangUp, Line, Peer};
-use crate::shared::{Place, Shared};
+use crate::shared::Place;
 use crate::vhost;
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
@@ -175,24 +176,11 @@ async fn accept(agent: Rc<Inner>, state: Rc<State>, listener: Listener, volume: 
     }
 }
 
-/// Serves one connection on the loop of its place, to its end.
+/// Serves one connection on this loop, in a task of its own: whoever waits for its end may go.
 async fn serve(agent: &Rc<Inner>, id: u64, stream: Stream, place: Place, volume: String) -> Result<()> {
     let lost = |error: std::io::Error| Error::from_io("a hypervisor's connection was lost", &error);
     let released = stream.release().await.map_err(lost)?;
-    match place.index() {
-        0 => serve_here(agent.here.clone(), id, released, place, volume).await,
-        index => {
-            let taking = move |part: Rc<Shared>| -> LocalBoxFuture<'static, Result<()>> {
-                Box::pin(serve_here(part, id, released, place, volume))
-            };
-            // Where the loop is gone, the process is about to go.
-            agent.home.other(index).ask(taking).await.unwrap_or_else(|gone| Err(Error::internal(gone.message)))
-        }
-    }
-}
-
-/// Serves one connection on this loop, in a task of its own: whoever waits for its end may go.
-async fn serve_here(shared: Rc<Shared>, id: u64, released: Released, place: Place, volume: String) -> Result<()> {
+    let shared = agent.here.clone();
     let attended = shared.handle.attend(released);
     let port = attended.map_err(|error| Error::from_io("a hypervisor's connection cannot be served", &error))?;
     let hang_up: Rc<HangUp> = Rc::default();
@@ -203,9 +191,9 @@ async fn serve_here(shared: Rc<Shared>, id: u64, released: Released, place: Plac
         return Ok(());
     }
     shared.peers.insert(peer.clone());
-    let serving_for = shared.clone();
+    let (serving_for, home) = (shared.clone(), agent.home.clone());
     let serving = async move {
-        let outcome = vhost::serve_guest(&serving_for, &peer, &hang_up, port, &volume).await;
+        let outcome = vhost::serve_guest(&serving_for, &home, (&peer, &place), &hang_up, port, &volume).await;
         // Whoever waits for the last peer to go finds the place free, too.
         drop(place);
         serving_for.peers.remove(peer.id);

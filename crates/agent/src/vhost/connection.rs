@@ -1,46 +1,62 @@
 //! One connection of a hypervisor, from its first question to its last.
 //!
-//! A queue runs when all that it needs is known: memory, places, size, a bell, that it is enabled. It stops when it is asked
-//! where it stands, and its answer waits until nothing of it is in flight. The volume is entered when the connection
-//! begins, because the first questions are about it, and left when nothing of the connection is in flight.
+//! It is answered on the agent's first loop; its queues are served on all that [`policies::queues`] says, by its parts there
+//! ([`super::part`]). A queue runs when all that it needs is known: memory, places, size, a bell, that it is enabled. It stops
+//! when it is asked where it stands, and its answer waits until nothing of it is in flight on any loop. The volume is entered
+//! once, when the connection begins, because the first questions are about it, and left when nothing of the connection is
+//! in flight.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::{Error, Result};
-use policies::tenants::Frontend;
+use policies::queues::{Queues, plan_owner};
 use runtime::guest::{Answer, Ask, Bell, Memory, Port, Refusal};
-use runtime::sync::first;
-use runtime::{Doorbell, Task};
+use runtime::sync::{first, foreign, join_all, mailbox};
+use runtime::{Class, Handle, Task};
+use wire::{LocalBoxFuture, VolumeDescriptor};
 
+use super::claims::Claims;
 use super::inflight::{Tracking, area_len};
-use super::protocol::{CONFIG_LEN, QUEUE_SIZE_MAX, QUEUES_MAX, Violation, feature};
-use super::queue::{Device, Queue};
+use super::part::{Device, Order, Part, Told};
+use super::protocol::{CONFIG_LEN, Disk, QUEUE_SIZE_MAX, QUEUES_MAX, Violation, feature};
 use super::ring::{Places, Ring};
-use crate::peers::{HangUp, Peer};
-use crate::shared::Shared;
+use crate::home::Home;
+use crate::peers::{HangUp, Line, Peer};
+use crate::registry::Entered;
+use crate::shared::{Place, Shared};
 
 /// The longest part of a configuration space that is asked for.
 const CONFIG_PART_MAX: u32 = 256;
+/// Orders to a part that it has not begun with: each is waited for.
+const ORDERS_MAX: usize = 4;
 
-/// Serves one connection to its end. What is in flight finishes before it is closed: whoever connects next finds nothing of
-/// it at work.
+/// Serves one connection to its end, on the agent's first loop, of which `place` says which loop serves its first queue. What is
+/// in flight finishes before it is closed: whoever connects next finds nothing of it at work.
 ///
 /// # Errors
 /// The volume cannot be had; `NotFound`, if there is none of that name.
 pub(crate) async fn serve_guest(
     shared: &Rc<Shared>,
-    peer: &Rc<Peer>,
+    home: &Rc<Home>,
+    (peer, place): (&Rc<Peer>, &Place),
     hang_up: &HangUp,
     port: Port,
     volume: &str,
 ) -> Result<()> {
     let connection = peer.id;
-    let device = enter(shared, peer, volume).await?;
+    if shared.is_stopping() {
+        return Err(Error::internal("the server is stopping"));
+    }
+    let found = shared.directory.resolve(volume).await?;
+    let entered = home.enter(found.id, found.generation, shared.index()).await?;
     tracing::debug!(connection, %volume, "a hypervisor attached");
-    let id = device.volume.descriptor().id;
-    let mut session = Session::new(device);
+    let disk = Disk::of(&entered.attachment.descriptor);
+    let device = Device::new(shared.commons.clone(), connection, volume.to_owned(), 1 + home.others().len());
+    let parts = Parts::gather(shared, home, peer, &found, entered, &device);
+    let mut session = Session::new(shared, device, disk, parts, place.index());
     while let Ok(Some(question)) = first(port.next(), hang_up.wait()).await {
         let answer = session.answer(question.ask).await;
         let refusal = answer.as_ref().err().map(|Refusal(why)| why.clone());
@@ -53,29 +69,78 @@ pub(crate) async fn serve_guest(
             break;
         }
     }
-    session.queues.values().for_each(|(queue, _)| queue.stop());
-    // Every slot back means that every request was answered.
-    peer.slots.take(peer.slots.total()).await;
-    // What was used last is told at the end of the turn: before the hypervisor stops to listen.
-    shared.handle.yield_now().await;
-    drop(session);
+    session.end().await;
     drop(port);
-    shared.leave(id).await;
+    home.registry.leave(found.id).await;
     tracing::debug!(connection, %volume, "a hypervisor's connection ended");
     Ok(())
 }
 
-async fn enter(shared: &Rc<Shared>, peer: &Rc<Peer>, volume: &str) -> Result<Rc<Device>> {
-    if shared.is_stopping() {
-        return Err(Error::internal("the server is stopping"));
+/// The ways to the parts of a connection, by loop.
+struct Parts(Vec<(async_channel::Sender<Told>, Task<()>)>);
+
+impl Parts {
+    /// A part on each loop, for a connection that has entered the volume.
+    fn gather(
+        shared: &Rc<Shared>,
+        home: &Rc<Home>,
+        peer: &Rc<Peer>,
+        found: &VolumeDescriptor,
+        entered: Entered,
+        device: &Arc<Device>,
+    ) -> Parts {
+        let mut parts = Vec::new();
+        for (index, far) in (1..).zip(home.others()) {
+            let (orders, received) = mailbox(ORDERS_MAX);
+            let counters = home.registry.counters_of(found.id, index);
+            let entered = Entered { attachment: entered.attachment.clone(), counters };
+            let (id, found, device) = (peer.id, found.clone(), device.clone());
+            let joining = move |shared: Rc<Shared>| -> LocalBoxFuture<'static, ()> {
+                Box::pin(async move {
+                    let peer = Rc::new(Peer::new(id, Line::Port(Rc::default())));
+                    shared.peers.insert(peer.clone());
+                    Part::new(&shared, &peer, &found, entered, device).follow(received).await;
+                    shared.peers.remove(id);
+                })
+            };
+            // Where the loop is gone, the process is about to go.
+            let task = async move { drop(far.ask(joining).await) };
+            parts.push((orders, shared.handle.spawn(Class::Io, "vhost-user part", task)));
+        }
+        let (orders, received) = mailbox(ORDERS_MAX);
+        let here = Part::new(shared, peer, found, entered, device.clone());
+        let following = async move { here.follow(received).await };
+        parts.insert(0, (orders, shared.handle.spawn(Class::Io, "vhost-user part", following)));
+        Parts(parts)
     }
-    let found = shared.directory.resolve(volume).await?;
-    let volume = shared.enter(&found, Frontend::VhostUser).await?;
-    peer.volume.set(Some(volume.descriptor().id));
-    if volume.turns_away() {
-        shared.drain(peer.volume.get());
+
+    fn count(&self) -> usize {
+        self.0.len()
     }
-    Ok(Device::new(shared.clone(), peer.clone(), volume))
+
+    /// Has something done by each of the parts that get an order.
+    async fn tell(&self, order: impl Fn(usize) -> std::io::Result<Option<Order>>) -> Result<(), Refusal> {
+        let failed = |error: std::io::Error| Refusal(format!("a bell cannot be used: {error}"));
+        let gone = || Refusal("a loop of the agent has ended".to_owned());
+        let mut answers = Vec::new();
+        for (index, (orders, _)) in self.0.iter().enumerate() {
+            let Some(order) = order(index).map_err(failed)? else { continue };
+            let (done, answer) = foreign();
+            orders.send(Told { order, done }).await.map_err(|_| gone())?;
+            answers.push(answer);
+        }
+        for answer in answers {
+            answer.await.map_err(|_| gone())?.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Lets all of them finish what they have in flight, and waits for that.
+    async fn end(self) {
+        let (orders, tasks): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        drop(orders);
+        join_all(tasks).await;
+    }
 }
 
 /// What is known of a queue.
@@ -85,21 +150,26 @@ struct Setup {
     /// In the hypervisor's addresses.
     places: Option<Places>,
     next: u16,
-    kick: Option<Rc<Doorbell>>,
-    /// Until the queue has it.
-    call: Option<Doorbell>,
+    kick: Option<Bell>,
+    call: Option<Bell>,
     is_enabled: bool,
 }
 
 /// See the module.
 struct Session {
-    device: Rc<Device>,
+    handle: Handle,
+    device: Arc<Device>,
+    disk: Disk,
+    parts: Parts,
+    /// Which loop serves the first queue.
+    first: usize,
+    mode: Queues,
     features: Option<u64>,
     memory: Option<Memory>,
     inflight: Option<(Memory, u16, u16)>,
     setups: BTreeMap<usize, Setup>,
     /// Those that run.
-    queues: BTreeMap<usize, (Rc<Queue>, Task<()>)>,
+    queues: BTreeMap<usize, Claims>,
 }
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, Refusal> {
@@ -107,9 +177,14 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Session {
-    fn new(device: Rc<Device>) -> Session {
+    fn new(shared: &Shared, device: Arc<Device>, disk: Disk, parts: Parts, first: usize) -> Session {
         Session {
+            handle: shared.handle.clone(),
             device,
+            disk,
+            parts,
+            first,
+            mode: shared.options().queues,
             features: None,
             memory: None,
             inflight: None,
@@ -118,9 +193,15 @@ impl Session {
         }
     }
 
+    /// Claims nothing more, on no loop, and returns when nothing is in flight.
+    async fn end(self) {
+        self.queues.values().for_each(|queue| queue.stop(&self.handle));
+        self.parts.end().await;
+    }
+
     async fn answer(&mut self, ask: Ask) -> Result<Answer, Refusal> {
         match ask {
-            Ask::Features => return Ok(Answer::Number(self.device.disk.features())),
+            Ask::Features => return Ok(Answer::Number(self.disk.features())),
             Ask::QueuesMax => return Ok(Answer::Number(QUEUES_MAX as u64)),
             Ask::Config { offset, len } => return self.config(offset, len),
             Ask::InflightLen { queues, size } => match area_len(queues, size) {
@@ -160,29 +241,31 @@ impl Session {
                 return refuse(format!("queue {queue} has no bell: there is no device that looks all the time"));
             }
             Ask::SetKick { queue, bell: Some(bell) } => {
-                let kick = Rc::new(self.hang(bell).await?);
-                self.setup(queue)?.kick = Some(kick.clone());
-                if let Some((queue, _)) = self.queues.get(&queue) {
-                    queue.change(move |_, _, bell| {
-                        *bell = kick;
-                        Ok(())
-                    });
+                if let Some(claims) = self.queues.get(&queue) {
+                    let set = |part| self.serves(part, queue).then(|| bell.share()).transpose();
+                    self.parts.tell(|part| Ok(set(part)?.map(|bell| Order::SetKick { queue, bell }))).await?;
+                    // Whoever waits for the former one looks again.
+                    claims.wake(&self.handle);
                 }
+                self.setup(queue)?.kick = Some(bell);
             }
             Ask::SetCall { queue, bell } => {
-                let call = match bell {
-                    Some(bell) => Some(self.hang(bell).await?),
-                    None => None,
-                };
-                match self.queues.get(&queue) {
-                    Some((running, _)) => running.set_call(call),
-                    None => self.setup(queue)?.call = call,
+                if self.queues.contains_key(&queue) {
+                    let share = || bell.as_ref().map(Bell::share).transpose();
+                    let set = |part| self.serves(part, queue).then(share).transpose();
+                    let owner = self.owner(queue);
+                    let order = |part| {
+                        let set = set(part)?;
+                        Ok(set.map(|bell| Order::SetCall { queue, bell, rings: part == owner }))
+                    };
+                    self.parts.tell(order).await?;
                 }
+                self.setup(queue)?.call = bell;
             }
             Ask::SetEnabled { queue, is_enabled } => {
                 self.setup(queue)?.is_enabled = is_enabled;
                 if !is_enabled {
-                    let kick = self.setup(queue)?.kick.clone();
+                    let kick = self.setup(queue)?.kick.take();
                     self.stop(queue).await?;
                     // It goes on as it is when it is enabled again.
                     self.setup(queue)?.kick = kick;
@@ -196,7 +279,7 @@ impl Session {
                 (self.features, self.memory, self.inflight) = (None, None, None);
             }
         }
-        self.start_what_can();
+        self.start_what_can().await?;
         Ok(Answer::Done)
     }
 
@@ -207,9 +290,14 @@ impl Session {
         }
     }
 
-    async fn hang(&self, bell: Bell) -> Result<Doorbell, Refusal> {
-        let hung = self.device.shared.handle.hang(bell).await;
-        hung.map_err(|error| Refusal(format!("a bell cannot be used: {error}")))
+    /// The loop that a queue belongs to; where all serve it, the one that is told first.
+    fn owner(&self, queue: usize) -> usize {
+        plan_owner(self.first, queue, self.parts.count())
+    }
+
+    /// Whether the part on that loop serves a queue.
+    fn serves(&self, part: usize, queue: usize) -> bool {
+        self.mode == Queues::Shared || part == self.owner(queue)
     }
 
     fn config(&self, offset: u32, len: u32) -> Result<Answer, Refusal> {
@@ -218,12 +306,12 @@ impl Session {
         }
         let mut config = vec![0; (offset + len) as usize];
         let known = config.len().min(CONFIG_LEN);
-        config[..known].copy_from_slice(&self.device.disk.config()[..known]);
+        config[..known].copy_from_slice(&self.disk.config()[..known]);
         Ok(Answer::Bytes(config.split_off(offset as usize)))
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
-        let unknown = features & !(self.device.disk.features() | feature::PROTOCOL);
+        let unknown = features & !(self.disk.features() | feature::PROTOCOL);
         if unknown != 0 {
             return refuse(format!("it takes features that the disk does not have: {unknown:#x}"));
         }
@@ -240,59 +328,67 @@ impl Session {
 
     /// A queue that runs, or not, lies elsewhere.
     fn place(&mut self, queue: usize) {
-        let (Some((running, _)), Some(memory)) = (self.queues.get(&queue), &self.memory) else { return };
+        let (Some(running), Some(memory)) = (self.queues.get(&queue), &self.memory) else { return };
         let places = self.setups.get(&queue).and_then(|setup| setup.places);
         let places = places.and_then(|places| in_guest(memory, places));
-        let memory = memory.clone();
-        running.change(move |ring, of_queue, _| {
-            ring.place(&memory, places.ok_or(Violation::Ring)?)?;
-            *of_queue = memory;
-            Ok(())
-        });
+        let placed = places.ok_or(Violation::Ring).and_then(|places| running.place(&self.handle, memory, places));
+        if let Err(violation) = placed {
+            self.device.break_down(queue, violation);
+        }
     }
 
     /// Starts every queue that does not run and lacks nothing.
-    fn start_what_can(&mut self) {
-        let (Some(features), Some(memory)) = (self.features, &self.memory) else { return };
-        for (&index, setup) in &mut self.setups {
-            let (Some(size), Some(places), Some(kick)) = (setup.size, setup.places, setup.kick.clone()) else {
+    async fn start_what_can(&mut self) -> Result<(), Refusal> {
+        let (Some(features), Some(memory)) = (self.features, self.memory.clone()) else { return Ok(()) };
+        for (&index, setup) in &self.setups {
+            let (Some(size), Some(places), Some(kick)) = (setup.size, setup.places, &setup.kick) else {
                 continue;
             };
             let is_enabled = setup.is_enabled || features & feature::PROTOCOL == 0;
-            if !is_enabled || self.queues.contains_key(&index) || self.device.is_broken.get() {
+            if !is_enabled || self.queues.contains_key(&index) || self.device.is_broken() {
                 continue;
             }
             let tells = features & feature::EVENT_IDX != 0;
-            let ring = match ring(memory, places, size, setup.next, tells, self.inflight.as_ref(), index) {
+            let ring = match ring(&memory, places, size, setup.next, tells, self.inflight.as_ref(), index) {
                 Ok(ring) => ring,
                 // It is the guest's driver that says where a queue lies.
                 Err(violation) => {
                     self.device.break_down(index, violation);
-                    return;
+                    return Ok(());
                 }
             };
-            let queue = Queue::new(&self.device, index, ring, memory.clone(), kick, setup.call.take());
-            let task = queue.start();
-            self.queues.insert(index, (queue, task));
+            let (owner, call) = (self.owner(index), setup.call.as_ref());
+            let who = |part| self.serves(part, index);
+            let claims = Claims::new(ring, memory.clone(), who, owner, self.parts.count());
+            let order = |part| {
+                if !self.serves(part, index) {
+                    return Ok(None);
+                }
+                let (kick, call) = (kick.share()?, call.map(Bell::share).transpose()?);
+                Ok(Some(Order::Start { queue: index, claims: claims.clone(), kick, call, rings: part == owner }))
+            };
+            self.parts.tell(order).await?;
+            self.queues.insert(index, claims);
         }
+        Ok(())
     }
 
     /// Stops a queue, if it runs: the next place of its available ring. It needs another bell to run again.
     async fn stop(&mut self, queue: usize) -> Result<u16, Refusal> {
         let next = match self.queues.remove(&queue) {
             None => self.setup(queue)?.next,
-            Some((running, task)) => {
-                running.stop();
-                task.await;
-                let next = running.wait_until_idle().await;
+            Some(running) => {
+                running.stop(&self.handle);
+                let next = running.wait_until_idle(&self.handle).await;
+                self.parts.tell(|part| Ok(self.serves(part, queue).then_some(Order::Forget { queue }))).await?;
                 let setup = self.setup(queue)?;
-                (setup.next, setup.kick, setup.call) = (next, None, running.take_call());
+                (setup.next, setup.kick) = (next, None);
                 next
             }
         };
         // Its driver begins anew.
         if self.queues.is_empty() {
-            self.device.is_broken.set(false);
+            self.device.mend();
         }
         Ok(next)
     }

@@ -1,71 +1,56 @@
-//! One queue that is served: a task that takes requests, a task for each request, and the bell that tells the guest.
+//! One queue on one loop: a task that claims requests, a task for each request, and the bell that tells the guest.
 //!
 //! ```text
-//! kick -> slot -> take: copy descriptors, mark -> memory -> task: volume -> guest memory -> used ring -> turn's end: call
+//! kick or wake -> slots -> claim: heads, marked -> copy descriptors -> memory -> task: volume -> guest memory
+//!     -> used ring -> turn's end: call
 //! ```
 //!
-//! What was used in one turn of the loop is told once, at its end. Whoever gets no slot or no memory takes nothing more from
-//! the ring: that is the back-pressure.
+//! What loops have to know of a queue together is in [`Claims`]; this is the part that each has for itself. A request stays on
+//! the loop that claimed it. What was used in one turn of the loop is told once, at its end. Whoever gets no slot or no
+//! memory claims nothing more from the ring: that is the back-pressure.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 use base::levels::Level;
 use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer};
+use policies::queues::BATCH;
 use policies::slow_requests::{self, Direction};
 use policies::tenants;
 use runtime::guest::Memory;
-use runtime::sync::{Budget, Event, Permit, first};
-use runtime::{Class, Doorbell, SharedPermit, Task, Work};
+use runtime::sync::{Permit, first};
+use runtime::{Class, Doorbell, Work};
 
-use super::protocol::{Disk, Status, Violation};
+use super::chain::copy_chain;
+use super::claims::{Batch, Claim, Claims};
+use super::part::{Part, Payload};
+use super::protocol::{Status, Violation};
 use super::request::{Command, Plan, Request, plan_request};
-use super::ring::Ring;
-use crate::accounts::{MEMORY_SHARE, account, note, take};
-use crate::peers::Peer;
-use crate::shared::Shared;
+use crate::accounts::{account, note, take};
+use crate::shared::Running;
 use crate::statistics::Operation;
-use crate::volume::Volume;
 
 /// Rings of the guest's bell that may be under way at once: one that nobody hears fills up, and then they wait.
 const CALLS_MAX: u32 = 4;
 /// Zeros that are copied at once into guest memory.
 const ZEROS: usize = MIB as usize;
 
-/// What the queues of one connection share.
-pub(super) struct Device {
-    pub(super) shared: Rc<Shared>,
-    pub(super) peer: Rc<Peer>,
-    pub(super) volume: Rc<Volume>,
-    pub(super) disk: Disk,
-    /// Bytes of payload of this connection.
-    memory: Budget,
-    /// Its guest broke the rules: nothing more is taken until its driver has stopped all queues.
-    pub(super) is_broken: Cell<bool>,
-}
-
 /// See the module.
 pub(super) struct Queue {
-    device: Rc<Device>,
+    part: Rc<Part>,
     index: usize,
-    ring: RefCell<Ring>,
-    memory: RefCell<Memory>,
+    claims: Claims,
     kick: RefCell<Rc<Doorbell>>,
     call: RefCell<Option<Doorbell>>,
-    is_stopped: Cell<bool>,
-    /// Notified when the task that takes requests has to look at something else than the kick.
-    changed: Event,
-    /// Notified when nothing is in flight.
-    idle: Event,
     is_call_due: Cell<bool>,
     calls: Cell<u32>,
     is_call_missing: Cell<bool>,
 }
 
-/// A request that was taken.
+/// A request that was claimed.
 struct Taken {
     head: u16,
     request: Request,
@@ -74,174 +59,171 @@ struct Taken {
     unseen_ns: u64,
     intake_ns: u64,
     _slot: Permit,
-    payload: Option<(Permit, SharedPermit)>,
-}
-
-impl Device {
-    pub(super) fn new(shared: Rc<Shared>, peer: Rc<Peer>, volume: Rc<Volume>) -> Rc<Device> {
-        let share = (shared.options().payload_bytes_max / MEMORY_SHARE).max(MIB);
-        let disk = Disk::of(volume.descriptor());
-        Rc::new(Device { shared, peer, volume, disk, memory: Budget::new(share), is_broken: Cell::new(false) })
-    }
-
-    /// The guest broke the rules: that is said once, and nothing more is taken.
-    pub(super) fn break_down(&self, index: usize, violation: Violation) {
-        if self.is_broken.replace(true) {
-            return;
-        }
-        self.shared.commons.violations.fetch_add(1, Ordering::Relaxed);
-        let volume = &self.volume.descriptor().name;
-        tracing::warn!(
-            connection = self.peer.id,
-            %volume,
-            queue = index,
-            %violation,
-            "a guest broke the rules of its disk, which is not served until its driver resets it"
-        );
-    }
+    payload: Option<Payload>,
+    _running: Running,
 }
 
 impl Queue {
     pub(super) fn new(
-        device: &Rc<Device>,
+        part: &Rc<Part>,
         index: usize,
-        ring: Ring,
-        memory: Memory,
-        kick: Rc<Doorbell>,
+        claims: Claims,
+        kick: Doorbell,
         call: Option<Doorbell>,
     ) -> Rc<Queue> {
         Rc::new(Queue {
-            device: device.clone(),
+            part: part.clone(),
             index,
-            ring: RefCell::new(ring),
-            memory: RefCell::new(memory),
-            kick: RefCell::new(kick),
+            claims,
+            kick: RefCell::new(Rc::new(kick)),
             call: RefCell::new(call),
-            is_stopped: Cell::new(false),
-            changed: Event::new(),
-            idle: Event::new(),
             is_call_due: Cell::new(false),
             calls: Cell::new(0),
             is_call_missing: Cell::new(false),
         })
     }
 
-    /// Starts the task that takes requests. What a former connection, or a former life, has used may never have been told.
-    pub(super) fn start(self: &Rc<Self>) -> Task<()> {
-        self.ring_call();
+    /// Starts the task that claims requests. It ends when the queue was stopped.
+    pub(super) fn start(self: &Rc<Self>) {
         let queue = self.clone();
-        self.device.shared.handle.spawn(Class::Io, "virtio queue", async move {
-            if let Err(violation) = queue.take_requests().await {
-                queue.device.break_down(queue.index, violation);
+        let claiming = async move {
+            let (part, handle) = (&queue.part, &queue.part.shared.handle);
+            if let Err(violation) = queue.claim_requests().await {
+                part.device.break_down(queue.index, violation);
             }
-        })
+            queue.claims.depart(handle, part.shared.index());
+        };
+        self.part.shared.handle.spawn(Class::Io, "virtio queue", claiming).detach();
     }
 
-    /// Takes nothing more.
-    pub(super) fn stop(&self) {
-        self.is_stopped.set(true);
-        self.changed.notify();
-    }
-
-    /// Returns when nothing is in flight: the next place of the available ring.
-    pub(super) async fn wait_until_idle(&self) -> u16 {
-        loop {
-            let idle = self.idle.wait();
-            if self.ring.borrow().in_flight() == 0 {
-                return self.ring.borrow().next();
-            }
-            idle.await;
-        }
+    /// Another bell is waited for, from when the loop was woken.
+    pub(super) fn set_kick(&self, kick: Doorbell) {
+        *self.kick.borrow_mut() = Rc::new(kick);
     }
 
     /// Another bell is rung from now on.
     pub(super) fn set_call(&self, call: Option<Doorbell>) {
         let before = self.call.replace(call);
         drop(before);
-        // What was told to the former one may not have been heard.
-        self.ring_call();
-    }
-
-    /// The bell that it rings, which it does not need any more.
-    pub(super) fn take_call(&self) -> Option<Doorbell> {
-        self.call.take()
-    }
-
-    /// The guest's memory is another one from now on, or another bell is waited for.
-    pub(super) fn change(&self, act: impl FnOnce(&mut Ring, &mut Memory, &mut Rc<Doorbell>) -> Result<(), Violation>) {
-        let changed = act(&mut self.ring.borrow_mut(), &mut self.memory.borrow_mut(), &mut self.kick.borrow_mut());
-        if let Err(violation) = changed {
-            self.device.break_down(self.index, violation);
-        }
-        self.changed.notify();
     }
 
     fn is_over(&self) -> bool {
-        self.is_stopped.get() || self.device.is_broken.get() || self.device.peer.draining.get()
+        self.part.device.is_broken() || self.part.peer.draining.get()
     }
 
-    async fn take_requests(self: &Rc<Self>) -> Result<(), Violation> {
-        let device = &self.device;
+    async fn claim_requests(self: &Rc<Self>) -> Result<(), Violation> {
+        let (shared, slots) = (&self.part.shared, &self.part.peer.slots);
+        let (handle, me) = (&shared.handle, shared.index());
+        let (mut heads, mut room) = (VecDeque::with_capacity(BATCH), Vec::with_capacity(BATCH));
         loop {
-            let (slot, slot_waited) = take(&device.peer.slots, 1).await;
+            room.clear();
+            let (slot, has_waited) = take(slots, 1).await;
             if self.is_over() {
                 return Ok(());
             }
-            let received_at = device.shared.handle.now();
-            let memory = self.memory.borrow().clone();
-            let taken = self.ring.borrow_mut().take(&memory)?;
-            let Some((head, chain)) = taken else {
-                drop(slot);
-                self.wait_for_kick(&memory).await?;
-                continue;
-            };
-            let request = match plan_request(&memory, chain, &device.disk) {
+            room.push(slot);
+            while room.len() < BATCH
+                && let Some(slot) = slots.try_take(1)
+            {
+                room.push(slot);
+            }
+            let received_at = handle.now();
+            let claim = self.claims.claim(handle, me, room.len(), &mut heads, |index| shared.commons.running(index))?;
+            match claim {
+                Claim::Taken(batch) => {
+                    let Batch { is_more, .. } = batch;
+                    self.begin_all(batch, &mut heads, room.drain(..), received_at, has_waited).await?;
+                    // Others may want some of it, and what was claimed is to run before more is.
+                    if is_more && !self.part.is_alone() {
+                        handle.yield_now().await;
+                    }
+                }
+                Claim::Sleep => {
+                    room.clear();
+                    self.claims.woken(handle, me).await;
+                    handle.spend(Work::Crossing);
+                }
+                Claim::Listen => {
+                    room.clear();
+                    self.wait_for_kick().await;
+                }
+                Claim::Over => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits until the guest says that something is available, or another loop does.
+    async fn wait_for_kick(&self) {
+        let (handle, me) = (&self.part.shared.handle, self.part.shared.index());
+        let kick = self.kick.borrow().clone();
+        let mut woken = pin!(self.claims.woken(handle, me));
+        // A bell that fails is one that nobody rings any more: whoever has it says so in time.
+        if let Ok(Err(error)) = first(kick.wait(), woken.as_mut()).await {
+            tracing::debug!(connection = self.part.peer.id, %error, "a guest's bell cannot be heard");
+            woken.await;
+        }
+    }
+
+    /// Begins what was claimed, one after the other.
+    async fn begin_all(
+        self: &Rc<Self>,
+        batch: Batch,
+        heads: &mut VecDeque<u16>,
+        room: impl Iterator<Item = Permit>,
+        received_at: Instant,
+        has_waited: bool,
+    ) -> Result<(), Violation> {
+        let handle = &self.part.shared.handle;
+        if let Some(waker) = batch.wake {
+            handle.spend(Work::Crossing);
+            waker.wake();
+        }
+        for slot in room {
+            let Some(head) = heads.pop_front() else { break };
+            let chain = copy_chain(&batch.memory, batch.table, batch.size, head);
+            let request = match chain.and_then(|chain| plan_request(&batch.memory, chain, &self.part.disk)) {
                 Ok(request) => request,
                 Err(violation) => {
-                    self.give_up(head);
+                    heads.push_front(head);
+                    self.claims.give_up(handle, heads.drain(..));
                     return Err(violation);
                 }
             };
-            let unseen_ns = device.shared.handle.unseen_ns();
-            let mut taken =
-                Taken { head, request, memory, received_at, unseen_ns, intake_ns: 0, _slot: slot, payload: None };
+            let (unseen_ns, memory) = (handle.unseen_ns(), batch.memory.clone());
+            let running = Running::new(&self.part.shared);
+            let mut taken = Taken {
+                head,
+                request,
+                memory,
+                received_at,
+                unseen_ns,
+                intake_ns: 0,
+                payload: None,
+                _slot: slot,
+                _running: running,
+            };
             let bytes = match &taken.request.plan {
                 Plan::Run(Command::Read(range) | Command::Write(range)) => range.end - range.start,
                 _ => 0,
             };
             if bytes > 0 {
-                let (own, own_waited) = take(&device.memory, bytes.min(device.memory.total())).await;
-                let (shared, shared_waited) = device.shared.take_payload(bytes).await;
-                taken.payload = Some((own, shared));
-                if slot_waited || own_waited || shared_waited {
-                    taken.intake_ns = device.shared.handle.now().nanos_since(received_at);
+                let (payload, payload_waited) = self.part.take_payload(bytes).await;
+                taken.payload = Some(payload);
+                if has_waited || payload_waited {
+                    taken.intake_ns = handle.now().nanos_since(received_at);
                 }
             }
             let running = self.clone();
-            device.shared.handle.spawn(Class::Io, "virtio request", async move { running.run(taken).await }).detach();
+            handle.spawn(Class::Io, "virtio request", async move { running.run(taken).await }).detach();
         }
-    }
-
-    /// Waits until the guest says that something is available.
-    async fn wait_for_kick(&self, memory: &Memory) -> Result<(), Violation> {
-        let mut changed = pin!(self.changed.wait());
-        if self.is_over() || self.ring.borrow_mut().listen(memory)? {
-            return Ok(());
-        }
-        let kick = self.kick.borrow().clone();
-        // A bell that fails is one that nobody rings any more: whoever has it says so in time.
-        if let Ok(Err(error)) = first(kick.wait(), changed.as_mut()).await {
-            tracing::debug!(connection = self.device.peer.id, %error, "a guest's bell cannot be heard");
-            changed.await;
-        }
-        self.ring.borrow_mut().stop_listening(memory)
+        Ok(())
     }
 
     /// Runs a request and gives it back to the guest.
     async fn run(self: Rc<Self>, mut taken: Taken) {
-        let device = &self.device;
-        let (handle, volume) = (&device.shared.handle, &device.volume);
-        tracing::trace!(target: "levee::stage", connection = device.peer.id, cookie = taken.head, "received");
+        let part = &self.part;
+        let (handle, volume) = (&part.shared.handle, &part.volume);
+        tracing::trace!(target: "levee::stage", connection = part.peer.id, cookie = taken.head, "received");
         let wait = handle.now().nanos_since(taken.received_at);
         volume.counters.with(|counters| counters.receive_wait_ns.record(wait));
         let mut passage = Passage::default();
@@ -267,16 +249,16 @@ impl Queue {
         };
         let bytes = range.end - range.start;
         volume.counters.with(|counters| counters.on_outcome(operation, latency_ns, bytes, error));
-        tracing::trace!(target: "levee::stage", connection = device.peer.id, cookie = taken.head, "reply queued");
+        tracing::trace!(target: "levee::stage", connection = part.peer.id, cookie = taken.head, "reply queued");
         match outcome {
             Ok(Ok(written)) => self.answer(&taken, Status::Ok, written),
             Ok(Err(error)) => {
-                tracing::debug!(connection = device.peer.id, %error, "a request of a guest failed");
+                tracing::debug!(connection = part.peer.id, %error, "a request of a guest failed");
                 self.answer(&taken, Status::IoError, 0);
             }
             Err(violation) => {
-                self.give_up(taken.head);
-                device.break_down(self.index, violation);
+                self.claims.give_up(handle, [taken.head]);
+                part.device.break_down(self.index, violation);
             }
         }
         if let Some(direction) = command.direction() {
@@ -293,7 +275,7 @@ impl Queue {
         taken: &mut Taken,
         passage: &mut Passage,
     ) -> Result<Result<u32>, Violation> {
-        let volume = &self.device.volume;
+        let volume = &self.part.volume;
         let done = |outcome: Result<()>| Ok(outcome.map(|()| 0));
         match command.clone() {
             Command::Read(range) => match volume.read(range, level, passage).await {
@@ -322,7 +304,7 @@ impl Queue {
             Command::Discard(range) | Command::WriteZeroes(range, true) => done(volume.discard(range).await),
             Command::WriteZeroes(range, false) => done(volume.write_zeros(range, level).await),
             Command::Identify => {
-                let id = self.device.disk.id;
+                let id = self.part.disk.id;
                 taken.request.output.writer(&taken.memory).put(&id)?;
                 Ok(Ok(id.len() as u32))
             }
@@ -331,51 +313,37 @@ impl Queue {
 
     /// Gives a request back to the guest; `written`: bytes before its status.
     fn answer(self: &Rc<Self>, taken: &Taken, status: Status, written: u32) {
-        let answered = self.put_answer(taken, status, written);
-        if let Err(violation) = answered {
-            self.device.break_down(self.index, violation);
-        }
-        if !self.is_call_due.replace(true) {
-            let queue = self.clone();
-            self.device.shared.handle.at_turn_end(move || queue.tell());
-        }
-        self.notice_idle();
-    }
-
-    fn put_answer(&self, taken: &Taken, status: Status, written: u32) -> Result<(), Violation> {
-        let mut ring = self.ring.borrow_mut();
-        let map = taken.memory.map();
+        let handle = &self.part.shared.handle;
         let place = vm_memory::GuestAddress(taken.request.status);
-        if vm_memory::Bytes::write_obj(map, status as u8, place).is_err() {
-            ring.give_up(taken.head);
-            return Err(Violation::Unreachable { address: taken.request.status, len: 1 });
+        if vm_memory::Bytes::write_obj(taken.memory.map(), status as u8, place).is_err() {
+            self.claims.give_up(handle, [taken.head]);
+            let violation = Violation::Unreachable { address: taken.request.status, len: 1 };
+            return self.part.device.break_down(self.index, violation);
         }
-        ring.put_used(&self.memory.borrow(), taken.head, written + 1)
-    }
-
-    fn give_up(&self, head: u16) {
-        self.ring.borrow_mut().give_up(head);
-        self.notice_idle();
-    }
-
-    fn notice_idle(&self) {
-        if self.ring.borrow().in_flight() == 0 {
-            self.idle.notify();
+        let is_first = !self.is_call_due.replace(true);
+        if let Err(violation) = self.claims.put_used(handle, taken.head, written + 1, is_first) {
+            self.part.device.break_down(self.index, violation);
+        }
+        if is_first {
+            let queue = self.clone();
+            handle.at_turn_end(move || queue.tell());
         }
     }
 
     /// Rings the guest's bell, if it wants to hear of what was used in this turn.
     fn tell(self: &Rc<Self>) {
+        let handle = &self.part.shared.handle;
         self.is_call_due.set(false);
-        let wanted = self.ring.borrow_mut().wants_call(&self.memory.borrow());
-        match wanted {
+        match self.claims.wants_call(handle) {
             Ok(true) => self.ring_call_within_bound(),
             Ok(false) => {}
-            Err(violation) => self.device.break_down(self.index, violation),
+            Err(violation) => self.part.device.break_down(self.index, violation),
         }
+        self.claims.notice_told(handle);
     }
 
-    fn ring_call(&self) {
+    /// Rings it, whoever wants to hear.
+    pub(super) fn ring_call(&self) {
         if let Some(call) = &*self.call.borrow() {
             drop(call.ring());
         }
@@ -390,7 +358,7 @@ impl Queue {
             None => return,
         };
         self.calls.set(self.calls.get() + 1);
-        tracing::trace!(target: "levee::stage", connection = self.device.peer.id, "replies sent");
+        tracing::trace!(target: "levee::stage", connection = self.part.peer.id, "replies sent");
         let queue = self.clone();
         let waiting = async move {
             // A counter that is full will be heard; one that fails has nobody who hears it.
@@ -400,7 +368,7 @@ impl Queue {
                 queue.ring_call_within_bound();
             }
         };
-        self.device.shared.handle.spawn(Class::Io, "virtio call", waiting).detach();
+        self.part.shared.handle.spawn(Class::Io, "virtio call", waiting).detach();
     }
 }
 

@@ -4,12 +4,13 @@
 //! again, and what is in flight is marked for a life after this one ([`super::inflight`]).
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use runtime::guest::Memory;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::GuestAddress;
 
-use super::chain::{Chain, copy_chain, is_reachable};
+use super::chain::is_reachable;
 use super::inflight::{Left, Tracking};
 use super::protocol::{QUEUE_SIZE_MAX, Violation};
 
@@ -89,11 +90,11 @@ impl Ring {
         }
     }
 
-    /// Takes the next request: its head, and its descriptors.
+    /// Takes the next request: its head. Its descriptors are for [`super::chain::copy_chain`].
     ///
     /// # Errors
     /// The guest broke the rules.
-    pub fn take(&mut self, memory: &Memory) -> Result<Option<(u16, Chain)>, Violation> {
+    pub fn take(&mut self, memory: &Memory) -> Result<Option<u16>, Violation> {
         let (head, is_left) = match self.left.pop_front() {
             Some(head) => (head, true),
             None => match self.queue.iter(memory.map()).map_err(|_| Violation::Ring)?.next() {
@@ -107,18 +108,33 @@ impl Ring {
             Some(in_flight) => *in_flight = true,
         }
         self.count += 1;
-        let marked = match &mut self.tracking {
-            Some(tracking) if !is_left => tracking.mark(head),
-            _ => Ok(()),
-        };
-        let chain = marked.and_then(|()| copy_chain(memory, self.queue.desc_table(), self.queue.size(), head));
-        match chain {
-            Ok(chain) => Ok(Some((head, chain))),
-            Err(violation) => {
-                self.give_up(head);
-                Err(violation)
-            }
+        if let Some(tracking) = &mut self.tracking
+            && !is_left
+            && let Err(violation) = tracking.mark(head)
+        {
+            self.give_up(head);
+            return Err(violation);
         }
+        Ok(Some(head))
+    }
+
+    /// How many requests are there that nobody has taken.
+    ///
+    /// # Errors
+    /// The ring is not there any more.
+    pub fn remaining(&self, memory: &Memory) -> Result<usize, Violation> {
+        let available = self.queue.avail_idx(memory.map(), Ordering::Acquire).map_err(|_| Violation::Ring)?;
+        Ok(self.left.len() + usize::from(available.0.wrapping_sub(self.queue.next_avail())))
+    }
+
+    /// Where the table of descriptors lies.
+    pub fn table(&self) -> u64 {
+        self.queue.desc_table()
+    }
+
+    /// How many descriptors it has.
+    pub fn size(&self) -> u16 {
+        self.queue.size()
     }
 
     /// A request that was taken is done, with `len` bytes written to its guest.
@@ -181,7 +197,7 @@ impl Ring {
     /// # Errors
     /// The ring is not there.
     pub fn used_index(&self, memory: &Memory) -> Result<u16, Violation> {
-        let used = self.queue.used_idx(memory.map(), std::sync::atomic::Ordering::Acquire);
+        let used = self.queue.used_idx(memory.map(), Ordering::Acquire);
         used.map(|used| used.0).map_err(|_| Violation::Ring)
     }
 }

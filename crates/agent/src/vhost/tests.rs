@@ -7,6 +7,7 @@ mod fuzz;
 mod hostile;
 mod inflight;
 mod lifecycle;
+mod loops;
 mod transfer;
 
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::rc::Rc;
 
 use base::GIB;
 use link::mailbox;
-use runtime::sim::{NodeId, NodeOptions, World};
+use runtime::sim::{CpuOptions, NodeId, NodeOptions, World};
 use runtime::{Class, Handle};
 use wire::{BlockService, DeviceHost, VolumeDirectory};
 
@@ -43,8 +44,13 @@ impl Fixture {
     }
 
     fn with(seed: u64, options: Options, loops: usize) -> Fixture {
+        Fixture::on(seed, CpuOptions::default(), options, loops)
+    }
+
+    /// On a machine whose loops take their time.
+    fn on(seed: u64, cpu: CpuOptions, options: Options, loops: usize) -> Fixture {
         let world = World::new(seed);
-        let node = world.add_node(NodeOptions::default());
+        let node = world.add_node(NodeOptions { cpu, ..NodeOptions::default() });
         let handle = world.start_loop(node);
         let store = Store::new(&handle);
         store.add_volume("disk", 8 * GIB);

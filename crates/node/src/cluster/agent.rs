@@ -64,6 +64,7 @@ impl AgentRole {
             payload_bytes_max: resolved.payload_bytes_max,
             tenants: resolved.tenants.clone(),
             levels: resolved.levels,
+            queues: resolved.queues,
             ..agent::Options::default()
         };
         let agent = Agent::new(handle, managers, router.clone(), options, 1);

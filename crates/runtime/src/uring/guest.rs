@@ -10,6 +10,7 @@
 //!   kills, too.
 //! - A bell is an event counter, not any other file: those may make a read or write wait in the kernel.
 
+use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::net::Shutdown;
@@ -22,7 +23,7 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 use vm_memory::{FileOffset, GuestAddress, GuestRegionMmap, MmapRegion};
 
 use super::check;
-use crate::guest::{Answer, Ask, Bell, Hung, Map, Memory, Port, Question, Region};
+use crate::guest::{Answer, Ask, Bell, Hung, Map, Memory, Port, Question, Region, WorldBell};
 
 /// What an anonymous file of an event counter is called.
 const EVENT_COUNTER: &str = "anon_inode:[eventfd]";
@@ -45,6 +46,16 @@ impl EventCounter {
 
     pub(super) fn into_fd(self) -> OwnedFd {
         self.0
+    }
+}
+
+impl WorldBell for EventCounter {
+    fn share(&self) -> io::Result<Box<dyn WorldBell>> {
+        Ok(Box::new(EventCounter(self.0.try_clone()?)))
+    }
+
+    fn into_token(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
     }
 }
 

@@ -26,7 +26,7 @@ fn a_guest_notices_nothing_when_the_agent_is_killed() {
             fixture.store.delay.set(Duration::from_millis(prng.between(1, 5)));
             let pause = Duration::from_micros(prng.between(1, 20_000));
             let fresh: Vec<(usize, u64, u8)> =
-                (0..30).map(|n| (n as usize % 2, prng.below(64), life * 30 + n + 1)).collect();
+                (0..60).map(|n| (n as usize % 2, prng.below(64), life * 60 + n + 1)).collect();
             let taken = (std::mem::replace(&mut guest, Guest::new("disk", 2, 256)), std::mem::take(&mut under_way));
             let (handle, guests) = (fixture.guests.clone(), fixture.guests.clone());
             let working = async move {
@@ -58,7 +58,7 @@ fn a_guest_notices_nothing_when_the_agent_is_killed() {
             let handle = world.start_loop(node);
             // What it had of the former life is over: what was under way there landed, or never will.
             let store = store.reborn(&handle);
-            fixture = Fixture::start(world, node, handle, store, Options::default(), 1 + seed as usize % 2);
+            fixture = Fixture::start(world, node, handle, store, Options::default(), 1 + seed as usize % 3);
         }
         assert!(answered > 0, "seed {seed}: something was answered before a death");
         let guests = fixture.guests.clone();

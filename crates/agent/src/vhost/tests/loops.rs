@@ -1,0 +1,309 @@
+//! One queue, several loops: each request is run once, by one of them, and what concerns a queue or a disk holds on all.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::{Prng, SECTOR, Set};
+use runtime::guest::{Answer, Ask, Bell};
+use runtime::sync::first;
+
+use super::driver::{Asked, PLAIN, Shape, WRITE, places};
+use super::*;
+use crate::vhost::claims::{Claim, Claims};
+use crate::vhost::protocol::kind;
+use crate::vhost::ring::{Places, Ring};
+
+/// One descriptor for each request: as many as a queue has may be under way.
+const INDIRECT: Shape = Shape { is_indirect: true, piece: 4096 };
+
+/// A machine whose requests take a loop so long.
+fn busy(request_us: u64) -> CpuOptions {
+    CpuOptions { request_ns: request_us * 1000, crossing_ns: 2000, lock_ns: 50, ..CpuOptions::default() }
+}
+
+/// Puts writes of one sector each into a queue, from `sector` on, with one kick.
+fn put_writes(guest: &mut Guest, queue: usize, sector: u64, count: u64, value: u8) -> Vec<Asked> {
+    let before = guest.queues[queue].available;
+    let put = |n| guest.put_request(queue, kind::OUT, sector + n, &[value; 512], 0, INDIRECT);
+    let asked = (0..count).map(put).collect();
+    guest.kick(queue, before);
+    asked
+}
+
+/// Loops that have begun requests.
+fn loops_used(agent: &Agent) -> usize {
+    agent.guest_requests().into_iter().filter(|begun| *begun > 0).count()
+}
+
+#[test]
+fn a_burst_of_one_queue_is_run_by_all_loops() {
+    for loops in [1, 2, 4] {
+        let fixture = Fixture::on(loops as u64, busy(10), Options::default(), loops);
+        let agent = fixture.agent.clone();
+        fixture.attached(|mut guest| async move {
+            let mut asked = put_writes(&mut guest, 0, 0, 240, 7);
+            while !asked.is_empty() {
+                let (head, _) = guest.wait_used(0).await;
+                asked.retain(|other| other.head != head);
+            }
+            let (status, bytes) = guest.read(1, 0, 240 * SECTOR, PLAIN).await;
+            assert_eq!((status, bytes), (0, vec![7; 240 * 512]));
+        });
+        let begun = agent.guest_requests();
+        assert_eq!(begun.iter().sum::<u64>(), 241, "each once");
+        assert!(begun.iter().all(|begun| *begun >= 240 / loops as u64 * 3 / 4), "{begun:?}");
+    }
+}
+
+/// What asks for little goes by one loop: nobody else is woken for it.
+#[test]
+fn a_few_requests_wake_no_other_loop() {
+    let fixture = Fixture::on(1, busy(10), Options::default(), 4);
+    let agent = fixture.agent.clone();
+    fixture.attached(|mut guest| async move {
+        for n in 0..20 {
+            for queue in 0..2 {
+                for _ in put_writes(&mut guest, queue, n * 4, 4, 1) {
+                    guest.wait_used(queue).await;
+                }
+            }
+        }
+    });
+    assert_eq!(agent.guest_requests(), [80, 80, 0, 0], "each queue by the loop that listens there");
+}
+
+#[test]
+fn with_static_queues_each_is_served_by_its_own_loop() {
+    let options = Options { queues: policies::queues::Queues::Static, ..Options::default() };
+    let fixture = Fixture::on(3, busy(10), options, 3);
+    let agent = fixture.agent.clone();
+    fixture.attached(|mut guest| async move {
+        for queue in 0..2 {
+            let count = [100, 50][queue];
+            for _ in put_writes(&mut guest, queue, 200 * queue as u64, count, 1) {
+                guest.wait_used(queue).await;
+            }
+        }
+    });
+    assert_eq!(agent.guest_requests(), [100, 50, 0]);
+}
+
+/// The answer to a stop comes when nothing of the queue is in flight on any loop, and no loop touches its rings after it.
+#[test]
+fn a_stop_waits_for_every_loop() {
+    for seed in 0..10 {
+        let fixture = Fixture::on(seed, busy(5), Options::default(), 2 + seed as usize % 3);
+        fixture.store.delay.set(Duration::from_millis(3));
+        let agent = fixture.agent.clone();
+        fixture.run(|handle| async move {
+            let mut guest = Guest::started(&handle, "disk").await;
+            put_writes(&mut guest, 0, 0, 200, 1);
+            handle.sleep(Duration::from_micros(100 + 50 * seed)).await;
+            assert!(loops_used(&agent) > 1, "seed {seed}");
+            let Answer::Number(next) = guest.ask(Ask::Stop { queue: 0 }).await.unwrap() else { panic!() };
+            assert_eq!(guest.used_index(0), next as u16, "seed {seed}: all that was claimed was used");
+            let call = guest.queues[0].call.clone();
+            let is_told = async |wait| first(call.wait(), handle.sleep(wait)).await.is_ok();
+            assert!(is_told(Duration::from_micros(1)).await, "seed {seed}: the guest was told");
+            assert!(!is_told(Duration::from_millis(20)).await, "seed {seed}: before the answer");
+            assert_eq!(guest.used_index(0), next as u16, "seed {seed}: nothing else was used");
+            guest.set_up_queue(0).await.unwrap();
+            for _ in 0..200 {
+                guest.wait_used(0).await;
+            }
+            assert_eq!(guest.next_used(0), None);
+        });
+    }
+}
+
+/// A descriptor that breaks the rules in the middle of a burst: what came before it is answered, the disk ends on all loops,
+/// that is said once, and its driver can begin anew.
+#[test]
+fn a_guest_that_breaks_the_rules_ends_its_disk_on_every_loop() {
+    for seed in 0..10 {
+        let fixture = Fixture::on(seed, busy(5), Options::default(), 2 + seed as usize % 3);
+        fixture.store.delay.set(Duration::from_millis(1));
+        let agent = fixture.agent.clone();
+        fixture.run(|handle| async move {
+            let mut guest = Guest::started(&handle, "disk").await;
+            let before = guest.queues[0].available;
+            let good: Set<u16> = put_writes(&mut guest, 0, 0, 8 * seed, 1).iter().map(|asked| asked.head).collect();
+            // The same again, whichever loops find it: no header.
+            for _ in 0..seed + 1 {
+                guest.put_chain(0, &[(0x10_0000, 1, WRITE)]);
+            }
+            let after: Set<u16> = put_writes(&mut guest, 0, 1000, 60, 2).iter().map(|asked| asked.head).collect();
+            guest.kick(0, before);
+            guest.queues[0].kick.ring();
+            handle.sleep(Duration::from_millis(20)).await;
+            let mut used = Set::default();
+            while let Some((head, _)) = guest.next_used(0) {
+                assert!(good.contains(&head) || after.contains(&head));
+                used.insert(head);
+            }
+            assert!(good.is_subset(&used), "seed {seed}: what was right, and came before");
+            put_writes(&mut guest, 1, 0, 40, 3);
+            handle.sleep(Duration::from_millis(20)).await;
+            assert_eq!((guest.next_used(0), guest.next_used(1)), (None, None), "seed {seed}: nothing of it is served");
+            assert_eq!(agent.statistics().violations, 1, "seed {seed}: it is said once");
+            guest.reset().await;
+            for _ in put_writes(&mut guest, 0, 0, 60, 4) {
+                guest.wait_used(0).await;
+            }
+        });
+        fixture.settle();
+        assert_eq!(fixture.agent.statistics().payload_bytes, 0, "seed {seed}");
+    }
+}
+
+/// Several loops have something wrong in what they have claimed, and come to it at the same time: they wait for memory first.
+#[test]
+fn what_several_loops_find_wrong_is_said_once() {
+    for seed in 0..10 {
+        let fixture = Fixture::on(seed, busy(5), Options::default(), 4);
+        fixture.store.delay.set(Duration::from_millis(1));
+        let agent = fixture.agent.clone();
+        fixture.run(|handle| async move {
+            let mut guest = Guest::started(&handle, "disk").await;
+            let read = |guest: &mut Guest, queue| guest.put_request(queue, kind::IN, 0, &[], base::MIB / 2, INDIRECT);
+            let before = guest.queues[1].available;
+            (0..24).for_each(|_| drop(read(&mut guest, 1)));
+            guest.kick(1, before);
+            handle.sleep(Duration::from_micros(500)).await;
+            let before = guest.queues[0].available;
+            for _ in 0..8 {
+                (0..2).for_each(|_| drop(read(&mut guest, 0)));
+                (0..6).for_each(|_| drop(guest.put_chain(0, &[(0x10_0000, 1, WRITE)])));
+            }
+            guest.kick(0, before);
+            handle.sleep(Duration::from_millis(50)).await;
+            assert_eq!(agent.statistics().violations, 1, "seed {seed}");
+            assert!(loops_used(&agent) > 2, "seed {seed}: {:?}", agent.guest_requests());
+            guest.reset().await;
+            assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
+        });
+    }
+}
+
+/// Whoever stops a queue learns of it when every loop has told the guest what it used.
+#[test]
+fn a_queue_is_busy_until_its_guest_is_told() {
+    let fixture = Fixture::on(1, busy(1), Options::default(), 2);
+    fixture.run(|handle| async move {
+        let mut guest = Guest::new("disk", 1, 16);
+        let (descriptors, available, used) = places(0);
+        let ring = Ring::new(&guest.memory, 16, Places { descriptors, available, used }, 0, true).unwrap();
+        let claims = Claims::new(ring, guest.memory.clone(), |_| true, 0, 2);
+        put_writes(&mut guest, 0, 0, 2, 1);
+        let mut heads = VecDeque::new();
+        assert!(matches!(claims.claim(&handle, 1, 8, &mut heads, |_| 0), Ok(Claim::Taken(_))));
+        claims.stop(&handle);
+        let (stopped, inside) = (claims.clone(), handle.clone());
+        let stopping = handle.spawn(Class::Io, "stop", async move { stopped.wait_until_idle(&inside).await });
+        let pause = async || handle.sleep(Duration::from_micros(100)).await;
+        for (n, head) in heads.into_iter().enumerate() {
+            pause().await;
+            assert!(!stopping.is_finished(), "something is in flight");
+            // Each on a loop of its own, which has told the guest of nothing yet.
+            claims.put_used(&handle, head, 1, true).unwrap();
+            if n == 0 {
+                claims.notice_told(&handle);
+            }
+        }
+        // Who comes now has to wait as well.
+        let late = claims.clone();
+        let inside = handle.clone();
+        let waiting = handle.spawn(Class::Io, "late", async move { late.wait_until_idle(&inside).await });
+        pause().await;
+        assert!(!waiting.is_finished(), "the guest was not told");
+        drop((waiting, stopping));
+        claims.notice_told(&handle);
+        assert_eq!(claims.wait_until_idle(&handle).await, 2);
+    });
+}
+
+/// What a guest does and what is done to it, at random: each request is answered once, and what was written last is read.
+/// `LEVEE_SEEDS` is how many seeds are run.
+#[test]
+fn whatever_happens_each_request_is_run_once() {
+    let seeds = std::env::var("LEVEE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    for seed in 0..seeds {
+        let mut prng = Prng::new(seed);
+        let (loops, request_us) = (prng.between(2, 5) as usize, *prng.pick(&[0, 1, 20]));
+        let fixture = Fixture::on(seed, busy(request_us), Options::default(), loops);
+        fixture.store.delay.set(Duration::from_micros(prng.between(0, 400)));
+        fixture.run(|handle| async move {
+            let mut guest = Guest::new("disk", 3, 256);
+            guest.connect(&handle).await.unwrap();
+            // What each sector has, and what is under way, by queue: one write of a sector at a time.
+            let mut written = vec![0u8; 1024];
+            let mut under_way: Vec<(usize, Asked, u64, u8)> = Vec::new();
+            for step in 0..60u64 {
+                let queue = prng.below(3) as usize;
+                match prng.below(12) {
+                    0 => {
+                        let Answer::Number(next) = guest.ask(Ask::Stop { queue }).await.unwrap() else { panic!() };
+                        assert_eq!(guest.used_index(queue), next as u16, "seed {seed}");
+                        guest.set_up_queue(queue).await.unwrap();
+                    }
+                    1 => {
+                        for is_enabled in [false, true] {
+                            guest.ask(Ask::SetEnabled { queue, is_enabled }).await.unwrap();
+                        }
+                    }
+                    2 => {
+                        guest.visitor = None;
+                        guest.connect(&handle).await.unwrap();
+                    }
+                    3 => drop(guest.ask(Ask::SetMemory(guest.memory.clone())).await.unwrap()),
+                    4 => {
+                        let (kick, call) = (Bell::plain(), Bell::plain());
+                        guest.ask(Ask::SetKick { queue, bell: Some(kick.bell()) }).await.unwrap();
+                        guest.ask(Ask::SetCall { queue, bell: Some(call.bell()) }).await.unwrap();
+                        (guest.queues[queue].kick, guest.queues[queue].call) = (kick, call);
+                    }
+                    _ => {
+                        let before = guest.queues[queue].available;
+                        for _ in 0..prng.between(1, 60) {
+                            let sector = prng.below(1024);
+                            let is_free = under_way.iter().all(|(_, _, other, _)| *other != sector);
+                            if is_free && under_way.iter().filter(|(of, ..)| *of == queue).count() < 250 {
+                                let value = step as u8 + 1;
+                                let data = [value; 512];
+                                let asked = guest.put_request(queue, kind::OUT, sector, &data, 0, INDIRECT);
+                                under_way.push((queue, asked, sector, value));
+                            }
+                        }
+                        guest.kick(queue, before);
+                    }
+                }
+                handle.sleep(Duration::from_micros(prng.below(300))).await;
+                for queue in 0..3 {
+                    while let Some((head, _)) = guest.next_used(queue) {
+                        let is_it = |(of, asked, ..): &(usize, Asked, u64, u8)| *of == queue && asked.head == head;
+                        let at = under_way.iter().position(is_it).expect("it was asked for");
+                        let (_, asked, sector, value) = under_way.swap_remove(at);
+                        assert_eq!(guest.answer(&asked).0, 0, "seed {seed}");
+                        written[sector as usize] = value;
+                    }
+                }
+            }
+            while let Some((queue, ..)) = under_way.first() {
+                let queue = *queue;
+                let (head, _) = guest.wait_used(queue).await;
+                let is_it = |(of, asked, ..): &(usize, Asked, u64, u8)| *of == queue && asked.head == head;
+                let at = under_way.iter().position(is_it).expect("it was asked for");
+                let (_, asked, sector, value) = under_way.swap_remove(at);
+                assert_eq!(guest.answer(&asked).0, 0, "seed {seed}");
+                written[sector as usize] = value;
+            }
+            let (status, bytes) = guest.read(0, 0, 1024 * SECTOR, PLAIN).await;
+            assert_eq!(status, 0);
+            for (sector, value) in written.iter().enumerate() {
+                assert_eq!(bytes[sector * 512..(sector + 1) * 512], [*value; 512], "seed {seed}, sector {sector}");
+            }
+        });
+        fixture.settle();
+        assert_eq!(fixture.agent.statistics().payload_bytes, 0, "seed {seed}");
+    }
+}
