@@ -80,7 +80,7 @@ impl Agent {
     ) -> Agent {
         let payload_bytes_max = options.payload_bytes_max.max(REQUEST_SIZE_MAX);
         let commons = Commons::new(Options { payload_bytes_max, ..options }, loops.max(1));
-        let home = Home::new(handle, Registry::new(handle, directory.clone(), service.clone()));
+        let home = Home::new(handle, Registry::new(handle, directory.clone(), service.clone()), payload_bytes_max);
         let here = Shared::new(handle, 0, commons.clone(), Box::new(home.clone()), directory, service);
         home.set_here(&here);
         Agent(Rc::new(Inner {

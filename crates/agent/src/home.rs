@@ -9,11 +9,15 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, Generation, Result, VolumeId};
 use link::NearEnd;
+use runtime::sync::Budget;
 use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
 
 use crate::registry::{Entered, Registry};
 use crate::shared::{Door, Shared};
+
+/// The share of all payload memory that may be set aside for queues: a quarter.
+const QUEUES_SHARE: u64 = 4;
 
 /// See the module.
 pub(crate) struct Home {
@@ -22,11 +26,20 @@ pub(crate) struct Home {
     here: RefCell<Weak<Shared>>,
     /// The parts on other loops, in their order: the first one's index is 1.
     others: RefCell<Vec<NearEnd<Shared>>>,
+    /// Payload memory that may be set aside for queues of virtual machines.
+    pub(crate) of_queues: Budget,
 }
 
 impl Home {
-    pub(crate) fn new(handle: &Handle, registry: Registry) -> Rc<Home> {
-        Rc::new(Home { handle: handle.clone(), registry, here: RefCell::default(), others: RefCell::default() })
+    /// An agent without parts, which has so many bytes for payload.
+    pub(crate) fn new(handle: &Handle, registry: Registry, payload_bytes_max: u64) -> Rc<Home> {
+        Rc::new(Home {
+            handle: handle.clone(),
+            registry,
+            here: RefCell::default(),
+            others: RefCell::default(),
+            of_queues: Budget::new(payload_bytes_max / QUEUES_SHARE),
+        })
     }
 
     /// The part on this loop.

@@ -68,6 +68,8 @@ pub(crate) struct Commons {
     pub(crate) options: Options,
     /// Bytes of payload in memory.
     pub(crate) payload: SharedBudget,
+    /// Bytes of it that are set aside for queues of virtual machines.
+    set_aside: AtomicU64,
     pub(crate) roster: Roster,
     stopping: AtomicBool,
     /// Connections of each loop, those that are on their way to it included.
@@ -104,6 +106,8 @@ impl Drop for Place {
 struct Load {
     running: AtomicUsize,
     begun: AtomicU64,
+    /// Those that took memory from the pool.
+    pooled: AtomicU64,
 }
 
 /// A request of a virtual machine, from when it begins to its end: counted with the loop that runs it.
@@ -124,11 +128,32 @@ impl Drop for Running {
     }
 }
 
+/// Payload memory that is set aside for a queue of a virtual machine, until it is dropped.
+pub(crate) struct SetAside {
+    commons: Arc<Commons>,
+    bytes: u64,
+    _permit: SharedPermit,
+}
+
+impl SetAside {
+    pub(crate) fn new(commons: &Arc<Commons>, permit: SharedPermit, bytes: u64) -> SetAside {
+        commons.set_aside.fetch_add(bytes, Ordering::Relaxed);
+        SetAside { commons: commons.clone(), bytes, _permit: permit }
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.commons.set_aside.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl Commons {
     /// What connections on so many loops share.
     pub(crate) fn new(options: Options, loops: usize) -> Arc<Commons> {
         Arc::new(Commons {
             payload: SharedBudget::new(options.payload_bytes_max),
+            set_aside: AtomicU64::new(0),
             roster: Roster::new(loops, options.levels),
             options,
             stopping: AtomicBool::new(false),
@@ -157,6 +182,11 @@ impl Commons {
         self.loads[index].running.load(Ordering::Relaxed)
     }
 
+    /// A request of a virtual machine took memory from the pool, on that loop.
+    pub(crate) fn count_pooled(&self, index: usize) {
+        self.loads[index].pooled.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// How many each loop has begun.
     pub(crate) fn begun(&self) -> impl Iterator<Item = u64> {
         self.loads.iter().map(|load| load.begun.load(Ordering::Relaxed))
@@ -180,7 +210,11 @@ impl Commons {
             connections_refused: count(&self.refused),
             violations: count(&self.violations),
             stalled: count(&self.stalled),
-            payload_bytes: self.payload.total() - self.payload.available(handle),
+            payload_bytes: (self.payload.total() - self.payload.available(handle))
+                .saturating_sub(count(&self.set_aside)),
+            queue_bytes: count(&self.set_aside),
+            guest_requests: self.begun().sum(),
+            guest_requests_pooled: self.loads.iter().map(|load| count(&load.pooled)).sum(),
             payload_bytes_max: self.payload.total(),
         }
     }

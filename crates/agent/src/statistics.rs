@@ -170,8 +170,14 @@ pub struct AgentStatistics {
     pub violations: u64,
     /// Connections that ended because the peer neither sent nor took bytes while others needed the memory.
     pub stalled: u64,
-    /// Bytes of payload in memory now.
+    /// Bytes of payload that requests have of the pool now.
     pub payload_bytes: u64,
+    /// Bytes of it that are set aside for queues of virtual machines.
+    pub queue_bytes: u64,
+    /// Requests of virtual machines that were begun.
+    pub guest_requests: u64,
+    /// Those whose memory came from the pool, because what is set aside for their queue was in use or too little.
+    pub guest_requests_pooled: u64,
     /// The bound on them.
     pub payload_bytes_max: u64,
 }

@@ -251,7 +251,7 @@ async fn add_agent(snapshot: &mut Snapshot, agent: &Agent) {
         })
         .collect();
     snapshot.connections = statistics.connections_open as u64;
-    snapshot.memory.used_bytes += statistics.payload_bytes;
+    snapshot.memory.used_bytes += statistics.payload_bytes + statistics.queue_bytes;
     snapshot.metrics.extend(of_agent(&statistics));
 }
 
@@ -421,6 +421,9 @@ fn of_agent(agent: &AgentStatistics) -> Vec<Metric> {
         plain("protocol_violations_total", "Connections that broke the protocol.", agent.violations),
         plain("stalled_connections_total", "Connections ended for holding memory.", agent.stalled),
         plain("payload_bytes", "Bytes of requests in memory.", agent.payload_bytes),
+        plain("queue_bytes", "Bytes of memory set aside for queues of virtual machines.", agent.queue_bytes),
+        plain("guest_requests_total", "Requests of virtual machines that were begun.", agent.guest_requests),
+        plain("guest_requests_pooled_total", "Those with memory from the pool.", agent.guest_requests_pooled),
     ]
 }
 

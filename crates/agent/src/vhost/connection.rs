@@ -20,6 +20,7 @@ use wire::{LocalBoxFuture, VolumeDescriptor};
 
 use super::claims::Claims;
 use super::inflight::{Tracking, area_len};
+use super::memory::{Keeper, set_aside};
 use super::part::{Device, Order, Part, Told};
 use super::protocol::{CONFIG_LEN, Disk, QUEUE_SIZE_MAX, QUEUES_MAX, Violation, feature};
 use super::ring::{Places, Ring};
@@ -56,7 +57,7 @@ pub(crate) async fn serve_guest(
     let disk = Disk::of(&entered.attachment.descriptor);
     let device = Device::new(shared.commons.clone(), connection, volume.to_owned(), 1 + home.others().len());
     let parts = Parts::gather(shared, home, peer, &found, entered, &device);
-    let mut session = Session::new(shared, device, disk, parts, place.index());
+    let mut session = Session::new((shared, home), device, disk, parts, place.index());
     while let Ok(Some(question)) = first(port.next(), hang_up.wait()).await {
         let answer = session.answer(question.ask).await;
         let refusal = answer.as_ref().err().map(|Refusal(why)| why.clone());
@@ -157,6 +158,8 @@ struct Setup {
 
 /// See the module.
 struct Session {
+    shared: Rc<Shared>,
+    home: Rc<Home>,
     handle: Handle,
     device: Arc<Device>,
     disk: Disk,
@@ -169,7 +172,14 @@ struct Session {
     inflight: Option<(Memory, u16, u16)>,
     setups: BTreeMap<usize, Setup>,
     /// Those that run.
-    queues: BTreeMap<usize, Claims>,
+    queues: BTreeMap<usize, Runs>,
+}
+
+/// A queue that runs.
+struct Runs {
+    claims: Claims,
+    /// Memory that is set aside for it.
+    _memory: Keeper,
 }
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, Refusal> {
@@ -177,8 +187,16 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Session {
-    fn new(shared: &Shared, device: Arc<Device>, disk: Disk, parts: Parts, first: usize) -> Session {
+    fn new(
+        (shared, home): (&Rc<Shared>, &Rc<Home>),
+        device: Arc<Device>,
+        disk: Disk,
+        parts: Parts,
+        first: usize,
+    ) -> Session {
         Session {
+            shared: shared.clone(),
+            home: home.clone(),
             handle: shared.handle.clone(),
             device,
             disk,
@@ -195,7 +213,7 @@ impl Session {
 
     /// Claims nothing more, on no loop, and returns when nothing is in flight.
     async fn end(self) {
-        self.queues.values().for_each(|queue| queue.stop(&self.handle));
+        self.queues.values().for_each(|queue| queue.claims.stop(&self.handle));
         self.parts.end().await;
     }
 
@@ -241,7 +259,7 @@ impl Session {
                 return refuse(format!("queue {queue} has no bell: there is no device that looks all the time"));
             }
             Ask::SetKick { queue, bell: Some(bell) } => {
-                if let Some(claims) = self.queues.get(&queue) {
+                if let Some(Runs { claims, .. }) = self.queues.get(&queue) {
                     let set = |part| self.serves(part, queue).then(|| bell.share()).transpose();
                     self.parts.tell(|part| Ok(set(part)?.map(|bell| Order::SetKick { queue, bell }))).await?;
                     // Whoever waits for the former one looks again.
@@ -331,7 +349,8 @@ impl Session {
         let (Some(running), Some(memory)) = (self.queues.get(&queue), &self.memory) else { return };
         let places = self.setups.get(&queue).and_then(|setup| setup.places);
         let places = places.and_then(|places| in_guest(memory, places));
-        let placed = places.ok_or(Violation::Ring).and_then(|places| running.place(&self.handle, memory, places));
+        let placed =
+            places.ok_or(Violation::Ring).and_then(|places| running.claims.place(&self.handle, memory, places));
         if let Err(violation) = placed {
             self.device.break_down(queue, violation);
         }
@@ -360,15 +379,17 @@ impl Session {
             let (owner, call) = (self.owner(index), setup.call.as_ref());
             let who = |part| self.serves(part, index);
             let claims = Claims::new(ring, memory.clone(), who, owner, self.parts.count());
+            let (memory, keeper) = set_aside(&self.shared, &self.home);
             let order = |part| {
                 if !self.serves(part, index) {
                     return Ok(None);
                 }
                 let (kick, call) = (kick.share()?, call.map(Bell::share).transpose()?);
-                Ok(Some(Order::Start { queue: index, claims: claims.clone(), kick, call, rings: part == owner }))
+                let (claims, memory, rings) = (claims.clone(), memory.clone(), part == owner);
+                Ok(Some(Order::Start { queue: index, claims, memory, kick, call, rings }))
             };
             self.parts.tell(order).await?;
-            self.queues.insert(index, claims);
+            self.queues.insert(index, Runs { claims, _memory: keeper });
         }
         Ok(())
     }
@@ -378,8 +399,8 @@ impl Session {
         let next = match self.queues.remove(&queue) {
             None => self.setup(queue)?.next,
             Some(running) => {
-                running.stop(&self.handle);
-                let next = running.wait_until_idle(&self.handle).await;
+                running.claims.stop(&self.handle);
+                let next = running.claims.wait_until_idle(&self.handle).await;
                 self.parts.tell(|part| Ok(self.serves(part, queue).then_some(Order::Forget { queue }))).await?;
                 let setup = self.setup(queue)?;
                 (setup.next, setup.kick) = (next, None);

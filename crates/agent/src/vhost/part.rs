@@ -14,10 +14,11 @@ use base::MIB;
 use futures_channel::oneshot::Sender;
 use policies::tenants::Frontend;
 use runtime::guest::Bell;
-use runtime::{Doorbell, Handle, SharedBudget, SharedPermit};
+use runtime::{Doorbell, Handle, SharedBudget};
 use wire::VolumeDescriptor;
 
 use super::claims::Claims;
+use super::memory::Dedicated;
 use super::protocol::{Disk, Violation};
 use super::queue::Queue;
 use crate::accounts::MEMORY_SHARE;
@@ -34,8 +35,8 @@ pub(super) struct Device {
     commons: Arc<Commons>,
     /// How many parts it has.
     parts: usize,
-    /// Bytes of payload of this connection.
-    memory: SharedBudget,
+    /// Bytes of payload that this connection may have of the pool.
+    pub(super) memory: SharedBudget,
     /// Its guest broke the rules: nothing more is claimed until its driver has stopped all queues.
     is_broken: AtomicBool,
 }
@@ -50,13 +51,10 @@ pub(super) struct Part {
     queues: RefCell<BTreeMap<usize, Rc<Queue>>>,
 }
 
-/// Memory of a request: of its connection, and of all.
-pub(super) type Payload = (SharedPermit, SharedPermit);
-
 /// What a part is told.
 pub(super) enum Order {
     /// Serve a queue. One part rings first: what a former connection, or a former life, has used may never have been told.
-    Start { queue: usize, claims: Claims, kick: Bell, call: Option<Bell>, rings: bool },
+    Start { queue: usize, claims: Claims, memory: Dedicated, kick: Bell, call: Option<Bell>, rings: bool },
     /// Wait for another bell.
     SetKick { queue: usize, bell: Bell },
     /// Ring another bell; one part does so at once, since what was told to the former may not have been heard.
@@ -150,9 +148,9 @@ impl Part {
     async fn obey(self: &Rc<Self>, order: Order) -> std::io::Result<()> {
         let handle = &self.shared.handle;
         match order {
-            Order::Start { queue: index, claims, kick, call, rings } => {
+            Order::Start { queue: index, claims, memory, kick, call, rings } => {
                 let (kick, call) = (handle.hang(kick).await?, hang(handle, call).await?);
-                let queue = Queue::new(self, index, claims, kick, call);
+                let queue = Queue::new(self, index, (claims, memory), kick, call);
                 if rings {
                     queue.ring_call();
                 }
@@ -177,18 +175,6 @@ impl Part {
             Order::Forget { queue } => drop(self.queues.borrow_mut().remove(&queue)),
         }
         Ok(())
-    }
-
-    /// Takes memory for `bytes` of payload, and says whether it had to wait.
-    pub(super) async fn take_payload(&self, bytes: u64) -> (Payload, bool) {
-        let (handle, memory) = (&self.shared.handle, &self.device.memory);
-        let of_device = bytes.min(memory.total());
-        let (own, own_waited) = match memory.try_take(handle, of_device) {
-            Some(permit) => (permit, false),
-            None => (memory.take(handle, of_device).await, true),
-        };
-        let (shared, shared_waited) = self.shared.take_payload(bytes).await;
-        ((own, shared), own_waited || shared_waited)
     }
 }
 

@@ -26,7 +26,8 @@ use runtime::{Class, Doorbell, Work};
 
 use super::chain::copy_chain;
 use super::claims::{Batch, Claim, Claims};
-use super::part::{Part, Payload};
+use super::memory::{Dedicated, Payload};
+use super::part::Part;
 use super::protocol::{Status, Violation};
 use super::request::{Command, Plan, Request, plan_request};
 use crate::accounts::{account, note, take};
@@ -43,6 +44,7 @@ pub(super) struct Queue {
     part: Rc<Part>,
     index: usize,
     claims: Claims,
+    memory: Dedicated,
     kick: RefCell<Rc<Doorbell>>,
     call: RefCell<Option<Doorbell>>,
     is_call_due: Cell<bool>,
@@ -67,7 +69,7 @@ impl Queue {
     pub(super) fn new(
         part: &Rc<Part>,
         index: usize,
-        claims: Claims,
+        (claims, memory): (Claims, Dedicated),
         kick: Doorbell,
         call: Option<Doorbell>,
     ) -> Rc<Queue> {
@@ -75,6 +77,7 @@ impl Queue {
             part: part.clone(),
             index,
             claims,
+            memory,
             kick: RefCell::new(Rc::new(kick)),
             call: RefCell::new(call),
             is_call_due: Cell::new(false),
@@ -207,7 +210,8 @@ impl Queue {
                 _ => 0,
             };
             if bytes > 0 {
-                let (payload, payload_waited) = self.part.take_payload(bytes).await;
+                let (shared, own) = (&self.part.shared, &self.part.device.memory);
+                let (payload, payload_waited) = self.memory.take(shared, own, bytes).await;
                 taken.payload = Some(payload);
                 if has_waited || payload_waited {
                     taken.intake_ns = handle.now().nanos_since(received_at);
@@ -241,6 +245,8 @@ impl Queue {
         let level = volume.pass(command.priced_as(), range.end - range.start, delay_ns, &mut passage).await;
         handle.spend(Work::Request);
         let outcome = self.execute(&command, level, &mut taken, &mut passage).await;
+        // Whoever sees that the request is over finds its memory free.
+        taken.payload = None;
         let now = handle.now();
         let latency_ns = now.nanos_since(taken.received_at);
         let error = match &outcome {

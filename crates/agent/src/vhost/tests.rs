@@ -8,6 +8,7 @@ mod hostile;
 mod inflight;
 mod lifecycle;
 mod loops;
+mod memory;
 mod transfer;
 
 use std::path::PathBuf;
