@@ -6,8 +6,9 @@
 //! looks at a request that another one runs, and nothing is sent between loops but the wake.
 
 /// Requests that a loop claims at once, before it does anything else. Fewer spread better, more take the queue's lock less
-/// often.
-pub const BATCH: usize = 8;
+/// often: to keep all loops at work, a queue needs some four batches for each at once (a batch waits while the one before
+/// it runs, and its answers while the next one does).
+pub const BATCH: usize = 4;
 
 /// Which loops serve a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
