@@ -21,12 +21,12 @@ use toml::{Table, Value};
 use wire::api::Size;
 
 mod admission;
+mod guests;
 mod tenants;
-mod vhost;
 
 pub use admission::{AdmissionSettings, Throttle};
+pub use guests::{Queues, VhostSettings};
 pub use tenants::{Enforcer, TenantsSettings};
-pub use vhost::{Queues, VhostSettings};
 
 use crate::cluster::settings::ClusterSettings;
 

@@ -4,7 +4,7 @@
 //! can be fuzzed: [`chain`] copies the descriptors of one request, [`request`] makes a decision of them, [`ring`] takes
 //! from one ring and gives back to the other, [`inflight`] remembers in memory of the hypervisor what is between the two,
 //! [`protocol`] says what the disk is like. Around it lies a thin layer: `connection` answers the hypervisor, on the agent's
-//! first loop; `part` is the connection on each loop, `queue` runs requests there, `claims` is what loops know of a queue
+//! first loop; `part` is the connection on each loop and runs requests there, `claims` is what loops know of a queue
 //! together, and `memory` is what they have for its payload.
 //!
 //! Flow of a connection: a volume is entered -> the hypervisor says where memory and rings lie -> requests of each queue,
@@ -23,7 +23,6 @@ pub mod inflight;
 mod memory;
 mod part;
 pub mod protocol;
-mod queue;
 pub mod request;
 pub mod ring;
 

@@ -4,6 +4,8 @@
 //! each of which it waits for. A part has a peer of its own on its loop, so that whoever ends connections there finds it: then
 //! it claims nothing more, and what it runs finishes.
 
+mod queue;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,10 +19,10 @@ use runtime::guest::Bell;
 use runtime::{Doorbell, Handle, SharedBudget};
 use wire::VolumeDescriptor;
 
+use self::queue::Queue;
 use super::claims::Claims;
 use super::memory::Dedicated;
 use super::protocol::{Disk, Violation};
-use super::queue::Queue;
 use crate::accounts::MEMORY_SHARE;
 use crate::peers::Peer;
 use crate::registry::Entered;

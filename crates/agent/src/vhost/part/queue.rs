@@ -11,8 +11,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use base::levels::Level;
@@ -24,15 +25,15 @@ use runtime::guest::Memory;
 use runtime::sync::{Permit, first};
 use runtime::{Class, Doorbell, Work};
 
-use super::chain::copy_chain;
-use super::claims::{Batch, Claim, Claims};
-use super::memory::{Dedicated, Payload};
-use super::part::Part;
-use super::protocol::{Status, Violation};
-use super::request::{Command, Plan, Request, plan_request};
+use super::Part;
 use crate::accounts::{account, note, take};
 use crate::shared::Running;
 use crate::statistics::Operation;
+use crate::vhost::chain::copy_chain;
+use crate::vhost::claims::{Batch, Claim, Claims};
+use crate::vhost::memory::{Dedicated, Payload};
+use crate::vhost::protocol::{Status, Violation};
+use crate::vhost::request::{Command, Plan, Request, plan_request};
 
 /// Rings of the guest's bell that may be under way at once: one that nobody hears fills up, and then they wait.
 const CALLS_MAX: u32 = 4;
@@ -51,6 +52,9 @@ pub(super) struct Queue {
     calls: Cell<u32>,
     is_call_missing: Cell<bool>,
 }
+
+/// The bell that is waited for, and the wait.
+type Armed = Option<(Rc<Doorbell>, Pin<Box<dyn Future<Output = io::Result<()>>>>)>;
 
 /// A request that was claimed.
 struct Taken {
@@ -118,6 +122,7 @@ impl Queue {
         let (shared, slots) = (&self.part.shared, &self.part.peer.slots);
         let (handle, me) = (&shared.handle, shared.index());
         let (mut heads, mut room) = (VecDeque::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        let mut armed = None;
         loop {
             room.clear();
             let (slot, has_waited) = take(slots, 1).await;
@@ -143,28 +148,47 @@ impl Queue {
                 }
                 Claim::Sleep => {
                     room.clear();
-                    self.claims.woken(handle, me).await;
-                    handle.spend(Work::Crossing);
+                    self.wait(&mut armed).await;
                 }
                 Claim::Listen => {
                     room.clear();
-                    self.wait_for_kick().await;
+                    self.arm(&mut armed);
+                    self.wait(&mut armed).await;
                 }
                 Claim::Over => return Ok(()),
             }
         }
     }
 
-    /// Waits until the guest says that something is available, or another loop does.
-    async fn wait_for_kick(&self) {
-        let (handle, me) = (&self.part.shared.handle, self.part.shared.index());
+    /// Begins to wait for the guest's bell, if that is not done yet.
+    fn arm(&self, armed: &mut Armed) {
         let kick = self.kick.borrow().clone();
-        let mut woken = pin!(self.claims.woken(handle, me));
-        // A bell that fails is one that nobody rings any more: whoever has it says so in time.
-        if let Ok(Err(error)) = first(kick.wait(), woken.as_mut()).await {
-            tracing::debug!(connection = self.part.peer.id, %error, "a guest's bell cannot be heard");
-            woken.await;
+        if !armed.as_ref().is_some_and(|(bell, _)| Rc::ptr_eq(bell, &kick)) {
+            let bell = kick.clone();
+            *armed = Some((kick, Box::pin(async move { bell.wait().await })));
         }
+    }
+
+    /// Waits until another loop says that something is available, or the guest does.
+    ///
+    /// Who has begun to wait for the bell goes on with that, also when another loop listens meanwhile: what was given up may
+    /// hear the bell still, before the kernel knows, and nobody else would. So whoever hears it looks.
+    async fn wait(&self, armed: &mut Armed) {
+        let (handle, me) = (&self.part.shared.handle, self.part.shared.index());
+        let mut woken = pin!(self.claims.woken(handle, me));
+        if let Some((_, heard)) = armed {
+            match first(heard.as_mut(), woken.as_mut()).await {
+                Ok(Ok(())) => return *armed = None,
+                Err(()) => return handle.spend(Work::Crossing),
+                // A bell that fails is one that nobody rings any more: whoever has it says so in time.
+                Ok(Err(error)) => {
+                    tracing::debug!(connection = self.part.peer.id, %error, "a guest's bell cannot be heard");
+                    *armed = None;
+                }
+            }
+        }
+        woken.await;
+        handle.spend(Work::Crossing);
     }
 
     /// Begins what was claimed, one after the other.
@@ -378,7 +402,7 @@ impl Queue {
     }
 }
 
-fn put_zeros(writer: &mut super::chain::Writer<'_>, len: u64) -> Result<(), Violation> {
+fn put_zeros(writer: &mut crate::vhost::chain::Writer<'_>, len: u64) -> Result<(), Violation> {
     let mut left = len as usize;
     while left > 0 {
         let part = left.min(ZEROS);
