@@ -20,6 +20,7 @@ mod experiments;
 mod explain;
 mod files;
 mod inspect;
+mod measured;
 mod profile;
 mod roles;
 mod scrub;

@@ -1,5 +1,5 @@
 //! `levee agent profile`: what requests take of a loop's processor on this machine, for the scheduler of tenants (BurstCBS,
-//! OSDI 2024, §5.3). And the other end of it: every start of an agent looks for what was measured.
+//! OSDI 2024, §5.3). Every start of an agent looks for what was measured ([`crate::measured`]).
 //!
 //! **Flow.** A store of its own runs on a loop in a scratch directory, with one volume that was written in full. A thread plays
 //! its clients, one kind and size of request after the other, as many in flight as keep the loop busy: over NBD ([`nbd`]) and
@@ -27,7 +27,7 @@ use wire::api::Size;
 
 use crate::cli::Profile;
 use crate::explain::duration;
-use crate::{console, up};
+use crate::{console, measured, up};
 
 mod machine;
 mod nbd;
@@ -41,65 +41,13 @@ const DEPTH: usize = 32;
 /// How often each kind and size is measured.
 const ROUNDS: u32 = 3;
 
-/// Has the settings of an agent know what was measured on this machine, where that was.
-///
-/// # Errors
-/// The file that the configuration names cannot be used. One that only lies where it usually does is passed over with a note.
-pub fn find(settings: &mut Settings) -> Result<()> {
-    let is_named = settings.tenants.profile.is_some();
-    // Without a home there is nothing to be found there.
-    let Ok(path) = file_of(settings) else { return Ok(()) };
-    let read = fs::read_to_string(&path).map_err(|error| Error::from_io(path.display().to_string(), &error));
-    let found = read.and_then(|text| MachineProfile::parse(&text).map_err(|error| error.context(path.display())));
-    let again = "measure again with levee agent profile";
-    match found {
-        Ok(profile) if profile.machine == this_machine() => {
-            tracing::info!(path = %path.display(), "requests are priced by what was measured on this machine");
-            settings.tenants.measured = Some(profile.profile()?);
-        }
-        Ok(profile) => eprintln!(
-            "note: {} was measured on another machine ({}; this one is {}) and is not used: {again}",
-            path.display(),
-            profile.machine,
-            this_machine()
-        ),
-        Err(error) if is_named => return Err(error.context(format!("tenants.profile ({again})"))),
-        Err(_) if !path.exists() => {}
-        Err(error) => eprintln!("note: what requests take was not read, {again}: {error}"),
-    }
-    Ok(())
-}
-
-/// Where it is kept. An agent by itself has no directories: then it is where the user's data is.
-fn file_of(settings: &Settings) -> Result<PathBuf> {
-    match (&settings.tenants.profile, settings.directories.first()) {
-        (Some(named), _) => Ok(named.clone()),
-        (None, Some(first)) => Ok(first.join(FILES[0])),
-        (None, None) => up::default_directory().map(|directory| directory.join(FILES[0])),
-    }
-}
-
-/// This machine, as far as its processors go.
-fn this_machine() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let values = |key: &str| {
-        let of_key = move |line: &str| {
-            Some(line.split_once(':')?).filter(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
-        };
-        text.lines().filter_map(of_key).collect::<Vec<_>>()
-    };
-    let model = values("model name").into_iter().next().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let count = values("processor").len().max(1);
-    format!("{model}, {count} {}", if count == 1 { "processor" } else { "processors" })
-}
-
 /// Measures, and writes the file.
 ///
 /// # Errors
 /// What keeps it from being measured or written.
 pub fn run(options: Profile) -> Result<()> {
     let settings = up::settings_of(options.config.as_deref(), &options.directories)?;
-    let path = file_of(&settings)?;
+    let path = measured::file_of(&settings, &settings.directories[0]);
     let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let failed = |what: &'static str| move |error: std::io::Error| Error::from_io(what, &error);
     fs::create_dir_all(beside).map_err(|error| Error::from_io(beside.display().to_string(), &error))?;
@@ -109,10 +57,10 @@ pub fn run(options: Profile) -> Result<()> {
     let spinner = console::spinner("measuring what requests take");
     let (directory, span) = (scratch.path.clone(), span_of(options.seconds));
     let main = move |handle: Handle| async move { measure(&handle, &directory, span, signals).await };
-    let measured = uring::run(uring::Options::default(), main).map_err(failed("cannot run an event loop"))?;
+    let requests = uring::run(uring::Options::default(), main).map_err(failed("cannot run an event loop"))?;
     spinner.finish_and_clear();
     drop(scratch);
-    let profile = MachineProfile { machine: this_machine(), request: measured? };
+    let profile = MachineProfile { machine: measured::this_machine(), request: requests? };
     write(&path, &profile.text()?)?;
     if options.json {
         return console::print_json(&profile);

@@ -17,7 +17,7 @@ use serde::Serialize;
 use wire::api::Size;
 
 use crate::cli::{AgentOptions, ManagerOptions, RoleOptions, ServerOptions};
-use crate::{console, profile, up};
+use crate::{console, measured, up};
 
 /// Between two tries to begin another life.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -95,7 +95,10 @@ pub fn agent(options: &AgentOptions) -> Result<()> {
     settings.nbd.listen = options.nbd.unwrap_or(settings.nbd.listen);
     settings.nbd.socket = options.socket.clone().or(settings.nbd.socket);
     settings.vhost_user.extend(up::devices(&options.disks));
-    profile::find(&mut settings)?;
+    // It has no directory of its own; nor has one without a home anything there.
+    if let Some(beside) = up::default_directory().ok().or_else(|| settings.tenants.profile.clone()) {
+        measured::find(&mut settings, &beside)?;
+    }
     settings.memory = options.memory.map(Size::Bytes).unwrap_or(settings.memory);
     let json = options.role.json;
     run(move |handle, signals| async move {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use wire::api::Size;
 
 use crate::cli::{Disk, Up};
-use crate::{console, profile};
+use crate::{console, measured};
 
 /// Runs the store until a signal stops it.
 ///
@@ -126,7 +126,8 @@ fn settings(options: &Up) -> Result<Settings> {
     settings.accept_data_loss = options.accept_data_loss;
     settings.accept_missing_directories = options.accept_missing_directories;
     settings.holder = format!("levee up, process {}", std::process::id());
-    profile::find(&mut settings)?;
+    let beside = settings.directories[0].clone();
+    measured::find(&mut settings, &beside)?;
     Ok(settings)
 }
 
