@@ -5,7 +5,8 @@
 //!
 //! **Who looks.** A loop is awake at a queue, or it sleeps there. Awake loops claim in each of their turns. One that finds
 //! nothing goes to sleep; the last one awake asks the guest to ring first, and is the one that waits for the bell. So there is
-//! one loop at most that hears a bell, and while loops look anyway the guest need not ring. Whom a claim leaves a lot for is
+//! one loop at most that listens, and while loops look anyway the guest need not ring. One that listened before, and was
+//! woken, may still hear the bell in its place: then it listens. Whom a claim leaves a lot for is
 //! woken by who claimed ([`policies::queues::plan_wake`]). Somebody who was woken, and has not looked yet, may be a while
 //! about it: nobody relies on him.
 //!
@@ -216,6 +217,12 @@ impl Claims {
             if old.is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
+    }
+
+    /// A loop has heard the bell, maybe in place of the one that listens: what that one would have done is its to do. Who
+    /// listened before hears nothing of it, and the guest does not ring again for what it has rung for.
+    pub(super) fn hear(&self, handle: &Handle, me: usize) {
+        self.0.with(handle, |books| books.listener = Some(me));
     }
 
     /// A loop serves the queue no more.

@@ -145,6 +145,8 @@ impl Part {
         self.peer.slots.take(self.peer.slots.total()).await;
         // What was used last is told at the end of the turn: before the hypervisor stops to listen.
         self.shared.handle.yield_now().await;
+        // Each of them has this.
+        self.queues.borrow_mut().clear();
     }
 
     async fn obey(self: &Rc<Self>, order: Order) -> std::io::Result<()> {

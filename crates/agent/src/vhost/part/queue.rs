@@ -178,7 +178,10 @@ impl Queue {
         let mut woken = pin!(self.claims.woken(handle, me));
         if let Some((_, heard)) = armed {
             match first(heard.as_mut(), woken.as_mut()).await {
-                Ok(Ok(())) => return *armed = None,
+                Ok(Ok(())) => {
+                    self.claims.hear(handle, me);
+                    return *armed = None;
+                }
                 Err(()) => return handle.spend(Work::Crossing),
                 // A bell that fails is one that nobody rings any more: whoever has it says so in time.
                 Ok(Err(error)) => {

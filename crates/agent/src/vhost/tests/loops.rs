@@ -271,6 +271,41 @@ fn a_queue_is_busy_until_its_guest_is_told() {
     });
 }
 
+/// A loop that listened before may hear the bell in place of the one that listens. The guest rings once: if nobody asked it
+/// to ring again, it would wait for ever.
+#[test]
+fn who_hears_the_bell_listens_from_then_on() {
+    let fixture = Fixture::on(1, busy(1), Options::default(), 2);
+    fixture.run(|handle| async move {
+        let mut guest = Guest::new("disk", 1, 16);
+        let (descriptors, available, used) = places(0);
+        let ring = Ring::new(&guest.memory, 16, Places { descriptors, available, used }, 0, true).unwrap();
+        let claims = Claims::new(ring, guest.memory.clone(), |_| true, 0, 2);
+        let mut heads = VecDeque::new();
+        assert!(matches!(claims.claim(&handle, 1, 8, &mut heads, |_| 0), Ok(Claim::Sleep)));
+        assert!(matches!(claims.claim(&handle, 0, 8, &mut heads, |_| 0), Ok(Claim::Listen)));
+        put_writes(&mut guest, 0, 0, 2, 1);
+        claims.hear(&handle, 1);
+        assert!(matches!(claims.claim(&handle, 1, 8, &mut heads, |_| 0), Ok(Claim::Taken(_))));
+        assert_eq!(std::mem::take(&mut heads).len(), 2);
+        assert!(matches!(claims.claim(&handle, 1, 8, &mut heads, |_| 0), Ok(Claim::Listen)));
+        // The one before it needs not look any more.
+        assert!(matches!(claims.claim(&handle, 0, 8, &mut heads, |_| 0), Ok(Claim::Sleep)));
+    });
+}
+
+/// A hypervisor that is killed stops nothing first.
+#[test]
+fn nothing_is_left_of_a_connection_that_breaks() {
+    let fixture = Fixture::on(1, busy(1), Options::default(), 3);
+    fixture.attached(|mut guest| async move {
+        assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
+    });
+    fixture.settle();
+    let tenants = fixture.with_agent(|agent| async move { agent.tenants().await });
+    assert_eq!(tenants, [], "each part has left the volume");
+}
+
 /// What a guest does and what is done to it, at random: each request is answered once, and what was written last is read.
 /// `LEVEE_SEEDS` is how many seeds are run.
 #[test]
