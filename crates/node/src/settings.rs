@@ -680,7 +680,7 @@ mod tests {
             burst_iops = 70000
             burst_bandwidth = "900M"
             [vhost]
-            queues = "shared"
+            queues = "static"
             [loop]
             discipline = "fifo"
             polling = "adaptive"
@@ -715,7 +715,7 @@ mod tests {
         assert_eq!(resolved.tenants.window, Duration::from_micros(500));
         let tenant = resolved.levels.tenant_burst;
         assert_eq!((tenant.iops, tenant.bytes_per_sec), (70_000, 900 * MIB));
-        assert_eq!(resolved.queues, policies::queues::Queues::Shared);
+        assert_eq!(resolved.queues, policies::queues::Queues::Static);
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
         assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Adaptive);
         // What is written is read again; for that, also what another throttle needs.
