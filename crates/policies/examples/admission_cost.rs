@@ -1,4 +1,5 @@
-//! What admission takes of an I/O that starts at once, and what the scheduler of tenants takes of one.
+//! What admission takes of an I/O that starts at once, what the scheduler of tenants takes of one, and what it takes to tell
+//! whether a write is part of a burst.
 //!
 //! It does so many of them in one of several ways; `bench/instructions` measures that from outside.
 #![allow(clippy::expect_used, reason = "a tool for the command line")]
@@ -9,6 +10,7 @@ use base::levels::{Level, Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
 use policies::admission::knee::KneeSettings;
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
+use policies::burst::{BurstSettings, Detector};
 use policies::slow_requests::Direction;
 use policies::tenants::{Cost, Frontend, Operation, Promise, Scheduler, TenantsSettings, Verdict};
 
@@ -56,6 +58,16 @@ fn schedule(ios: u64) {
     }
 }
 
+/// Whether so many writes of 25 volumes are part of a burst, at random places.
+fn detect(ios: u64) {
+    let mut volumes: Vec<Detector> = (0..25).map(|_| Detector::new(BurstSettings::EXACT, Instant::ZERO)).collect();
+    for number in 0..ios {
+        let (now, Request { segment, bytes, .. }) = request(number);
+        let detector = &mut volumes[segment.volume.0 as usize];
+        black_box(detector.on_write(now, number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24, bytes));
+    }
+}
+
 /// The same I/Os, and nothing else.
 fn ask(ios: u64) {
     for number in 0..ios {
@@ -65,13 +77,14 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    let case = given.next().expect("a case: admission, levels, auto, tenants or nothing");
+    let case = given.next().expect("a case: admission, levels, auto, tenants, burst or nothing");
     let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
     match case.as_str() {
         "admission" => admit(ios, false, None),
         "levels" => admit(ios, true, None),
         "auto" => admit(ios, false, Some(KneeSettings::default())),
         "tenants" => schedule(ios),
+        "burst" => detect(ios),
         _ => ask(ios),
     }
 }

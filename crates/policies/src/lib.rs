@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod background;
+pub mod burst;
 pub mod dump;
 pub mod fusion;
 pub mod gc;

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use base::levels::{Level, Levels, Rate};
 use base::{Instant, SegmentId, VolumeId};
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
+use policies::burst::{BurstSettings, Detector};
 use policies::levels::{Account, Lines, Purse};
 use policies::slow_requests::Direction;
 use policies::tenants::{Cost, Frontend, Operation, Promise, Scheduler, TenantsSettings, VolumeNumber};
@@ -119,4 +120,14 @@ fn requests_and_windows_of_tenants_allocate_nothing() {
     (2_000_000..2_400_000).for_each(&mut io);
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
     assert!(waited > 100_000, "{waited}");
+}
+
+#[test]
+fn to_tell_whether_a_write_is_a_burst_allocates_nothing() {
+    let mut detector = Detector::new(BurstSettings::EXACT, Instant::ZERO);
+    let before = ALLOCATIONS.with(Cell::get);
+    for number in 0..100_000 {
+        detector.on_write(Instant(number * 1_000_000), (number * 7919 % 1000) << 20, 4096);
+    }
+    assert_eq!(ALLOCATIONS.with(Cell::get), before);
 }

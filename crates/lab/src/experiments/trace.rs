@@ -68,6 +68,11 @@ impl Trace {
         Ok(Trace { name: name.to_owned(), requests })
     }
 
+    /// In the order of their times, the first one at 0.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
     /// Bytes of a request in the mean, and of the largest one, in whole blocks.
     pub fn sizes(&self) -> (u64, u64) {
         let sizes = self.requests.iter().map(|request| whole_blocks(request.bytes));

@@ -1,0 +1,76 @@
+//! How evenly servers are asked (DiffForward, SIGMETRICS 2023, §2.3): time is cut into bins; of each, the bytes of the servers are
+//! compared. CoV is their standard deviation by their mean, Max/Min the most by the least; of both the mean over all bins.
+
+use super::schemes::{Geometry, Scheme, Spreader};
+use super::workload::Traffic;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Balance {
+    /// Coefficient of variation.
+    pub cov: f64,
+    /// Of bins in which each server has something.
+    pub max_by_min: f64,
+}
+
+/// Bins that are not looked at: nothing is known of a volume yet.
+const WARM_UP_NS: u64 = 10_000_000_000;
+
+impl Balance {
+    /// Of traffic that is spread over so many servers, in bins of that length.
+    pub fn of(
+        traffic: &Traffic,
+        scheme: Scheme,
+        geometry: Geometry,
+        servers: usize,
+        bin_ns: u64,
+        seed: u64,
+    ) -> Balance {
+        let mut spreader = Spreader::new(scheme, geometry, servers, seed);
+        let mut bins: Vec<Vec<u64>> = Vec::new();
+        for write in &traffic.writes {
+            let bin = (write.at_ns.saturating_sub(WARM_UP_NS) / bin_ns) as usize;
+            if bins.len() <= bin {
+                bins.resize_with(bin + 1, || vec![0; servers]);
+            }
+            let is_counted = write.at_ns >= WARM_UP_NS;
+            spreader.spread(write, |server, bytes| bins[bin][server] += if is_counted { bytes } else { 0 });
+        }
+        Balance::of_bins(&bins)
+    }
+
+    fn of_bins(bins: &[Vec<u64>]) -> Balance {
+        let of_all = |each: &dyn Fn(&[u64]) -> Option<f64>| {
+            let found: Vec<f64> = bins.iter().filter_map(|bin| each(bin)).collect();
+            found.iter().sum::<f64>() / found.len() as f64
+        };
+        Balance { cov: of_all(&cov), max_by_min: of_all(&max_by_min) }
+    }
+}
+
+fn cov(bin: &[u64]) -> Option<f64> {
+    let count = bin.len() as f64;
+    let mean = bin.iter().sum::<u64>() as f64 / count;
+    let variance = bin.iter().map(|bytes| (*bytes as f64 - mean).powi(2)).sum::<f64>() / count;
+    (mean > 0.0).then(|| variance.sqrt() / mean)
+}
+
+fn max_by_min(bin: &[u64]) -> Option<f64> {
+    let (most, least) = (bin.iter().max()?, bin.iter().min()?);
+    (*least > 0).then(|| *most as f64 / *least as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_hand() {
+        assert_eq!(cov(&[10, 10, 10]), Some(0.0));
+        assert_eq!(cov(&[0, 20]), Some(1.0));
+        assert_eq!(cov(&[0, 0]), None);
+        assert_eq!((max_by_min(&[2, 8, 4]), max_by_min(&[0, 8])), (Some(4.0), None));
+        let balance = Balance::of_bins(&[vec![10, 10], vec![0, 20], vec![5, 15]]);
+        assert_eq!(balance, Balance { cov: 0.5, max_by_min: 2.0 });
+    }
+}
