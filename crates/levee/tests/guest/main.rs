@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod initramfs;
+#[path = "../../src/profile/machine.rs"]
+mod load;
 mod machine;
 #[path = "../cli/store.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -10,13 +12,21 @@ mod store;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use initramfs::Parts;
 use machine::Machine;
+use node::profile::Asked;
 use serde_json::Value;
 use store::{Store, levee, text};
 
 const SCRIPT: &str = include_str!("guest.sh");
+
+/// What keeps a queue busy, as a measurement does.
+trait Client {
+    fn ask(&mut self, asked: Asked, bytes: u64, span: Duration) -> base::Result<u64>;
+}
 
 /// The options of a machine's disk, as `levee attach` says.
 fn options(store: &Store, arguments: &[&str]) -> Vec<String> {
@@ -85,6 +95,30 @@ fn a_virtual_machine_uses_nbd_as_it_is_told() {
     assert!(said.contains("2097152 "), "{said}");
     ["verified", "discarded", "mounted"].into_iter().for_each(|word| drop(machine.wait_for(word)));
     assert_eq!(machine.wait_for("errors"), "0", "{}", machine.said);
+}
+
+/// Loops take turns at a queue that is busy for a moment and then quiet, again and again: whoever listens at it hears its guest.
+#[test]
+fn a_queue_that_several_loops_serve_never_stands_still() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("vm.sock");
+    let disk = format!("vm-1={}", socket.display());
+    let flags = ["--volume", "vm-1", "--size", "1G", "--loops", "4", "--vhost-user", &disk];
+    let store = Store::start(&scratch.path().join("store"), &flags);
+    let (said, heard) = mpsc::channel();
+    let asking = std::thread::spawn(move || {
+        let mut guest = load::Machine::connect(&socket, 1 << 30, 64).unwrap();
+        for n in 0..400 {
+            let asked = if n % 2 == 0 { Asked::Write } else { Asked::Read };
+            said.send(guest.ask(asked, 4096, Duration::from_millis(n % 20)).unwrap()).unwrap();
+        }
+    });
+    // Somebody who is not heard waits for ever.
+    let most = Duration::from_secs(60);
+    let answered: u64 = (0..400).map(|n| heard.recv_timeout(most).unwrap_or_else(|_| panic!("burst {n} stands still"))).sum();
+    asking.join().unwrap();
+    assert!(answered >= 400 * 64);
+    assert!(store.stop("TERM").success());
 }
 
 /// What is wrong is said once, and clearly.
