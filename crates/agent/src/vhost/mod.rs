@@ -5,7 +5,7 @@
 //! from one ring and gives back to the other, [`inflight`] remembers in memory of the hypervisor what is between the two,
 //! [`protocol`] says what the disk is like. Around it lies a thin layer: `connection` answers the hypervisor, on the agent's
 //! first loop; `part` is the connection on each loop and runs requests there, `claims` is what loops know of a queue
-//! together, and `memory` is what they have for its payload.
+//! together, and `memory` is what they have for its payload. The other side, for the simulated world, is [`driver`].
 //!
 //! Flow of a connection: a volume is entered -> the hypervisor says where memory and rings lie -> requests of each queue,
 //! claimed by whichever loop comes to it, each in a task of its own there, until the hypervisor stops the queue or goes, or
@@ -19,6 +19,7 @@
 pub mod chain;
 mod claims;
 mod connection;
+pub mod driver;
 pub mod inflight;
 mod memory;
 mod part;

@@ -1,7 +1,6 @@
 //! The vhost-user frontend as guests see it: with a driver of our own in guest memory of the simulated world.
 
 mod chains;
-mod driver;
 mod fuzz;
 
 mod hostile;
@@ -20,7 +19,8 @@ use runtime::sim::{CpuOptions, NodeId, NodeOptions, World};
 use runtime::{Class, Handle};
 use wire::{BlockService, DeviceHost, VolumeDirectory};
 
-use self::driver::Guest;
+use super::driver::Guest;
+use super::protocol::Disk;
 use crate::nbd::tests::store::Store;
 use crate::{Agent, Options};
 
@@ -37,6 +37,18 @@ struct Fixture {
 
 fn path(volume: &str) -> PathBuf {
     PathBuf::from(format!("/run/{volume}.sock"))
+}
+
+/// A disk of that many sectors.
+fn disk(sectors: u64) -> Disk {
+    Disk { size: sectors * 512, read_only: false, stripe: 1 << 17, id: *b"levee-test-disk-0001" }
+}
+
+/// A guest that runs, with two queues.
+async fn started(handle: &Handle, socket: PathBuf) -> Guest {
+    let mut guest = Guest::new(socket, 2, 256);
+    guest.connect(handle).await.unwrap();
+    guest
 }
 
 impl Fixture {
@@ -91,7 +103,7 @@ impl Fixture {
 
     /// Runs `work` with a guest that uses `disk`.
     fn attached<T: 'static, F: Future<Output = T> + 'static>(&self, work: impl FnOnce(Guest) -> F + 'static) -> T {
-        self.run(|handle| async move { work(Guest::started(&handle, "disk").await).await })
+        self.run(|handle| async move { work(started(&handle, path("disk")).await).await })
     }
 
     /// Waits until no connection is there.

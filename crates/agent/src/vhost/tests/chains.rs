@@ -4,8 +4,9 @@ use runtime::guest::{Memory, Region};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::{HIGH, INDIRECT, NEXT, REGION, USER, WRITE, disk};
+use super::disk;
 use crate::vhost::chain::{Chain, copy_chain};
+use crate::vhost::driver::{HIGH, INDIRECT, NEXT, REGION, USER, WRITE};
 use crate::vhost::protocol::{Status, Violation, kind};
 use crate::vhost::request::{Command, Plan, plan_request};
 

@@ -7,9 +7,9 @@ use base::{Prng, SECTOR};
 use runtime::guest::{Ask, Memory};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use super::driver::{Guest, HIGH, PLAIN, REGION, disk, places, shape};
 use super::*;
 use crate::vhost::chain::{copy_chain, is_reachable};
+use crate::vhost::driver::{Guest, HIGH, PLAIN, REGION, places, shape};
 use crate::vhost::inflight::{Tracking, area_len};
 use crate::vhost::protocol::{DESCRIPTORS_MAX, kind};
 use crate::vhost::request::{Command, Plan, plan_request};
@@ -55,7 +55,7 @@ fn a_request_that_runs_lies_in_memory_and_on_the_disk() {
     let (mut runs, mut refused) = (0, 0);
     bolero::check!().with_iterations(3000).with_type().for_each(|(seed, edits, noise): &Bytes| {
         let mut prng = Prng::new(*seed);
-        let mut guest = Guest::new("disk", 1, 128);
+        let mut guest = Guest::new(path("disk"), 1, 128);
         put_requests(&mut guest, &mut prng);
         let count = prng.below(4) as usize;
         spoil(&guest, &mut prng, &edits[..count.min(edits.len())], noise);
@@ -124,9 +124,9 @@ fn a_guest_harms_nobody_whatever_it_does() {
         let fixture = Fixture::new(seed);
         answered += fixture.run(|handle| async move {
             let mut prng = Prng::new(seed);
-            let mut bystander = Guest::started(&handle, "other").await;
+            let mut bystander = started(&handle, path("other")).await;
             assert_eq!(bystander.write(0, 1000, &[0x55; 512], PLAIN).await, 0);
-            let mut guest = Guest::new("disk", 2, 128);
+            let mut guest = Guest::new(path("disk"), 2, 128);
             // What its memory tells may be wrong from the beginning.
             if prng.one_in(4) && !noise.is_empty() {
                 let at = prng.below(guest.area.len() - noise.len() as u64);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use runtime::guest::Ask;
 
-use super::driver::{Guest, INDIRECT, NEXT, PLAIN, REGION, WRITE, places};
 use super::*;
+use crate::vhost::driver::{Guest, INDIRECT, NEXT, PLAIN, REGION, USER, WRITE, places};
 use crate::vhost::protocol::{feature, kind};
 
 fn put(guest: &mut Guest, chain: &[(u64, u32, u16)]) {
@@ -41,8 +41,8 @@ fn a_guest_that_breaks_the_rules_ends_its_own_disk_until_it_is_reset() {
         let fixture = Fixture::new(seed as u64);
         let agent = fixture.agent.clone();
         fixture.run(|handle| async move {
-            let mut bystander = Guest::started(&handle, "other").await;
-            let mut guest = Guest::started(&handle, "disk").await;
+            let mut bystander = started(&handle, path("other")).await;
+            let mut guest = started(&handle, path("disk")).await;
             assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
             let before = guest.queues[0].available;
             misdeed(&mut guest);
@@ -54,7 +54,7 @@ fn a_guest_that_breaks_the_rules_ends_its_own_disk_until_it_is_reset() {
             assert_eq!(guest.next_used(1), None, "{name}: nothing of it is served, {other:?}");
             assert_eq!(agent.statistics().violations, 1, "{name}: it is said once");
             assert_eq!(bystander.write(0, 0, &[1; 512], PLAIN).await, 0, "{name}");
-            guest.reset().await;
+            guest.reset().await.unwrap();
             assert_eq!(guest.read(0, 0, 512, PLAIN).await, (0, vec![1; 512]), "{name}");
         });
         assert_eq!(fixture.agent.statistics().payload_bytes, 0);
@@ -68,7 +68,7 @@ fn a_request_is_in_flight_once() {
     fixture.store.delay.set(Duration::from_millis(5));
     let agent = fixture.agent.clone();
     fixture.run(|handle| async move {
-        let mut guest = Guest::started(&handle, "disk").await;
+        let mut guest = started(&handle, path("disk")).await;
         let before = guest.queues[0].available;
         let asked = guest.put_request(0, kind::OUT, 0, &[1; 512], 0, PLAIN);
         guest.make_available(0, asked.head);
@@ -97,12 +97,12 @@ fn a_hypervisor_that_makes_no_sense_is_refused() {
     let fixture = Fixture::new(1);
     fixture.run(|handle| async move {
         for (n, ask) in asks.into_iter().enumerate() {
-            let mut guest = Guest::new("disk", 2, 16);
+            let mut guest = Guest::new(path("disk"), 2, 16);
             guest.dial(&handle).await.unwrap();
             assert!(guest.ask(ask(&guest)).await.is_err(), "{n}");
             assert!(guest.ask(Ask::Features).await.is_err(), "{n}: the connection has ended");
         }
-        let mut guest = Guest::started(&handle, "disk").await;
+        let mut guest = started(&handle, path("disk")).await;
         assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
     });
     assert_eq!(fixture.agent.statistics().violations, 9);
@@ -115,17 +115,17 @@ fn rings_where_none_can_be_are_not_served() {
     let agent = fixture.agent.clone();
     fixture.run(|handle| async move {
         for (descriptors, available, used) in [(0, 0x1000, 0x1001), (0, 0x1001, 0x2000), (1 << 40, 0x1000, 0x2000)] {
-            let mut guest = Guest::new("disk", 1, 16);
+            let mut guest = Guest::new(path("disk"), 1, 16);
             guest.dial(&handle).await.unwrap();
             guest.ask(Ask::SetFeatures(guest.features & !feature::PROTOCOL)).await.unwrap();
             guest.ask(Ask::SetMemory(guest.memory.clone())).await.unwrap();
             let [descriptors, available, used] =
-                [descriptors, available, used].map(|place| super::driver::USER + place);
+                [descriptors, available, used].map(|place| USER + place);
             guest.ask(Ask::SetSize { queue: 0, size: 16 }).await.unwrap();
             guest.ask(Ask::SetAddresses { queue: 0, descriptors, available, used }).await.unwrap();
             let kick = guest.queues[0].kick.bell();
             guest.ask(Ask::SetKick { queue: 0, bell: Some(kick) }).await.unwrap();
-            guest.reset().await;
+            guest.reset().await.unwrap();
             assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
         }
         assert_eq!(agent.statistics().violations, 3);
@@ -139,7 +139,7 @@ fn memory_that_changes_meanwhile_is_copied_once() {
     let fixture = Fixture::new(4);
     fixture.store.delay.set(Duration::from_millis(3));
     fixture.run(|handle| async move {
-        let mut guest = Guest::started(&handle, "disk").await;
+        let mut guest = started(&handle, path("disk")).await;
         for n in 0..20u64 {
             let asked = guest.request(0, kind::OUT, n, &[1; 512], 0, PLAIN);
             handle.sleep(Duration::from_micros(n * 20)).await;

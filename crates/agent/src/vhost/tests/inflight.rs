@@ -4,8 +4,8 @@ use base::Prng;
 use runtime::guest::Memory;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::Guest;
-use super::driver::places;
+use super::path;
+use crate::vhost::driver::{Guest, PLAIN, places};
 use crate::vhost::inflight::{Tracking, area_len};
 use crate::vhost::protocol::{Violation, kind};
 use crate::vhost::ring::{Places, Ring};
@@ -25,7 +25,7 @@ fn ring(guest: &Guest) -> Ring {
 fn every_request_is_used_once_over_many_lives() {
     for seed in 0..200 {
         let mut prng = Prng::new(seed);
-        let mut guest = Guest::new("disk", 2, 16);
+        let mut guest = Guest::new(path("disk"), 2, 16);
         let (mut made, mut used, mut order) = (0, 0, Vec::new());
         while used < 60 {
             let mut ring = ring(&guest);
@@ -39,7 +39,7 @@ fn every_request_is_used_once_over_many_lives() {
             for _ in 0..prng.below(20) {
                 match prng.below(3) {
                     0 if made - used < 5 => {
-                        guest.put_request(0, kind::FLUSH, 0, &[], 0, super::driver::PLAIN);
+                        guest.put_request(0, kind::FLUSH, 0, &[], 0, PLAIN);
                         made += 1;
                     }
                     1 => taken.extend(ring.take(&guest.memory).unwrap()),

@@ -7,8 +7,8 @@ use runtime::guest::{Answer, Ask, Memory, Region};
 use vm_memory::Bytes;
 use wire::VolumeUser;
 
-use super::driver::{Asked, HIGH, PLAIN, REGION, Shape, USER};
 use super::*;
+use crate::vhost::driver::{Asked, HIGH, PLAIN, REGION, Shape, USER};
 use crate::vhost::protocol::{feature, kind};
 
 /// A guest whose process of the agent dies again and again, with requests in flight.
@@ -17,7 +17,7 @@ fn a_guest_notices_nothing_when_the_agent_is_killed() {
     for seed in 0..20 {
         let mut prng = Prng::new(seed);
         let mut fixture = Fixture::new(seed);
-        let mut guest = Guest::new("disk", 2, 256);
+        let mut guest = Guest::new(path("disk"), 2, 256);
         // What each sector has: of the last write that was answered, or of one that is under way.
         let mut written: Vec<u8> = vec![0; 64];
         let mut under_way: Vec<(usize, Asked, u64, u8)> = Vec::new();
@@ -27,7 +27,7 @@ fn a_guest_notices_nothing_when_the_agent_is_killed() {
             let pause = Duration::from_micros(prng.between(1, 20_000));
             let fresh: Vec<(usize, u64, u8)> =
                 (0..60).map(|n| (n as usize % 2, prng.below(64), life * 60 + n + 1)).collect();
-            let taken = (std::mem::replace(&mut guest, Guest::new("disk", 2, 256)), std::mem::take(&mut under_way));
+            let taken = (std::mem::replace(&mut guest, Guest::new(path("disk"), 2, 256)), std::mem::take(&mut under_way));
             let (handle, guests) = (fixture.guests.clone(), fixture.guests.clone());
             let working = async move {
                 let (mut guest, mut under_way) = taken;
@@ -88,7 +88,7 @@ fn a_hypervisor_that_connects_again_in_the_middle_goes_on() {
         let fixture = Fixture::new(seed);
         fixture.store.delay.set(Duration::from_millis(3));
         fixture.run(|handle| async move {
-            let mut guest = Guest::started(&handle, "disk").await;
+            let mut guest = started(&handle, path("disk")).await;
             let mut heads = Vec::new();
             for n in 0..40u64 {
                 let shape = Shape { is_indirect: true, piece: 4096 };
@@ -173,8 +173,8 @@ fn memory_that_changes_is_used_from_then_on() {
 fn a_device_has_one_connection_at_a_time() {
     let fixture = Fixture::new(5);
     fixture.run(|handle| async move {
-        let mut first = Guest::started(&handle, "disk").await;
-        let mut second = Guest::new("disk", 1, 16);
+        let mut first = started(&handle, path("disk")).await;
+        let mut second = Guest::new(path("disk"), 1, 16);
         second.dial(&handle).await.unwrap();
         let visitor = second.visitor.take().unwrap();
         let waiting = handle.spawn(Class::Io, "second", async move { (visitor.ask(Ask::Features).await, visitor) });
@@ -196,7 +196,7 @@ fn a_stop_lets_requests_finish() {
         let fixture = Fixture::new(seed);
         fixture.store.delay.set(Duration::from_millis(3));
         let guest = fixture.run(|handle| async move {
-            let mut guest = Guest::started(&handle, "disk").await;
+            let mut guest = started(&handle, path("disk")).await;
             for n in 0..10 {
                 guest.request(0, kind::OUT, n, &[1; 512], 0, Shape { is_indirect: true, piece: 4096 });
             }
@@ -283,8 +283,8 @@ fn what_one_device_writes_the_other_one_reads() {
         agent.add_device("disk", &path("other")).await.unwrap();
     });
     fixture.run(|handle| async move {
-        let mut guest = Guest::started(&handle, "disk").await;
-        let mut twin = Guest::new("other", 1, 32);
+        let mut guest = started(&handle, path("disk")).await;
+        let mut twin = Guest::new(path("other"), 1, 32);
         twin.features &= !feature::INDIRECT;
         twin.connect(&handle).await.unwrap();
         assert_eq!(guest.write(0, 5, &[3; 512], PLAIN).await, 0);
@@ -297,7 +297,7 @@ fn what_one_device_writes_the_other_one_reads() {
 fn a_guest_is_told_again_by_the_next_connection() {
     let fixture = Fixture::new(10);
     fixture.run(|handle| async move {
-        let mut guest = Guest::started(&handle, "disk").await;
+        let mut guest = started(&handle, path("disk")).await;
         let asked = guest.request(0, kind::OUT, 5, &[3; 512], 0, PLAIN);
         while guest.used_index(0) == 0 {
             handle.sleep(Duration::from_micros(100)).await;

@@ -8,9 +8,9 @@ use policies::queues::Queues;
 use runtime::guest::{Answer, Ask, Bell};
 use runtime::sync::first;
 
-use super::driver::{Asked, PLAIN, Shape, WRITE, places};
 use super::*;
 use crate::vhost::claims::{Claim, Claims};
+use crate::vhost::driver::{Asked, PLAIN, Shape, WRITE, places};
 use crate::vhost::protocol::kind;
 use crate::vhost::ring::{Places, Ring};
 
@@ -64,7 +64,7 @@ fn throughput(queues: Queues, loops: usize) -> (usize, Vec<u64>) {
     let fixture = Fixture::on(1, cpu, Options { queues, ..Options::default() }, loops);
     let agent = fixture.agent.clone();
     fixture.run(|handle| async move {
-        let mut guest = Guest::started(&handle, "disk").await;
+        let mut guest = started(&handle, path("disk")).await;
         put_writes(&mut guest, 0, 0, 128, 1);
         let mut sector = 128;
         let mut ask_for = async |span| {
@@ -143,7 +143,7 @@ fn a_stop_waits_for_every_loop() {
         fixture.store.delay.set(Duration::from_millis(3));
         let agent = fixture.agent.clone();
         fixture.run(|handle| async move {
-            let mut guest = Guest::started(&handle, "disk").await;
+            let mut guest = started(&handle, path("disk")).await;
             put_writes(&mut guest, 0, 0, 200, 1);
             handle.sleep(Duration::from_micros(100 + 50 * seed)).await;
             assert!(loops_used(&agent) > 1, "seed {seed}");
@@ -172,7 +172,7 @@ fn a_guest_that_breaks_the_rules_ends_its_disk_on_every_loop() {
         fixture.store.delay.set(Duration::from_millis(1));
         let agent = fixture.agent.clone();
         fixture.run(|handle| async move {
-            let mut guest = Guest::started(&handle, "disk").await;
+            let mut guest = started(&handle, path("disk")).await;
             let before = guest.queues[0].available;
             let good: Set<u16> = put_writes(&mut guest, 0, 0, 8 * seed, 1).iter().map(|asked| asked.head).collect();
             // The same again, whichever loops find it: no header.
@@ -193,7 +193,7 @@ fn a_guest_that_breaks_the_rules_ends_its_disk_on_every_loop() {
             handle.sleep(Duration::from_millis(20)).await;
             assert_eq!((guest.next_used(0), guest.next_used(1)), (None, None), "seed {seed}: nothing of it is served");
             assert_eq!(agent.statistics().violations, 1, "seed {seed}: it is said once");
-            guest.reset().await;
+            guest.reset().await.unwrap();
             for _ in put_writes(&mut guest, 0, 0, 60, 4) {
                 guest.wait_used(0).await;
             }
@@ -211,7 +211,7 @@ fn what_several_loops_find_wrong_is_said_once() {
         fixture.store.delay.set(Duration::from_millis(1));
         let agent = fixture.agent.clone();
         fixture.run(|handle| async move {
-            let mut guest = Guest::started(&handle, "disk").await;
+            let mut guest = started(&handle, path("disk")).await;
             let read = |guest: &mut Guest, queue| guest.put_request(queue, kind::IN, 0, &[], base::MIB / 2, INDIRECT);
             let before = guest.queues[1].available;
             (0..24).for_each(|_| drop(read(&mut guest, 1)));
@@ -228,7 +228,7 @@ fn what_several_loops_find_wrong_is_said_once() {
             handle.sleep(Duration::from_millis(50)).await;
             assert_eq!(agent.statistics().violations, 1, "seed {seed}");
             assert!(loops_used(&agent) > 2, "seed {seed}: {:?}", agent.guest_requests());
-            guest.reset().await;
+            guest.reset().await.unwrap();
             assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
         });
     }
@@ -239,7 +239,7 @@ fn what_several_loops_find_wrong_is_said_once() {
 fn a_queue_is_busy_until_its_guest_is_told() {
     let fixture = Fixture::on(1, busy(1), Options::default(), 2);
     fixture.run(|handle| async move {
-        let mut guest = Guest::new("disk", 1, 16);
+        let mut guest = Guest::new(path("disk"), 1, 16);
         let (descriptors, available, used) = places(0);
         let ring = Ring::new(&guest.memory, 16, Places { descriptors, available, used }, 0, true).unwrap();
         let claims = Claims::new(ring, guest.memory.clone(), |_| true, 0, 2);
@@ -277,7 +277,7 @@ fn a_queue_is_busy_until_its_guest_is_told() {
 fn who_hears_the_bell_listens_from_then_on() {
     let fixture = Fixture::on(1, busy(1), Options::default(), 2);
     fixture.run(|handle| async move {
-        let mut guest = Guest::new("disk", 1, 16);
+        let mut guest = Guest::new(path("disk"), 1, 16);
         let (descriptors, available, used) = places(0);
         let ring = Ring::new(&guest.memory, 16, Places { descriptors, available, used }, 0, true).unwrap();
         let claims = Claims::new(ring, guest.memory.clone(), |_| true, 0, 2);
@@ -317,7 +317,7 @@ fn whatever_happens_each_request_is_run_once() {
         let fixture = Fixture::on(seed, busy(request_us), Options::default(), loops);
         fixture.store.delay.set(Duration::from_micros(prng.between(0, 400)));
         fixture.run(|handle| async move {
-            let mut guest = Guest::new("disk", 3, 256);
+            let mut guest = Guest::new(path("disk"), 3, 256);
             guest.connect(&handle).await.unwrap();
             // What each sector has, and what is under way, by queue: one write of a sector at a time.
             let mut written = vec![0u8; 1024];

@@ -5,8 +5,8 @@ use std::time::Duration;
 use base::{MIB, SECTOR};
 use runtime::guest::Ask;
 
-use super::driver::{PLAIN, Shape};
 use super::*;
+use crate::vhost::driver::{PLAIN, Shape};
 use crate::vhost::memory::DEDICATED;
 use crate::vhost::protocol::kind;
 
@@ -38,7 +38,7 @@ async fn burst(fixture: &(Rc<Store>, Agent), handle: &Handle) -> Vec<Guest> {
     store.delay.set(Duration::from_secs(1));
     let mut guests = Vec::new();
     for number in 0..BURSTS {
-        let mut guest = Guest::new(&name(number), 1, 16);
+        let mut guest = Guest::new(path(&name(number)), 1, 16);
         guest.connect(handle).await.unwrap();
         let before = guest.queues[0].available;
         (0..8).for_each(|_| drop(guest.put_request(0, kind::IN, 0, &[], MIB, LARGE)));
@@ -66,7 +66,7 @@ fn a_queue_that_was_idle_starts_while_others_hold_the_pool() {
         let fixture = fixture(seed);
         let inside = (fixture.store.clone(), fixture.agent.clone());
         fixture.run(|handle| async move {
-            let mut idle = Guest::started(&handle, "other").await;
+            let mut idle = started(&handle, path("other")).await;
             assert_eq!(idle.write(0, 0, &[1; 512], PLAIN).await, 0);
             let mut guests = burst(&inside, &handle).await;
             inside.0.delay.set(Duration::ZERO);
@@ -96,7 +96,7 @@ fn a_queue_that_finds_no_memory_gets_it_when_there_is_some() {
         let mut guests = burst(&inside, &handle).await;
         let set_aside = || inside.1.statistics().queue_bytes;
         let before = set_aside();
-        let mut late = Guest::new(&name(BURSTS), 8, 16);
+        let mut late = Guest::new(path(&name(BURSTS)), 8, 16);
         late.connect(&handle).await.unwrap();
         assert_eq!(set_aside(), before, "nobody overtakes those who wait");
         finish(&mut guests).await;
@@ -120,7 +120,7 @@ fn no_more_than_a_quarter_is_set_aside() {
     fixture.run(|handle| async move {
         let mut guests = Vec::new();
         for number in 0..5 {
-            let mut guest = Guest::new(&name(number), 15, 16);
+            let mut guest = Guest::new(path(&name(number)), 15, 16);
             guest.connect(&handle).await.unwrap();
             guests.push(guest);
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use base::{ErrorKind, MIB, Prng, SECTOR};
 use runtime::guest::{Answer, Ask};
 
-use super::driver::{Guest, PLAIN, Shape, shape};
 use super::*;
+use crate::vhost::driver::{Guest, PLAIN, Shape, shape};
 use crate::vhost::protocol::{feature, kind};
 
 #[test]
@@ -70,7 +70,7 @@ fn full_queues_are_served() {
 fn a_guest_that_does_not_say_when_to_tell_is_told_always() {
     let fixture = Fixture::new(1);
     fixture.run(|handle| async move {
-        let mut guest = Guest::new("disk", 1, 16);
+        let mut guest = Guest::new(path("disk"), 1, 16);
         guest.features &= !feature::EVENT_IDX;
         guest.connect(&handle).await.unwrap();
         for n in 0..40 {

@@ -1,26 +1,49 @@
-//! A guest with a driver of its own, and its hypervisor: rings and buffers in plain memory, bells within the process.
+//! A guest with a driver of its own, and its hypervisor, for the simulated world: tests and the laboratory.
+//!
+//! **Intuition.** What the frontend serves is a virtual machine that somebody else has written. This one is ours: its memory
+//! is plain memory of the process, its bells ring within the process, and whoever holds it is both its kernel, which puts
+//! requests into rings, and its hypervisor, which says over a connection where they lie.
+//!
+//! **Names.** A *piece* is one buffer of a request. A request's *shape* says how it is cut into pieces and whether their
+//! descriptors lie in a table of their own. Its *head* is the descriptor that it is known by. What was *asked* is in a ring
+//! until the device has *used* it.
+//!
+//! **Invariants.** Memory and in-flight area belong to the guest, not to its connection: when the device's process dies, or the
+//! connection ends, what was asked stays where it is, and [`Guest::connect`] lets the next life go on with it. A head that the
+//! device uses was asked for and was not used before: the driver asserts that. It breaks no rule by itself; whoever wants to
+//! puts chains and numbers as they are ([`Guest::put_chain`], [`Guest::put`]).
+//!
+//! **Flow.** [`Guest::new`] -> [`Guest::connect`] -> [`Guest::request`], any number at once -> [`Guest::wait_used`] or
+//! [`Guest::next_used`] -> [`Guest::answer`]. Addresses are those of the guest's memory.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use base::{MIB, Prng};
 use runtime::guest::{Answer, Ask, Bell, Memory, PlainBell, Region, Visitor};
 use runtime::{Address, Handle};
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{ByteValued, Bytes, GuestAddress};
 
-use super::path;
-use crate::vhost::protocol::{Disk, QUEUES_MAX, feature, kind};
+use super::inflight::area_len;
+use super::protocol::{QUEUES_MAX, feature, kind};
 
 /// Where the hypervisor has the guest's memory.
 pub const USER: u64 = 0x7f00_0000_0000;
 /// The second region, behind a hole.
 pub const HIGH: u64 = 1 << 30;
+/// Bytes of either region.
 pub const REGION: u64 = 32 * MIB;
+const MAPPED: &str = "the guest has memory there";
 /// Buffers begin here; rings lie before.
 const BUFFERS: u64 = MIB;
 
+/// Flag of a descriptor: another one follows.
 pub const NEXT: u16 = 1;
+/// Flag of a descriptor: the device writes there.
 pub const WRITE: u16 = 2;
+/// Flag of a descriptor: it is a table of others.
 pub const INDIRECT: u16 = 4;
 
 /// How requests are laid out.
@@ -32,23 +55,35 @@ pub struct Shape {
     pub piece: u32,
 }
 
+/// As most requests are.
 pub const PLAIN: Shape = Shape { is_indirect: false, piece: 1 << 16 };
 
 /// A request that the guest has made, and where its answer will be.
 #[derive(Clone, Debug)]
 pub struct Asked {
+    /// What it is known by in its queue.
     pub head: u16,
+    /// Pieces of what is written, with their lengths.
     pub input: Vec<(u64, u32)>,
+    /// Pieces of what is read.
     pub answer: Vec<(u64, u32)>,
+    /// Where its status will be.
     pub status: u64,
 }
 
+/// A queue, as the driver sees it.
 pub struct Queue {
+    /// Descriptors of its table, and places of its rings.
     pub size: u16,
+    /// What the driver rings.
     pub kick: PlainBell,
+    /// What the device rings.
     pub call: PlainBell,
+    /// The index of the available ring.
     pub available: u16,
+    /// How much of the used ring was looked at.
     pub seen: u16,
+    /// Descriptors that nothing uses.
     free: Vec<u16>,
     /// The descriptors of each head that is in use.
     used_by: Vec<Vec<u16>>,
@@ -58,34 +93,37 @@ pub struct Queue {
     pub kicks: u64,
 }
 
+/// See the module.
 pub struct Guest {
+    /// Two regions, with a hole between them.
     pub memory: Memory,
+    /// What the hypervisor keeps for the device: what is in flight.
     pub area: Memory,
+    /// Its queues.
     pub queues: Vec<Queue>,
+    /// What the driver takes of what the device has.
     pub features: u64,
+    /// The connection, if there is one. Dropped, it ends as it does with a hypervisor that is killed.
     pub visitor: Option<Visitor>,
     next_buffer: u64,
-    volume: String,
+    socket: PathBuf,
 }
 
-/// Where the parts of a queue lie.
+/// Where the parts of a queue lie: the table of descriptors, the available and the used ring.
 pub fn places(queue: usize) -> (u64, u64, u64) {
     let start = 0x1_0000 * (queue as u64 + 1);
     (start, start + 0x4000, start + 0x8000)
 }
 
 impl Guest {
-    /// A guest of that volume that runs, with two queues.
-    pub async fn started(handle: &Handle, volume: &str) -> Guest {
-        let mut guest = Guest::new(volume, 2, 256);
-        guest.connect(handle).await.unwrap();
-        guest
-    }
-
-    pub fn new(volume: &str, queues: usize, size: u16) -> Guest {
+    /// A guest whose hypervisor will connect to the device at `socket`, with so many queues of so many descriptors each.
+    ///
+    /// # Panics
+    /// There is no memory, or no device has such queues.
+    pub fn new(socket: impl Into<PathBuf>, queues: usize, size: u16) -> Guest {
         let regions = [0, HIGH].map(|guest| Region { guest, len: REGION, user: USER + guest });
-        let memory = Memory::plain(regions.to_vec()).unwrap();
-        let len = crate::vhost::inflight::area_len(queues as u16, size).unwrap();
+        let memory = Memory::plain(regions.to_vec()).expect("there is memory");
+        let len = area_len(queues as u16, size).expect("a device has such queues");
         let queue = |_| Queue {
             size,
             kick: Bell::plain(),
@@ -99,33 +137,53 @@ impl Guest {
         };
         Guest {
             memory,
-            area: Memory::area(len).unwrap(),
+            area: Memory::area(len).expect("there is memory"),
             queues: (0..queues).map(queue).collect(),
             features: feature::VERSION_1 | feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::MQ,
             visitor: None,
             next_buffer: BUFFERS,
-            volume: volume.to_owned(),
+            socket: socket.into(),
         }
     }
 
-    pub async fn ask(&self, ask: Ask) -> std::io::Result<Answer> {
-        self.visitor.as_ref().expect("it is connected").ask(ask).await
+    /// Asks the device over the connection.
+    ///
+    /// # Errors
+    /// There is no connection, it has ended, or the device refuses and ends it.
+    pub async fn ask(&self, ask: Ask) -> io::Result<Answer> {
+        match &self.visitor {
+            Some(visitor) => visitor.ask(ask).await,
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
-    /// Connects as QEMU does, also after the device was gone.
-    pub async fn connect(&mut self, handle: &Handle) -> std::io::Result<()> {
+    /// Connects as QEMU does, also after the device was gone. A connection that is there ends.
+    ///
+    /// # Errors
+    /// No device is there, or it ends the connection.
+    pub async fn connect(&mut self, handle: &Handle) -> io::Result<()> {
         self.dial(handle).await?;
         self.set_up().await
     }
 
-    pub async fn dial(&mut self, handle: &Handle) -> std::io::Result<()> {
-        let stream = handle.connect(&Address::Unix(path(&self.volume))).await?;
+    /// Connects, and says nothing yet.
+    ///
+    /// # Errors
+    /// No device is there.
+    pub async fn dial(&mut self, handle: &Handle) -> io::Result<()> {
+        let stream = handle.connect(&Address::Unix(self.socket.clone())).await?;
         self.visitor = Some(handle.visit(stream.release().await?)?);
         Ok(())
     }
 
     /// Says all that a device must know before it runs.
-    pub async fn set_up(&mut self) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// The connection has ended.
+    ///
+    /// # Panics
+    /// The device lacks what every disk has.
+    pub async fn set_up(&mut self) -> io::Result<()> {
         assert!(
             matches!(self.ask(Ask::Features).await?, Answer::Number(has) if self.features & !has & !feature::PROTOCOL == 0)
         );
@@ -143,7 +201,11 @@ impl Guest {
         Ok(())
     }
 
-    pub async fn set_up_queue(&mut self, queue: usize) -> std::io::Result<()> {
+    /// Says all that a device must know of one queue.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub async fn set_up_queue(&mut self, queue: usize) -> io::Result<()> {
         let (descriptors, available, used) = places(queue);
         let of = &self.queues[queue];
         let (size, kick, call) = (u32::from(of.size), of.kick.bell(), of.call.bell());
@@ -158,12 +220,17 @@ impl Guest {
         self.ask(Ask::SetCall { queue, bell: Some(call) }).await.map(drop)
     }
 
-    pub fn put<T: vm_memory::ByteValued>(&self, value: T, at: u64) {
-        self.memory.map().write_obj(value, GuestAddress(at)).unwrap();
+    /// Writes to its memory.
+    ///
+    /// # Panics
+    /// There is none at that address. The same holds for whatever takes an address here.
+    pub fn put<T: ByteValued>(&self, value: T, at: u64) {
+        self.memory.map().write_obj(value, GuestAddress(at)).expect(MAPPED);
     }
 
-    pub fn get<T: vm_memory::ByteValued>(&self, at: u64) -> T {
-        self.memory.map().read_obj(GuestAddress(at)).unwrap()
+    /// Reads its memory.
+    pub fn get<T: ByteValued>(&self, at: u64) -> T {
+        self.memory.map().read_obj(GuestAddress(at)).expect(MAPPED)
     }
 
     /// Memory for a buffer: in either region, again and again.
@@ -187,7 +254,10 @@ impl Guest {
         pieces
     }
 
-    /// Puts a request into a queue, without a kick.
+    /// Puts a request into a queue, without a kick: `data` to be written, `room` for what is read.
+    ///
+    /// # Panics
+    /// The queue is full.
     pub fn put_request(&mut self, queue: usize, kind: u32, sector: u64, data: &[u8], room: u64, shape: Shape) -> Asked {
         let header = self.buffer(16);
         self.put(kind.to_le_bytes(), header);
@@ -196,7 +266,7 @@ impl Guest {
         let input = self.pieces(data.len() as u64, shape);
         let mut at = 0;
         for &(address, len) in &input {
-            self.memory.map().write_slice(&data[at..at + len as usize], GuestAddress(address)).unwrap();
+            self.memory.map().write_slice(&data[at..at + len as usize], GuestAddress(address)).expect(MAPPED);
             at += len as usize;
         }
         let answer = self.pieces(room, shape);
@@ -221,7 +291,10 @@ impl Guest {
         Asked { head, input, answer, status }
     }
 
-    /// Puts a chain of descriptors into a queue, as they are.
+    /// Puts a chain of descriptors (address, length, flags) into a queue, as they are: its head.
+    ///
+    /// # Panics
+    /// The queue is full.
     pub fn put_chain(&mut self, queue: usize, all: &[(u64, u32, u16)]) -> u16 {
         let of = &mut self.queues[queue];
         let indices: Vec<u16> = all.iter().map(|_| of.free.pop().expect("the queue has room")).collect();
@@ -231,7 +304,7 @@ impl Guest {
             let flags = flags | if next.is_some() { NEXT } else { 0 };
             let descriptor = Descriptor::new(*address, *len, flags, next.copied().unwrap_or(0));
             let place = GuestAddress(table + 16 * u64::from(indices[n]));
-            self.memory.map().write_obj(descriptor, place).unwrap();
+            self.memory.map().write_obj(descriptor, place).expect(MAPPED);
         }
         let head = indices[0];
         self.queues[queue].used_by[usize::from(head)] = indices;
@@ -247,14 +320,14 @@ impl Guest {
         of.available = of.available.wrapping_add(1);
         let index = of.available;
         self.put(head, place);
-        self.memory.map().store(index, GuestAddress(available + 2), Ordering::Release).unwrap();
+        self.memory.map().store(index, GuestAddress(available + 2), Ordering::Release).expect(MAPPED);
     }
 
     /// Kicks a queue if the device wants that for what was made available since `before`.
     pub fn kick(&mut self, queue: usize, before: u16) {
         let (.., used) = places(queue);
         let of = &mut self.queues[queue];
-        let event: u16 = self.memory.map().read_obj(GuestAddress(used + 4 + 8 * u64::from(of.size))).unwrap();
+        let event: u16 = self.memory.map().read_obj(GuestAddress(used + 4 + 8 * u64::from(of.size))).expect(MAPPED);
         let (new, old) = (of.available, before);
         let is_wanted = new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old);
         if is_wanted || self.features & feature::EVENT_IDX == 0 {
@@ -263,6 +336,7 @@ impl Guest {
         }
     }
 
+    /// Puts a request into a queue and kicks it.
     pub fn request(&mut self, queue: usize, kind: u32, sector: u64, data: &[u8], room: u64, shape: Shape) -> Asked {
         let before = self.queues[queue].available;
         let asked = self.put_request(queue, kind, sector, data, room, shape);
@@ -270,12 +344,17 @@ impl Guest {
         asked
     }
 
+    /// The index of a queue's used ring.
     pub fn used_index(&self, queue: usize) -> u16 {
         let (.., used) = places(queue);
-        self.memory.map().load(GuestAddress(used + 2), Ordering::Acquire).unwrap()
+        self.memory.map().load(GuestAddress(used + 2), Ordering::Acquire).expect(MAPPED)
     }
 
-    /// Takes the next request out of the ring of what was used, if there is one: its head.
+    /// Takes the next request out of the ring of what was used, if there is one: its head, and how many bytes the device says
+    /// that it has written.
+    ///
+    /// # Panics
+    /// The device has used what nobody asked for, or something twice.
     pub fn next_used(&mut self, queue: usize) -> Option<(u16, u32)> {
         let (.., used) = places(queue);
         if self.used_index(queue) == self.queues[queue].seen {
@@ -292,7 +371,7 @@ impl Guest {
         Some((head as u16, len))
     }
 
-    /// Waits for the next used request.
+    /// Waits for the next used request of a queue.
     pub async fn wait_used(&mut self, queue: usize) -> (u16, u32) {
         loop {
             if let Some(used) = self.next_used(queue) {
@@ -310,7 +389,10 @@ impl Guest {
         }
     }
 
-    /// The one request that is under way: its status, and what was read.
+    /// The one request that is under way in a queue: its status, and what was read.
+    ///
+    /// # Panics
+    /// Another one was used, or the device says another length.
     pub async fn outcome(&mut self, queue: usize, asked: &Asked) -> (u8, Vec<u8>) {
         let (head, len) = self.wait_used(queue).await;
         assert_eq!(head, asked.head);
@@ -321,27 +403,30 @@ impl Guest {
         answer
     }
 
+    /// What was answered to a request that was used: its status, and what was read.
     pub fn answer(&self, asked: &Asked) -> (u8, Vec<u8>) {
         let mut bytes = Vec::new();
         for &(address, len) in &asked.answer {
             let mut piece = vec![0; len as usize];
-            self.memory.map().read_slice(&mut piece, GuestAddress(address)).unwrap();
+            self.memory.map().read_slice(&mut piece, GuestAddress(address)).expect(MAPPED);
             bytes.extend(piece);
         }
         (self.get(asked.status), bytes)
     }
 
+    /// Writes, alone in a queue: the status.
     pub async fn write(&mut self, queue: usize, sector: u64, data: &[u8], shape: Shape) -> u8 {
         let asked = self.request(queue, kind::OUT, sector, data, 0, shape);
         self.outcome(queue, &asked).await.0
     }
 
+    /// Reads, alone in a queue: the status, and what was read.
     pub async fn read(&mut self, queue: usize, sector: u64, len: u64, shape: Shape) -> (u8, Vec<u8>) {
         let asked = self.request(queue, kind::IN, sector, &[], len, shape);
         self.outcome(queue, &asked).await
     }
 
-    /// A request that says a range: a discard, or zeroes.
+    /// A request that says a range, alone in a queue: a discard, or zeroes. The status.
     pub async fn range(&mut self, queue: usize, kind: u32, sector: u64, count: u32, flags: u32) -> u8 {
         let said = [&sector.to_le_bytes()[..], &count.to_le_bytes(), &flags.to_le_bytes()].concat();
         let asked = self.request(queue, kind, 0, &said, 0, PLAIN);
@@ -349,21 +434,20 @@ impl Guest {
     }
 
     /// Stops all queues and starts them anew with empty rings, as a driver that resets its disk does.
-    pub async fn reset(&mut self) {
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub async fn reset(&mut self) -> io::Result<()> {
         for queue in 0..self.queues.len() {
-            self.ask(Ask::Stop { queue }).await.unwrap();
+            self.ask(Ask::Stop { queue }).await?;
         }
-        let fresh = Guest::new(&self.volume, self.queues.len(), self.queues[0].size);
+        let fresh = Guest::new(&self.socket, self.queues.len(), self.queues[0].size);
         (self.memory, self.area, self.queues) = (fresh.memory, fresh.area, fresh.queues);
-        self.set_up().await.unwrap();
+        self.set_up().await
     }
 }
 
-/// A disk of that many sectors.
-pub fn disk(sectors: u64) -> Disk {
-    Disk { size: sectors * 512, read_only: false, stripe: 1 << 17, id: *b"levee-test-disk-0001" }
-}
-
+/// Any shape.
 pub fn shape(prng: &mut Prng) -> Shape {
     Shape { is_indirect: prng.one_in(2), piece: *prng.pick(&[512, 600, 4096, 1 << 16]) }
 }
