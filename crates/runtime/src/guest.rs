@@ -220,6 +220,11 @@ impl Visitor {
         self.0.send(question).await.map_err(|_| ended())?;
         answer.recv().await.map_err(|_| ended())?.map_err(|Refusal(why)| io::Error::other(why))
     }
+
+    /// Returns when the device has ended the connection.
+    pub async fn ended(&self) {
+        self.0.closed().await;
+    }
 }
 
 /// The two ends of a connection within a process.

@@ -6,18 +6,19 @@
 //!
 //! **Names.** A *piece* is one buffer of a request. A request's *shape* says how it is cut into pieces and whether their
 //! descriptors lie in a table of their own. Its *head* is the descriptor that it is known by. What was *asked* is in a ring
-//! until the device has *used* it.
+//! until the device has *used* it. The *introduction* is all that a hypervisor says of a guest before a device can run.
 //!
 //! **Invariants.** Memory and in-flight area belong to the guest, not to its connection: when the device's process dies, or the
 //! connection ends, what was asked stays where it is, and [`Guest::connect`] lets the next life go on with it. A head that the
-//! device uses was asked for and was not used before: the driver asserts that. It breaks no rule by itself; whoever wants to
-//! puts chains and numbers as they are ([`Guest::put_chain`], [`Guest::put`]).
+//! device uses was asked for and was not used before: the driver asserts that. Memory of a request is not handed out again
+//! before that was used, if whoever asks heeds [`Guest::has_room`]. It breaks no rule by itself; whoever wants to puts chains
+//! and numbers as they are ([`Guest::put_chain`], [`Guest::put`]).
 //!
 //! **Flow.** [`Guest::new`] -> [`Guest::connect`] -> [`Guest::request`], any number at once -> [`Guest::wait_used`] or
 //! [`Guest::next_used`] -> [`Guest::answer`]. Addresses are those of the guest's memory.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use base::{MIB, Prng};
@@ -85,8 +86,8 @@ pub struct Queue {
     pub seen: u16,
     /// Descriptors that nothing uses.
     free: Vec<u16>,
-    /// The descriptors of each head that is in use.
-    used_by: Vec<Vec<u16>>,
+    /// By head: the descriptors of a request that is in use, and how much memory was handed out before it.
+    used_by: Vec<(Vec<u16>, u64)>,
     /// Calls that came.
     pub calls: u64,
     /// Kicks that were given.
@@ -106,7 +107,18 @@ pub struct Guest {
     /// The connection, if there is one. Dropped, it ends as it does with a hypervisor that is killed.
     pub visitor: Option<Visitor>,
     next_buffer: u64,
+    /// Bytes of memory that were handed out so far.
+    handed_out: u64,
     socket: PathBuf,
+}
+
+/// Connects to the device at `socket`, and says nothing yet. To be called on its machine.
+///
+/// # Errors
+/// No device is there.
+pub async fn dial(handle: &Handle, socket: &Path) -> io::Result<Visitor> {
+    let stream = handle.connect(&Address::Unix(socket.to_owned())).await?;
+    handle.visit(stream.release().await?)
 }
 
 /// Where the parts of a queue lie: the table of descriptors, the available and the used ring.
@@ -131,7 +143,7 @@ impl Guest {
             available: 0,
             seen: 0,
             free: (0..size).rev().collect(),
-            used_by: vec![Vec::new(); usize::from(size)],
+            used_by: vec![(Vec::new(), 0); usize::from(size)],
             calls: 0,
             kicks: 0,
         };
@@ -142,6 +154,7 @@ impl Guest {
             features: feature::VERSION_1 | feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::MQ,
             visitor: None,
             next_buffer: BUFFERS,
+            handed_out: 0,
             socket: socket.into(),
         }
     }
@@ -171,8 +184,7 @@ impl Guest {
     /// # Errors
     /// No device is there.
     pub async fn dial(&mut self, handle: &Handle) -> io::Result<()> {
-        let stream = handle.connect(&Address::Unix(self.socket.clone())).await?;
-        self.visitor = Some(handle.visit(stream.release().await?)?);
+        self.visitor = Some(dial(handle, &self.socket).await?);
         Ok(())
     }
 
@@ -184,21 +196,47 @@ impl Guest {
     /// # Panics
     /// The device lacks what every disk has.
     pub async fn set_up(&mut self) -> io::Result<()> {
-        assert!(
-            matches!(self.ask(Ask::Features).await?, Answer::Number(has) if self.features & !has & !feature::PROTOCOL == 0)
-        );
+        self.check_features(&self.ask(Ask::Features).await?);
         assert_eq!(self.ask(Ask::QueuesMax).await?, Answer::Number(QUEUES_MAX as u64));
-        self.ask(Ask::SetFeatures(self.features)).await?;
-        let (queues, size) = (self.queues.len() as u16, self.queues[0].size);
-        self.ask(Ask::SetInflight { area: self.area.clone(), queues, size }).await?;
-        self.ask(Ask::SetMemory(self.memory.clone())).await?;
-        for queue in 0..self.queues.len() {
-            self.set_up_queue(queue).await?;
-        }
-        for queue in 0..self.queues.len() {
-            self.ask(Ask::SetEnabled { queue, is_enabled: true }).await?;
+        for ask in self.introduction() {
+            self.ask(ask).await?;
         }
         Ok(())
+    }
+
+    /// Asserts that the device has the features that the driver takes. `answer` is that to [`Ask::Features`].
+    pub fn check_features(&self, answer: &Answer) {
+        let lacks = |has: &u64| self.features & !has & !feature::PROTOCOL;
+        assert!(matches!(answer, Answer::Number(has) if lacks(has) == 0), "every disk has these features: {answer:?}");
+    }
+
+    /// What a device must be told before it runs. It is to be asked for when the device has answered something: what an earlier
+    /// connection had in flight is used by then.
+    pub fn introduction(&self) -> Vec<Ask> {
+        let (queues, size) = (self.queues.len(), self.queues[0].size);
+        let mut asks = vec![
+            Ask::SetFeatures(self.features),
+            Ask::SetInflight { area: self.area.clone(), queues: queues as u16, size },
+            Ask::SetMemory(self.memory.clone()),
+        ];
+        asks.extend((0..queues).flat_map(|queue| self.introduction_of(queue)));
+        asks.extend((0..queues).map(|queue| Ask::SetEnabled { queue, is_enabled: true }));
+        asks
+    }
+
+    fn introduction_of(&self, queue: usize) -> [Ask; 5] {
+        let of = &self.queues[queue];
+        // What QEMU says after a device that was gone: as if all had been used in order.
+        let next = u32::from(self.used_index(queue));
+        let (descriptors, available, used) = places(queue);
+        let [descriptors, available, used] = [descriptors, available, used].map(|place| USER + place);
+        [
+            Ask::SetSize { queue, size: u32::from(of.size) },
+            Ask::SetNext { queue, next },
+            Ask::SetAddresses { queue, descriptors, available, used },
+            Ask::SetKick { queue, bell: Some(of.kick.bell()) },
+            Ask::SetCall { queue, bell: Some(of.call.bell()) },
+        ]
     }
 
     /// Says all that a device must know of one queue.
@@ -206,18 +244,10 @@ impl Guest {
     /// # Errors
     /// The connection has ended.
     pub async fn set_up_queue(&mut self, queue: usize) -> io::Result<()> {
-        let (descriptors, available, used) = places(queue);
-        let of = &self.queues[queue];
-        let (size, kick, call) = (u32::from(of.size), of.kick.bell(), of.call.bell());
-        self.ask(Ask::SetSize { queue, size }).await?;
-        // What QEMU says after a device that was gone: as if all had been used in order.
-        let next = u32::from(self.used_index(queue));
-        self.ask(Ask::SetNext { queue, next }).await?;
-        let places = [descriptors, available, used].map(|place| USER + place);
-        let [descriptors, available, used] = places;
-        self.ask(Ask::SetAddresses { queue, descriptors, available, used }).await?;
-        self.ask(Ask::SetKick { queue, bell: Some(kick) }).await?;
-        self.ask(Ask::SetCall { queue, bell: Some(call) }).await.map(drop)
+        for ask in self.introduction_of(queue) {
+            self.ask(ask).await?;
+        }
+        Ok(())
     }
 
     /// Writes to its memory.
@@ -240,7 +270,21 @@ impl Guest {
             self.next_buffer = if self.next_buffer < HIGH { HIGH } else { BUFFERS };
         }
         self.next_buffer += len;
+        self.handed_out += len;
         self.next_buffer - len
+    }
+
+    /// Whether there is memory for `len` bytes more of requests that nothing in flight lies in.
+    pub fn has_room(&self, len: u64) -> bool {
+        let in_use = self.queues.iter().flat_map(|queue| &queue.used_by).filter(|(indices, _)| !indices.is_empty());
+        let oldest = in_use.map(|(_, before)| *before).min().unwrap_or(self.handed_out);
+        // Memory comes round after both regions, less what is left at the end of each.
+        self.handed_out + len - oldest <= REGION
+    }
+
+    /// Descriptors of a queue that nothing uses.
+    pub fn free(&self, queue: usize) -> usize {
+        self.queues[queue].free.len()
     }
 
     /// Pieces of memory of `len` bytes in all.
@@ -259,6 +303,7 @@ impl Guest {
     /// # Panics
     /// The queue is full.
     pub fn put_request(&mut self, queue: usize, kind: u32, sector: u64, data: &[u8], room: u64, shape: Shape) -> Asked {
+        let before = self.handed_out;
         let header = self.buffer(16);
         self.put(kind.to_le_bytes(), header);
         self.put([0u8; 4], header + 4);
@@ -288,6 +333,7 @@ impl Guest {
             }
             false => self.put_chain(queue, &all),
         };
+        self.queues[queue].used_by[usize::from(head)].1 = before;
         Asked { head, input, answer, status }
     }
 
@@ -307,7 +353,7 @@ impl Guest {
             self.memory.map().write_obj(descriptor, place).expect(MAPPED);
         }
         let head = indices[0];
-        self.queues[queue].used_by[usize::from(head)] = indices;
+        self.queues[queue].used_by[usize::from(head)] = (indices, self.handed_out);
         self.make_available(queue, head);
         head
     }
@@ -365,7 +411,7 @@ impl Guest {
         of.seen = of.seen.wrapping_add(1);
         let (head, len): (u32, u32) = (self.get(place), self.get(place + 4));
         let of = &mut self.queues[queue];
-        let indices = std::mem::take(&mut of.used_by[head as usize]);
+        let (indices, _) = std::mem::take(&mut of.used_by[head as usize]);
         assert!(!indices.is_empty(), "a request that nobody made was used, or one twice");
         of.free.extend(indices);
         Some((head as u16, len))
@@ -377,16 +423,19 @@ impl Guest {
             if let Some(used) = self.next_used(queue) {
                 return used;
             }
-            let (_, available, _) = places(queue);
-            let of = &self.queues[queue];
-            // Calls are wanted from here on.
-            self.put(of.seen, available + 4 + 2 * u64::from(of.size));
-            if self.used_index(queue) != of.seen {
-                continue;
+            if !self.listen(queue) {
+                self.queues[queue].call.clone().wait().await;
+                self.queues[queue].calls += 1;
             }
-            of.call.clone().wait().await;
-            self.queues[queue].calls += 1;
         }
+    }
+
+    /// Asks to be called when something more is used in a queue; whether something is there already.
+    pub fn listen(&self, queue: usize) -> bool {
+        let (_, available, _) = places(queue);
+        let of = &self.queues[queue];
+        self.put(of.seen, available + 4 + 2 * u64::from(of.size));
+        self.used_index(queue) != of.seen
     }
 
     /// The one request that is under way in a queue: its status, and what was read.
@@ -441,9 +490,15 @@ impl Guest {
         for queue in 0..self.queues.len() {
             self.ask(Ask::Stop { queue }).await?;
         }
+        self.renew();
+        self.set_up().await
+    }
+
+    /// Forgets all that was asked: empty rings, in memory of their own. No device may know of the former ones any more.
+    pub fn renew(&mut self) {
         let fresh = Guest::new(&self.socket, self.queues.len(), self.queues[0].size);
         (self.memory, self.area, self.queues) = (fresh.memory, fresh.area, fresh.queues);
-        self.set_up().await
+        (self.next_buffer, self.handed_out) = (fresh.next_buffer, fresh.handed_out);
     }
 }
 

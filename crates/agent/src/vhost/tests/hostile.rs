@@ -119,8 +119,7 @@ fn rings_where_none_can_be_are_not_served() {
             guest.dial(&handle).await.unwrap();
             guest.ask(Ask::SetFeatures(guest.features & !feature::PROTOCOL)).await.unwrap();
             guest.ask(Ask::SetMemory(guest.memory.clone())).await.unwrap();
-            let [descriptors, available, used] =
-                [descriptors, available, used].map(|place| USER + place);
+            let [descriptors, available, used] = [descriptors, available, used].map(|place| USER + place);
             guest.ask(Ask::SetSize { queue: 0, size: 16 }).await.unwrap();
             guest.ask(Ask::SetAddresses { queue: 0, descriptors, available, used }).await.unwrap();
             let kick = guest.queues[0].kick.bell();
