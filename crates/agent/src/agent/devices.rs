@@ -1,7 +1,8 @@
 //! The disks of virtual machines that an agent serves: each a volume at a Unix socket, to which a hypervisor connects.
 //!
 //! A device is there from when it is added until it is removed, its volume is deleted or the agent stops; hypervisors come
-//! and go. It has one connection at a time: the next one is accepted when nothing of the one before is in flight, since
+//! and go. It is that volume's and no other's: another one that has got the same name since is not given to a machine that was
+//! started with the one before. It has one connection at a time: the next one is accepted when nothing of the one before is in flight, since
 //! both would write into the same rings. A connection is answered on this loop, and its queues are served on all
 //! (`policies::queues`); its place among the connections of loops says where that begins.
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, VolumeId};
 use runtime::sync::{Event, first, oneshot};
 use runtime::{Address, Class, Listener, Stream, Task};
 use wire::Device;
@@ -34,6 +35,7 @@ pub(super) struct Devices(RefCell<BTreeMap<PathBuf, Served>>);
 
 struct Served {
     volume: String,
+    id: VolumeId,
     state: Rc<State>,
     accepting: Task<()>,
 }
@@ -56,7 +58,8 @@ impl Devices {
         if !path.is_absolute() {
             return Err(Error::invalid(format!("{} is not an absolute path: give the whole of it", path.display())));
         }
-        agent.here.directory.resolve(volume).await?;
+        let id = agent.here.directory.resolve(volume).await?.id;
+        self.remove_outlived(volume, id, path).await;
         if self.is_there(volume, path)? {
             return Ok(());
         }
@@ -70,11 +73,20 @@ impl Devices {
         })?;
         // Somebody else may have been as far meanwhile: then that one listens, and this one could not.
         let state = Rc::new(State::default());
-        let serving = accept(agent.clone(), state.clone(), listener, volume.to_owned(), path.to_owned());
+        let serving = accept(agent.clone(), state.clone(), listener, (volume.to_owned(), id), path.to_owned());
         let accepting = agent.handle.spawn(Class::Io, "vhost-user accept", serving);
-        let device = Served { volume: volume.to_owned(), state, accepting };
+        let device = Served { volume: volume.to_owned(), id, state, accepting };
         self.0.borrow_mut().insert(path.to_owned(), device);
         Ok(())
+    }
+
+    /// Removes the device at a path if it is one of an earlier volume of the same name, which is gone.
+    async fn remove_outlived(&self, volume: &str, id: VolumeId, path: &Path) {
+        let is_outlived = self.0.borrow().get(path).is_some_and(|device| device.volume == volume && device.id != id);
+        if is_outlived {
+            // It may go by itself meanwhile.
+            let _ = self.remove(path).await;
+        }
     }
 
     fn is_there(&self, volume: &str, path: &Path) -> Result<bool> {
@@ -125,7 +137,13 @@ impl Devices {
 }
 
 /// Serves the hypervisors of a device, one after the other.
-async fn accept(agent: Rc<Inner>, state: Rc<State>, listener: Listener, volume: String, path: PathBuf) {
+async fn accept(
+    agent: Rc<Inner>,
+    state: Rc<State>,
+    listener: Listener,
+    (volume, volume_id): (String, VolumeId),
+    path: PathBuf,
+) {
     let mut listener = Some(listener);
     while let Some(open) = &listener {
         let removed = state.removed.wait();
@@ -143,7 +161,7 @@ async fn accept(agent: Rc<Inner>, state: Rc<State>, listener: Listener, volume: 
         };
         let Some((id, place)) = agent.admit() else { continue };
         state.connection.set(Some(id));
-        let mut serving = std::pin::pin!(serve(&agent, id, stream, place, volume.clone()));
+        let mut serving = std::pin::pin!(serve(&agent, id, stream, place, (volume.clone(), volume_id)));
         let removed = state.removed.wait();
         let outcome = match first(serving.as_mut(), removed).await {
             Ok(outcome) => outcome,
@@ -177,7 +195,13 @@ async fn accept(agent: Rc<Inner>, state: Rc<State>, listener: Listener, volume: 
 }
 
 /// Serves one connection on this loop, in a task of its own: whoever waits for its end may go.
-async fn serve(agent: &Rc<Inner>, id: u64, stream: Stream, place: Place, volume: String) -> Result<()> {
+async fn serve(
+    agent: &Rc<Inner>,
+    id: u64,
+    stream: Stream,
+    place: Place,
+    (volume, volume_id): (String, VolumeId),
+) -> Result<()> {
     let lost = |error: std::io::Error| Error::from_io("a hypervisor's connection was lost", &error);
     let released = stream.release().await.map_err(lost)?;
     let shared = agent.here.clone();
@@ -193,7 +217,8 @@ async fn serve(agent: &Rc<Inner>, id: u64, stream: Stream, place: Place, volume:
     shared.peers.insert(peer.clone());
     let (serving_for, home) = (shared.clone(), agent.home.clone());
     let serving = async move {
-        let outcome = vhost::serve_guest(&serving_for, &home, (&peer, &place), &hang_up, port, &volume).await;
+        let of = (volume.as_str(), volume_id);
+        let outcome = vhost::serve_guest(&serving_for, &home, (&peer, &place), &hang_up, port, of).await;
         // Whoever waits for the last peer to go finds the place free, too.
         drop(place);
         serving_for.peers.remove(peer.id);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{Error, Result};
+use base::{Error, Result, VolumeId};
 use policies::queues::{Queues, plan_owner};
 use runtime::guest::{Answer, Ask, Bell, Memory, Port, Refusal};
 use runtime::sync::{first, foreign, join_all, mailbox};
@@ -38,20 +38,24 @@ const ORDERS_MAX: usize = 4;
 /// in flight finishes before it is closed: whoever connects next finds nothing of it at work.
 ///
 /// # Errors
-/// The volume cannot be had; `NotFound`, if there is none of that name.
+/// The volume cannot be had; `NotFound`, if it is gone, also if another one has its name.
 pub(crate) async fn serve_guest(
     shared: &Rc<Shared>,
     home: &Rc<Home>,
     (peer, place): (&Rc<Peer>, &Place),
     hang_up: &HangUp,
     port: Port,
-    volume: &str,
+    (volume, id): (&str, VolumeId),
 ) -> Result<()> {
     let connection = peer.id;
     if shared.is_stopping() {
         return Err(Error::internal("the server is stopping"));
     }
     let found = shared.directory.resolve(volume).await?;
+    if found.id != id {
+        // What the machine has in flight was meant for the one before.
+        return Err(Error::not_found(format!("the volume was deleted, and {} has its name since", found.id)));
+    }
     let entered = home.enter(found.id, found.generation, shared.index()).await?;
     tracing::debug!(connection, %volume, "a hypervisor attached");
     let disk = Disk::of(&entered.attachment.descriptor);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use base::{ErrorKind, Prng, SECTOR};
+use base::{ErrorKind, Prng, SECTOR, VolumeId};
 use runtime::guest::{Answer, Ask, Memory, Region};
 use vm_memory::Bytes;
-use wire::VolumeUser;
+use wire::{VolumeDescriptor, VolumeUser};
 
 use super::*;
 use crate::vhost::driver::{Asked, HIGH, PLAIN, REGION, Shape, USER};
@@ -27,7 +27,8 @@ fn a_guest_notices_nothing_when_the_agent_is_killed() {
             let pause = Duration::from_micros(prng.between(1, 20_000));
             let fresh: Vec<(usize, u64, u8)> =
                 (0..60).map(|n| (n as usize % 2, prng.below(64), life * 60 + n + 1)).collect();
-            let taken = (std::mem::replace(&mut guest, Guest::new(path("disk"), 2, 256)), std::mem::take(&mut under_way));
+            let taken =
+                (std::mem::replace(&mut guest, Guest::new(path("disk"), 2, 256)), std::mem::take(&mut under_way));
             let (handle, guests) = (fixture.guests.clone(), fixture.guests.clone());
             let working = async move {
                 let (mut guest, mut under_way) = taken;
@@ -253,6 +254,36 @@ fn a_device_goes_with_its_volume() {
         assert!(guest.dial(&handle).await.is_err());
     });
     assert_eq!(fixture.agent.devices().len(), 1);
+}
+
+/// A machine that was started with a volume has requests in flight that were meant for it, and what it has read of it: it does
+/// not get another one that has the same name.
+#[test]
+fn a_volume_of_the_same_name_is_another_one() {
+    for comes_between in [true, false] {
+        let fixture = Fixture::new(8);
+        let mut guest = fixture.attached(|guest| async move { guest });
+        let id = fixture.store.volumes.borrow()["disk"].id;
+        fixture.store.volumes.borrow_mut().remove("disk");
+        fixture.with_agent(move |agent| async move { agent.release(id).await });
+        let other = VolumeDescriptor::new(VolumeId(77), "disk", 8 * GIB);
+        fixture.store.volumes.borrow_mut().insert("disk".into(), other);
+        if comes_between {
+            guest = fixture.run(|handle| async move {
+                assert!(guest.connect(&handle).await.is_err(), "its volume is gone");
+                handle.sleep(Duration::from_millis(10)).await;
+                assert!(guest.dial(&handle).await.is_err(), "and the device with it");
+                guest
+            });
+        }
+        fixture.with_agent(|agent| async move { agent.add_device("disk", &path("disk")).await.unwrap() });
+        fixture.run(|handle| async move {
+            drop(guest);
+            let mut fresh = started(&handle, path("disk")).await;
+            assert_eq!(fresh.write(0, 0, &[1; 512], PLAIN).await, 0, "a machine that is started for it has it");
+        });
+        assert_eq!(fixture.agent.devices().len(), 2);
+    }
 }
 
 #[test]
