@@ -261,6 +261,7 @@ impl Report {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
         let Coverage { audits, sectors, throttled, ordered, spread, .. } = self.coverage;
+        let Coverage { guests, guest_requests, carried_over, driver_resets, .. } = self.coverage;
         let events: Vec<String> = self.events.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let never: Vec<&str> = self.never().collect();
@@ -287,6 +288,13 @@ impl Report {
             (
                 "loops",
                 format!("{spread} requests while several had connections; {ordered} looks at the order of writes"),
+            ),
+            (
+                "guests",
+                format!(
+                    "{guests} clients were virtual machines: {guest_requests} answers, {carried_over} of them after another \
+                     connection, {driver_resets} resets by drivers"
+                ),
             ),
             ("crashes", format!("{crashes}, {crashes_in_flight} of them with I/O in flight")),
             ("starts", format!("{recoveries} recoveries, {restarts} clean restarts, {refused_starts} refused")),

@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use agent::Agent;
+use agent::{Agent, AgentStatistics};
 use base::limits::API_CALLS_MAX;
 use base::{Error, Result};
 use control::service::{self, CreateVolume};
@@ -161,6 +161,12 @@ impl Node {
     pub fn connections(&self) -> impl Fn() -> Vec<usize> + use<> {
         let agent = self.agent.clone();
         move || agent.connections()
+    }
+
+    /// What says what the agent counts.
+    pub fn agent_statistics(&self) -> impl Fn() -> AgentStatistics + use<> {
+        let agent = self.agent.clone();
+        move || agent.statistics()
     }
 
     /// See [`engine::Engine::audit`]; of all shards.

@@ -1,26 +1,29 @@
 //! The workers: each takes the next step of the plan when it has nothing else to do, and writes down what it saw.
 //!
 //! A client is a machine's worth of workers that share one connection to each volume. When a connection breaks, what
-//! was in flight on it has no known outcome; the next worker that needs it attaches again. Accidents are not carried
+//! was in flight on it has no known outcome; the next worker that needs it attaches again. Some clients are virtual
+//! machines on the store's machine, with a disk for each volume ([`Disk`]) instead of a connection. Accidents are not carried
 //! out here, in the middle of a task: they are handed to the run, which has the world in its hands.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AlignedBuf, Bytes, Instant, Prng, SECTOR};
+use base::{AlignedBuf, Bytes, Prng, SECTOR};
 use control::Manager;
 use control::service::CreateVolume;
-use runtime::sync::oneshot;
-use runtime::{Address, Class, Handle};
-
-use super::coverage::{BusyTime, Coverage};
-use super::history::{History, RequestId, VolumeLife, encode};
-use super::nbd::{Command, Connection, Gone, NO_HOLE, Reply, TIMEOUT};
-use super::plan::{Fault, Order, Plan, Promise, Request, Shape, Step};
+use runtime::sync::{Budget, oneshot};
+use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
+
+use super::disk::{Disk, serve_disk};
+use super::history::{RequestId, VolumeLife, encode};
+use super::link::Link;
+use super::nbd::{Command, Connection, Gone, NO_HOLE, Reply, TIMEOUT, UNNAMED};
+use super::plan::{Order, Promise, Request, Step, Vm};
+use super::shared::{Gate, Running, Share, Slot, name_of};
 
 /// How long a worker waits before it tries to attach again: each time twice as long, up to a limit.
 const ATTACH_PAUSE: Duration = Duration::from_millis(2);
@@ -28,8 +31,6 @@ const ATTACH_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How often it tries before it gives the step up: for longer than the longest accident.
 const ATTACH_TRIES: u32 = 600;
 
-/// For so long an attachment that nobody waits for any more may still come about: as long as agent and manager try.
-const STRAY: Duration = Duration::from_secs(60);
 /// How often who has an attachment that is over writes through it, at most.
 const GO_ON: usize = 4;
 /// Sectors that one read of the last check asks for.
@@ -40,243 +41,23 @@ const EIO: u32 = 5;
 const ENOSPC: u32 = 28;
 const ESHUTDOWN: u32 = 108;
 
-/// What a volume's name stands for now.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Slot {
-    /// The id of the volume that has the name, or had it last.
-    pub life: u64,
-    /// Whether it exists, as far as is known.
-    pub exists: bool,
-    /// Whether it is being deleted or made.
-    pub changing: bool,
-    /// Whether a deletion failed that may count after the next start. What is acknowledged from now on settles it.
-    pub in_doubt: bool,
-    /// The agent that clients use it through.
-    pub agent: usize,
-    /// How often another one was chosen.
-    pub moves: u64,
-}
-
-/// Through which life of which agent a volume is used. A store that is one process has one agent, with one life.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Gate {
-    /// The agent.
-    pub agent: usize,
-    /// Counts its lives.
-    pub life: u64,
-    /// See [`Slot::moves`].
-    pub moves: u64,
-}
-
-/// An agent, as clients know it.
-#[derive(Clone, Debug)]
-pub struct Agent {
-    /// Where it serves NBD.
-    pub address: Address,
-    /// Counts its lives: one ends when it is killed.
-    pub life: u64,
-}
-
-/// An attachment that may still come about, though nobody waits for it any more.
-#[derive(Clone, Copy, Debug)]
-struct Stray {
-    volume: usize,
-    gate: Gate,
-    /// When it was given up, if it was.
-    since: Option<Instant>,
-}
-
-/// A store that is up, for whoever asks it for more than I/O.
-#[derive(Clone)]
-pub struct Running {
-    /// Its loop.
-    pub handle: Handle,
-    /// Who makes and deletes volumes.
-    pub manager: Manager,
-    /// Whether admission keeps its promises, and how many requests wait.
-    pub fairness: Rc<dyn Fn() -> Result<usize, String>>,
-    /// Whether overlapping writes come one after the other, and how many are in flight.
-    pub order: Rc<dyn Fn() -> Result<usize, String>>,
-    /// How many connections each loop has.
-    pub connections: Rc<dyn Fn() -> Vec<usize>>,
-}
-
-/// What the workers and the run share.
-pub struct Shared {
-    /// What does not change.
-    pub shape: Shape,
-    /// What is still to be done.
-    pub steps: VecDeque<Step>,
-    /// What was asked and answered.
-    pub history: History,
-    /// What was exercised.
-    pub coverage: Coverage,
-    /// What the names of volumes stand for.
-    pub slots: Vec<Slot>,
-    /// The agents.
-    pub agents: Vec<Agent>,
-    /// Attachments that are being made, or were given up.
-    strays: Vec<Stray>,
-    /// Through what each volume was attached so far.
-    entered: Vec<(usize, Gate)>,
-    /// Changes without an answer, and through what they were asked for.
-    adrift: Vec<(RequestId, usize, Gate)>,
-    /// Clients are told of nothing but the end of their agent, their attachment or their volume.
-    pub is_strict: bool,
-    /// Accidents that are due, for the run.
-    pub accidents: Vec<(Fault, Duration)>,
-    /// A clean restart is asked for.
-    pub restart_wanted: bool,
-    /// The store, while it is up.
-    pub store: Option<Running>,
-    /// Requests in flight.
-    pub in_flight: u64,
-    /// Time in which a request or a recovery was in progress.
-    pub busy: BusyTime,
-    /// Workers that have not finished.
-    pub workers: usize,
-    /// The disks may refuse or lose something just now, or have since the store started.
-    pub errors_allowed: bool,
-    /// When the last accident happened, by the clock of the clients.
-    pub trouble_at: Instant,
-    /// When connections between clients and agents broke, or could.
-    pub cut_at: Option<Instant>,
-    /// There may be no room.
-    pub full_allowed: bool,
-    /// The only copy of a log's last records may have vanished without a trace: no store can tell that from a crash
-    /// before they were written. Bytes may be older than they should, and still never others.
-    pub may_be_older: bool,
-    /// The only copy of something may be damaged: a start may be refused for good.
-    pub may_refuse: bool,
-    /// The store has lost what it needs to start, where that is allowed.
-    pub is_given_up: bool,
-    /// What was found to be wrong.
-    pub violation: Option<String>,
-}
-
-/// See [`Shared`].
-pub type Share = Rc<RefCell<Shared>>;
-
-impl Shared {
-    /// Nothing has happened yet. Volumes are used through these agents.
-    pub fn new(plan: &Plan, agents: impl IntoIterator<Item = Address>) -> Shared {
-        Shared {
-            shape: plan.shape.clone(),
-            steps: VecDeque::from(plan.steps.clone()),
-            history: History::default(),
-            coverage: Coverage::default(),
-            slots: vec![Slot::default(); plan.shape.volumes],
-            agents: agents.into_iter().map(|address| Agent { address, life: 0 }).collect(),
-            strays: Vec::new(),
-            entered: Vec::new(),
-            adrift: Vec::new(),
-            is_strict: false,
-            accidents: Vec::new(),
-            restart_wanted: false,
-            store: None,
-            in_flight: 0,
-            busy: BusyTime::default(),
-            workers: 0,
-            errors_allowed: false,
-            trouble_at: Instant::ZERO,
-            cut_at: None,
-            full_allowed: false,
-            may_be_older: false,
-            may_refuse: false,
-            is_given_up: false,
-            violation: None,
-        }
-    }
-
-    /// What was exercised by the end of the world, and what was wrong.
-    pub fn conclude(&mut self, now: Instant) -> (Coverage, Option<String>) {
-        self.coverage.busy = self.busy.total();
-        self.coverage.elapsed = now.since(Instant::ZERO);
-        (self.coverage.clone(), self.violation.take())
-    }
-
-    /// Writes down the first violation.
-    pub fn fail(&mut self, what: impl Into<String>) {
-        let what = what.into();
-        self.violation.get_or_insert(what);
-    }
-
-    /// What a volume's name stands for, if it can be used.
-    fn life_of(&self, volume: usize) -> Option<VolumeLife> {
-        let slot = self.slots[volume];
-        (slot.exists && !slot.changing).then_some(VolumeLife { volume, life: slot.life })
-    }
-
-    /// Whether a volume's name stands for one that can be used.
-    pub fn is_usable(&self, volume: usize) -> bool {
-        self.life_of(volume).is_some()
-    }
-
-    /// Through what a volume is used now.
-    fn gate_of(&self, volume: usize) -> Gate {
-        let Slot { agent, moves, .. } = self.slots[volume];
-        Gate { agent, life: self.agents[agent].life, moves }
-    }
-
-    /// Whether a volume may be attached through another gate than this one, now or a moment ago.
-    fn is_contended(&self, volume: usize, gate: Gate, now: Instant) -> bool {
-        let may_come = |stray: &Stray| stray.since.is_none_or(|since| now.since(since) < STRAY);
-        // An agent that had the volume before goes on with what it has, until it hears that this has ended.
-        let is_old = |of: usize, old: Gate| {
-            (of, old.agent, old.life) == (volume, gate.agent, gate.life) && old.moves < gate.moves
-        };
-        gate != self.gate_of(volume)
-            || self.entered.iter().any(|(of, old)| is_old(*of, *old))
-            || self.strays.iter().any(|stray| stray.volume == volume && stray.gate != gate && may_come(stray))
-    }
-
-    /// An attachment begins. What was asked of the volume through agents that are dead now will have happened when it is
-    /// there, or never will.
-    fn begin_attaching(&mut self, volume: usize, gate: Gate) -> Vec<RequestId> {
-        self.strays.push(Stray { volume, gate, since: None });
-        if !self.entered.contains(&(volume, gate)) {
-            self.entered.push((volume, gate));
-        }
-        let agents = &self.agents;
-        let is_over = |gate: &Gate| agents[gate.agent].life != gate.life;
-        self.adrift.iter().filter(|(_, of, gate)| *of == volume && is_over(gate)).map(|(id, ..)| *id).collect()
-    }
-
-    fn end_attaching(&mut self, volume: usize, gate: Gate, is_there: bool, settled: &[RequestId], now: Instant) {
-        let begun = |stray: &Stray| stray.volume == volume && stray.gate == gate && stray.since.is_none();
-        let Some(at) = self.strays.iter().position(begun) else { return };
-        match is_there {
-            true => drop(self.strays.swap_remove(at)),
-            false => self.strays[at].since = Some(now),
-        }
-        if is_there && gate != self.gate_of(volume) {
-            // It has ended whatever was attached meanwhile.
-            self.slots[volume].moves += 1;
-        }
-        self.strays.retain(|stray| stray.since.is_none_or(|since| now.since(since) < STRAY));
-        if is_there && !settled.is_empty() {
-            self.adrift.retain(|(id, ..)| !settled.contains(id));
-            self.history.on_settled(settled);
-        }
-    }
-}
-
-/// The name of a volume.
-pub fn name_of(volume: usize) -> String {
-    format!("v{volume}")
-}
-
-/// A connection, which life of the volume it is to, and through what.
+/// A link, which life of the volume it is to, and through what.
 #[derive(Clone)]
 struct Attachment {
     life: u64,
     gate: Gate,
-    connection: Rc<Connection>,
+    link: Link,
     /// Whether a change came through it: then those before it are over.
     is_proven: Rc<Cell<bool>>,
 }
 
 impl Attachment {
+    /// Whether it is what a volume is to be used through. A virtual machine outlives its agent.
+    fn is_present(&self, at: VolumeLife, gate: Gate) -> bool {
+        let is_there = if self.link.disk().is_some() { self.gate.is_beside(&gate) } else { self.gate == gate };
+        self.life == at.life && is_there && !self.link.is_broken()
+    }
+
     /// Whether the two go through different lives of agents, which have different attachments of the volume.
     fn is_beside(&self, other: &Attachment) -> bool {
         self.life == other.life && (self.gate.agent, self.gate.life) != (other.gate.agent, other.gate.life)
@@ -288,6 +69,13 @@ impl Attachment {
 struct Way {
     at: VolumeLife,
     gate: Gate,
+}
+
+impl Way {
+    /// The same, through what the link is used by now.
+    fn through(self, link: &Link) -> Way {
+        Way { gate: link.gate(self.gate), ..self }
+    }
 }
 
 /// What a worker is told to do that is not a request.
@@ -303,6 +91,11 @@ pub trait Errands {
 pub struct Client {
     handle: Handle,
     share: Share,
+    number: usize,
+    /// What its disks are like, if it is a virtual machine.
+    vm: Option<Vm>,
+    /// One disk of it is plugged in at a time.
+    plugging: Budget,
     /// By volume.
     connections: RefCell<Vec<Option<Attachment>>>,
     /// By volume: the one before, through another agent, which a change had come through.
@@ -311,13 +104,58 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has not attached yet.
-    pub fn new(handle: &Handle, share: &Share) -> Rc<Client> {
+    /// The client of that number, which has not attached yet.
+    pub fn new(handle: &Handle, share: &Share, number: usize) -> Rc<Client> {
         let volumes = share.borrow().slots.len();
+        let vm = share.borrow().shape.vms.get(number).copied().flatten();
+        share.borrow_mut().coverage.guests += u64::from(vm.is_some());
         let none = || RefCell::new((0..volumes).map(|_| None).collect());
-        let (connections, former) = (none(), none());
-        let (handle, share) = (handle.clone(), share.clone());
-        Rc::new(Client { handle, share, connections, former, errands: RefCell::default() })
+        Rc::new(Client {
+            handle: handle.clone(),
+            share: share.clone(),
+            number,
+            vm,
+            plugging: Budget::new(1),
+            connections: none(),
+            former: none(),
+            errands: RefCell::default(),
+        })
+    }
+
+    /// How many workers it has.
+    pub fn depth(&self) -> usize {
+        self.vm.map_or(self.share.borrow().shape.depth, |vm| vm.depth)
+    }
+
+    fn disks(&self) -> Vec<Rc<Disk>> {
+        let connections = self.connections.borrow();
+        connections.iter().flatten().filter_map(|attachment| attachment.link.disk().cloned()).collect()
+    }
+
+    /// An agent's process has ended: see [`Disk::on_end_of_process`].
+    pub fn on_end_of_process(&self, agent: usize) -> Vec<(RequestId, usize, Gate)> {
+        let disks = self.disks().into_iter().filter(|disk| disk.gate().agent == agent);
+        disks.flat_map(|disk| disk.on_end_of_process()).collect()
+    }
+
+    /// The machine on which an agent runs has lost its power: so have virtual machines there.
+    pub fn on_power_loss(&self, agent: usize) {
+        self.disks().iter().filter(|disk| disk.gate().agent == agent).for_each(|disk| disk.unplug());
+    }
+
+    /// Ends all that it has.
+    pub fn leave(&self) {
+        self.disks().iter().for_each(|disk| disk.unplug());
+        self.connections.borrow_mut().fill(None);
+        self.former.borrow_mut().fill(None);
+    }
+
+    /// Its connections close, and it attaches again when it needs to; to the disks of a virtual machine something happens.
+    fn reattach(&self) {
+        match self.vm {
+            Some(_) => self.disks().iter().for_each(|disk| disk.disturb()),
+            None => self.connections.borrow_mut().fill(None),
+        }
     }
 
     /// Where several servers are, who does what is asked of them.
@@ -347,7 +185,7 @@ impl Client {
                     self.let_go_on(volume);
                 }
                 Step::Idle(span) => self.handle.sleep(span).await,
-                Step::Reattach => self.connections.borrow_mut().iter_mut().for_each(|one| *one = None),
+                Step::Reattach => self.reattach(),
                 Step::Replace(volume) => {
                     let errands = self.errands.borrow().clone();
                     match errands {
@@ -371,7 +209,7 @@ impl Client {
     /// Asks for something and writes down what came of it.
     pub async fn ask(&self, volume: usize, request: &Request) {
         let Some(attachment) = self.attached(volume).await else { return };
-        let Attachment { life, gate, connection, is_proven } = attachment;
+        let Attachment { life, gate, link, is_proven } = attachment;
         let at = VolumeLife { volume, life };
         let way = Way { at, gate };
         let in_doubt = {
@@ -381,16 +219,16 @@ impl Client {
             shared.slots[volume].in_doubt
         };
         let is_done = match request {
-            Request::Read(sectors) => self.read(&connection, way, sectors.clone()).await,
-            Request::Write(sectors) => self.write(&connection, way, sectors.clone()).await,
-            Request::Discard(sectors) => self.zero(&connection, way, sectors.clone(), Command::Trim, 0).await,
+            Request::Read(sectors) => self.read(&link, way, sectors.clone()).await,
+            Request::Write(sectors) => self.write(&link, way, sectors.clone()).await,
+            Request::Discard(sectors) => self.zero(&link, way, sectors.clone(), Command::Trim, 0).await,
             Request::WriteZeroes { range, allocate } => {
                 let flags = if *allocate { NO_HOLE } else { 0 };
-                self.zero(&connection, way, range.clone(), Command::WriteZeroes, flags).await
+                self.zero(&link, way, range.clone(), Command::WriteZeroes, flags).await
             }
             Request::Flush => {
-                let outcome = connection.ask(Command::Flush, 0, 0, 0, Bytes::new()).await;
-                self.judge("a flush", way, &outcome);
+                let outcome = link.ask(None, Command::Flush, 0, (0, 0), Bytes::new()).await;
+                self.judge("a flush", way.through(&link), &outcome);
                 matches!(outcome, Ok(Reply::Done(_)))
             }
         };
@@ -418,10 +256,10 @@ impl Client {
     }
 
     /// Says whether it was answered with data, as the others do.
-    async fn read(&self, connection: &Connection, way: Way, sectors: Range<u64>) -> bool {
+    async fn read(&self, link: &Link, way: Way, sectors: Range<u64>) -> bool {
         let id = self.share.borrow_mut().history.begin_read(way.at, sectors.clone());
-        let (offset, len) = bytes_of(&sectors);
-        let outcome = connection.ask(Command::Read, 0, offset, len, Bytes::new()).await;
+        let outcome = link.ask(None, Command::Read, 0, bytes_of(&sectors), Bytes::new()).await;
+        let way = way.through(link);
         self.judge("a read", way, &outcome);
         let mut shared = self.share.borrow_mut();
         match outcome {
@@ -439,22 +277,22 @@ impl Client {
         }
     }
 
-    async fn write(&self, connection: &Connection, way: Way, sectors: Range<u64>) -> bool {
+    async fn write(&self, link: &Link, way: Way, sectors: Range<u64>) -> bool {
         let id = self.share.borrow_mut().history.begin_write(way.at, sectors.clone());
-        let (offset, len) = bytes_of(&sectors);
-        let mut data = AlignedBuf::zeroed(len as usize);
+        let bytes = bytes_of(&sectors);
+        let mut data = AlignedBuf::zeroed(bytes.1 as usize);
         for (sector, out) in sectors.clone().zip(data.chunks_exact_mut(SECTOR as usize)) {
             encode(id, way.at, sector, out);
         }
-        let outcome = connection.ask(Command::Write, 0, offset, len, data.freeze()).await;
-        self.conclude("a write", way, id, outcome)
+        let outcome = link.ask(Some(id), Command::Write, 0, bytes, data.freeze()).await;
+        self.conclude("a write", way.through(link), id, outcome)
     }
 
-    async fn zero(&self, connection: &Connection, way: Way, sectors: Range<u64>, command: Command, flags: u16) -> bool {
+    async fn zero(&self, link: &Link, way: Way, sectors: Range<u64>, command: Command, flags: u16) -> bool {
         let id = self.share.borrow_mut().history.begin_zeros(way.at, sectors.clone());
-        let (offset, len) = bytes_of(&sectors);
-        let outcome = connection.ask(command, flags, offset, len, Bytes::new()).await;
-        self.conclude(if command == Command::Trim { "a discard" } else { "a write of zeros" }, way, id, outcome)
+        let outcome = link.ask(Some(id), command, flags, bytes_of(&sectors), Bytes::new()).await;
+        let what = if command == Command::Trim { "a discard" } else { "a write of zeros" };
+        self.conclude(what, way.through(link), id, outcome)
     }
 
     fn conclude(&self, what: &str, way: Way, id: RequestId, outcome: Result<Reply, Gone>) -> bool {
@@ -465,6 +303,10 @@ impl Client {
                 shared.coverage.requests += 1;
                 shared.history.on_done(id);
                 true
+            }
+            Err(Gone::NotBegun) => {
+                shared.history.on_refused(id);
+                false
             }
             // Parts of it may have happened, and an append that failed may be found by the next recovery.
             Ok(Reply::Failed(_)) | Err(_) => {
@@ -504,6 +346,11 @@ impl Client {
             ENOSPC => shared.full_allowed || shared.errors_allowed,
             EIO => shared.errors_allowed,
             ESHUTDOWN => is_excused,
+            // A deletion that failed has ended its attachment.
+            UNNAMED if !shared.is_strict => {
+                shared.full_allowed || shared.errors_allowed || shared.slots[at.volume].in_doubt
+            }
+            UNNAMED => is_excused,
             _ => false,
         };
         if !excused && is_current {
@@ -518,18 +365,22 @@ impl Client {
             if self.share.borrow().violation.is_some() || self.share.borrow().is_given_up {
                 return None;
             }
+            let plugging = self.vm.is_some().then(|| self.plugging.take(1));
+            let alone = match plugging {
+                Some(turn) => Some(turn.await),
+                None => None,
+            };
             let life = self.share.borrow().life_of(volume);
             if let Some(at) = life {
                 let gate = self.share.borrow().gate_of(volume);
                 let present = self.connections.borrow()[volume].clone();
                 match present {
-                    Some(there) if (there.life, there.gate) == (at.life, gate) && !there.connection.is_broken() => {
-                        return Some(there);
-                    }
-                    _ => {}
+                    Some(there) if there.is_present(at, gate) => return Some(there),
+                    // A machine is ended before another one may connect in its place.
+                    there => there.iter().filter_map(|there| there.link.disk()).for_each(|disk| disk.unplug()),
                 }
-                if let Some(connection) = self.attach(at, gate).await {
-                    let there = Attachment { life: at.life, gate, connection, is_proven: Rc::default() };
+                if let Some(link) = self.attach(at, gate).await {
+                    let there = Attachment { life: at.life, gate, link, is_proven: Rc::default() };
                     let before = self.connections.borrow_mut()[volume].replace(there.clone());
                     let before = before.filter(|before| before.is_proven.get() && before.is_beside(&there));
                     if before.is_some() {
@@ -538,6 +389,7 @@ impl Client {
                     return Some(there);
                 }
             }
+            drop(alone);
             self.handle.sleep(pause).await;
             pause = (pause * 2).min(ATTACH_PAUSE_MAX);
         }
@@ -551,7 +403,10 @@ impl Client {
     }
 
     /// Attaches anew.
-    async fn attach(&self, at: VolumeLife, gate: Gate) -> Option<Rc<Connection>> {
+    async fn attach(&self, at: VolumeLife, gate: Gate) -> Option<Link> {
+        if let Some(vm) = self.vm {
+            return self.plug(at, gate, vm).await;
+        }
         let volume = at.volume;
         let (address, settled) = {
             let mut shared = self.share.borrow_mut();
@@ -564,17 +419,33 @@ impl Client {
         let is_wanted = shared.life_of(volume) == Some(at) && shared.gate_of(volume) == gate;
         let connection = attached.ok().filter(|_| is_wanted)?;
         shared.coverage.attachments += 1;
-        Some(connection)
+        Some(Link::Nbd(connection))
+    }
+
+    /// Gets a disk.
+    async fn plug(&self, at: VolumeLife, gate: Gate, vm: Vm) -> Option<Link> {
+        let socket = PathBuf::from(format!("/run/vm{}-{}.sock", self.number, name_of(at.volume)));
+        let is_served = serve_disk(&self.share, at, gate.agent, &socket).await;
+        let mut shared = self.share.borrow_mut();
+        // The name may stand for another volume by now, or be used elsewhere.
+        let is_wanted = shared.life_of(at.volume) == Some(at) && shared.gate_of(at.volume).is_beside(&gate);
+        if !is_served || !is_wanted {
+            return None;
+        }
+        shared.coverage.attachments += 1;
+        drop(shared);
+        Some(Link::Disk(Disk::plug(&self.handle, &self.share, (at, gate), &socket, vm)))
     }
 
     /// A change has come through the present attachment of a volume: then the one before is over, and whoever has it and
     /// goes on finds that out.
     fn let_go_on(self: &Rc<Self>, volume: usize) {
         let present = self.connections.borrow()[volume].clone().filter(|present| present.is_proven.get());
-        let is_over = present.is_some_and(|present| {
-            let former = self.former.borrow();
-            former[volume].as_ref().is_some_and(|former| former.is_beside(&present))
-        });
+        let is_over = self.vm.is_none()
+            && present.is_some_and(|present| {
+                let former = self.former.borrow();
+                former[volume].as_ref().is_some_and(|former| former.is_beside(&present))
+            });
         let former = is_over.then(|| self.former.borrow_mut()[volume].take()).flatten();
         if let Some(former) = former.filter(|_| self.share.borrow().is_strict) {
             self.share.borrow_mut().workers += 1;
@@ -600,11 +471,11 @@ impl Client {
         let mut prng = Prng::new(self.handle.random_u64());
         let way = Way { at: VolumeLife { volume, life: former.life }, gate: former.gate };
         for _ in 0..GO_ON {
-            if former.connection.is_broken() || self.share.borrow().violation.is_some() {
+            if former.link.is_broken() || self.share.borrow().violation.is_some() {
                 return;
             }
             let sectors = self.share.borrow().shape.draw_range(&mut prng, 8);
-            if self.write(&former.connection, way, sectors).await {
+            if self.write(&former.link, way, sectors).await {
                 let what = format!("volume v{volume} was written through {:?}, which was over", former.gate);
                 return self.share.borrow_mut().fail(what);
             }

@@ -27,6 +27,14 @@ pub struct Coverage {
     pub ordered: u64,
     /// Requests that were answered while several loops had connections.
     pub spread: u64,
+    /// Clients that were virtual machines.
+    pub guests: u64,
+    /// Requests that were answered to them.
+    pub guest_requests: u64,
+    /// Those of them that were asked for during an earlier connection.
+    pub carried_over: u64,
+    /// Resets by their drivers.
+    pub driver_resets: u64,
     /// Attachments.
     pub attachments: u64,
     /// Volumes that were deleted.
@@ -70,6 +78,10 @@ impl Coverage {
         self.throttled += other.throttled;
         self.ordered += other.ordered;
         self.spread += other.spread;
+        self.guests += other.guests;
+        self.guest_requests += other.guest_requests;
+        self.carried_over += other.carried_over;
+        self.driver_resets += other.driver_resets;
         self.attachments += other.attachments;
         self.deletions += other.deletions;
         self.recoveries += other.recoveries;

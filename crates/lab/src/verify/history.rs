@@ -150,6 +150,23 @@ impl History {
         }
     }
 
+    /// Whoever carried these changes out has ended, maybe in the middle, and the next one does them again from now on. So each
+    /// may take effect twice: what was done of it until the next recovery is over, or never, and once more until it is
+    /// answered. Gives the numbers of the first times.
+    pub fn on_again(&mut self, ids: &[RequestId]) -> Vec<RequestId> {
+        let mut firsts = Vec::new();
+        for id in ids {
+            let Some(begun) = self.begun.remove(id) else { continue };
+            self.next += 1;
+            let (first, now) = (self.next, self.tick());
+            self.begun.insert(*id, Begun { invoked: now, sectors: begun.sectors.clone(), ..begun });
+            self.begun.insert(first, begun);
+            firsts.push(first);
+        }
+        self.unknown.extend(&firsts);
+        firsts
+    }
+
     /// Of these changes nothing happens any more that has not happened.
     pub fn on_settled(&mut self, ids: &[RequestId]) {
         let now = self.tick();
@@ -337,6 +354,42 @@ mod tests {
         let mut torn = sectors_of(id, HERE, 0..1);
         torn[256..].fill(0);
         assert!(read(&mut history, 0..1, &torn).unwrap_err().contains("nobody wrote"));
+    }
+
+    #[test]
+    fn what_is_done_again_takes_effect_until_the_recovery_and_once_more_until_it_is_answered() {
+        // It is seen, hidden by another write, and done again; without a death in between nobody could explain that.
+        for died in [false, true] {
+            let mut history = History::default();
+            let again = history.begin_write(HERE, 0..1);
+            read(&mut history, 0..1, &sectors_of(again, HERE, 0..1)).unwrap();
+            if died {
+                history.on_again(&[again]);
+                history.on_recovered();
+            }
+            let other = written(&mut history, 0..1);
+            read(&mut history, 0..1, &sectors_of(other, HERE, 0..1)).unwrap();
+            history.on_done(again);
+            read(&mut history, 0..1, &sectors_of(again, HERE, 0..1)).unwrap();
+            assert_eq!(history.check().is_ok(), died);
+        }
+        // The first time ends with the recovery, the second one with the answer.
+        for is_between in [false, true] {
+            let mut history = History::default();
+            let again = history.begin_write(HERE, 0..1);
+            history.on_again(&[again]);
+            history.on_recovered();
+            if !is_between {
+                history.on_done(again);
+            }
+            let other = written(&mut history, 0..1);
+            read(&mut history, 0..1, &sectors_of(other, HERE, 0..1)).unwrap();
+            if is_between {
+                history.on_done(again);
+            }
+            read(&mut history, 0..1, &sectors_of(again, HERE, 0..1)).unwrap();
+            assert_eq!(history.check().is_ok(), is_between);
+        }
     }
 
     #[test]

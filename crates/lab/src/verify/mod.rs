@@ -3,7 +3,8 @@
 //! **Intuition.** What runs here is the code that is shipped: `node` assembles it, the NBD frontend answers, the engine
 //! writes; only the world below `runtime` is simulated. A seed gives a [`plan`]: disks, volumes, what clients do and
 //! what goes wrong when. In two of three it is of one server ([`alone`](run)), in the others of several, with managers, agents
-//! and a shared store ([`several`]). The run carries it out; [`clients`] write down everything they asked and saw
+//! and a shared store ([`several`]). The run carries it out; [`clients`], over [`nbd`] or as virtual machines with a
+//! [`disk`], write down everything they asked and saw
 //! ([`history`]); at the end each sector must look like a register to everybody ([`crate::linearizability`]), the store
 //! must have recovered each time, and nothing may be left of what was deleted.
 //!
@@ -12,13 +13,16 @@
 
 pub mod clients;
 pub mod coverage;
+pub mod disk;
 pub mod history;
+pub mod link;
 pub mod nbd;
 pub mod outcome;
 pub mod panics;
 pub mod plan;
 pub mod run;
 pub mod several;
+pub mod shared;
 
 use crate::shrink::{Shrunk, shrink};
 

@@ -37,12 +37,15 @@ pub const NO_HOLE: u16 = 1 << 1;
 /// How long a client waits for anything: a server without power says nothing.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The error of a disk that says that a request failed, and not why.
+pub const UNNAMED: u32 = u32::MAX;
+
 /// What came of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// Done; with what was read.
     Done(Vec<u8>),
-    /// An error number.
+    /// An error number, or [`UNNAMED`].
     Failed(u32),
 }
 
@@ -53,6 +56,10 @@ pub enum Gone {
     Broken,
     /// Nothing was heard for [`TIMEOUT`].
     TimedOut,
+    /// Who has asked is no more.
+    Ended,
+    /// It was taken back before anybody began with it: it never happens.
+    NotBegun,
 }
 
 /// A reply that is waited for: the length of what it brings, and who waits.

@@ -9,6 +9,7 @@
 //! See [`Promise`].
 
 mod faults;
+mod guests;
 mod machines;
 mod several;
 
@@ -17,9 +18,10 @@ use std::time::Duration;
 
 use base::{GIB, KIB, MIB, Prng, SECTOR};
 use control::levels::LevelsChange;
-use node::settings::Throttle;
+use node::settings::{Queues, Throttle};
 
 pub use self::faults::{Fault, FaultKind, Reach};
+pub use self::guests::Vm;
 pub use self::machines::{Harm, Machine, Role};
 pub use self::several::{Order, Several};
 
@@ -88,6 +90,10 @@ pub struct Shape {
     pub scrub_period: Option<Duration>,
     /// Space for data files that is zero-written ahead of need in each directory, and after how much quiet.
     pub zero_ahead: (u64, Duration),
+    /// By client: what its disks are like, if it is a virtual machine. Nothing else is known of clients that are not named.
+    pub vms: Vec<Option<Vm>>,
+    /// Which loops serve the queues of virtual machines.
+    pub queues: Queues,
     /// The machines, where there are several.
     pub several: Option<Several>,
 }
@@ -205,7 +211,8 @@ impl Plan {
         // A run is short: what waits for quiet has to find some between two requests.
         let quiet = Duration::from_micros(*prng.pick(&[0, 200, 5_000]));
         let zero_ahead = (*prng.pick(&[512 * KIB, 4 * MIB]), quiet);
-        Plan { seed, shape: Shape { scrub_period, zero_ahead, ..shape }, steps }
+        let (vms, queues) = guests::draw(seed, shape.clients);
+        Plan { seed, shape: Shape { scrub_period, zero_ahead, vms, queues, ..shape }, steps }
     }
 
     /// A plan without accidents: one client that reads or writes 4 KiB `iops` times a second, for so many seconds.
@@ -285,6 +292,8 @@ impl Shape {
             loops: *prng.pick(&[1, 1, 1, 2, 4]),
             scrub_period: None,
             zero_ahead: (MIB, Duration::from_millis(1)),
+            vms: Vec::new(),
+            queues: Queues::Shared,
             several: None,
         }
     }

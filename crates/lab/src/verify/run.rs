@@ -26,9 +26,10 @@ use wire::api::Size;
 
 use self::hands::Hands;
 use self::rot::rot;
-use super::clients::{Client, Share, Shared};
+use super::clients::Client;
 use super::coverage::Coverage;
 use super::plan::{Fault, Plan, Promise};
+use super::shared::{Share, Shared};
 
 /// The port of the server.
 const PORT: u16 = 10809;
@@ -97,8 +98,7 @@ struct Run {
     disks: Rc<Vec<SimDisk>>,
     share: Share,
     state: Rc<RefCell<State>>,
-    client: Rc<Client>,
-    others: Vec<Rc<Client>>,
+    users: Rc<[Rc<Client>]>,
 }
 
 impl Run {
@@ -140,6 +140,7 @@ impl Run {
         settings.nbd.listen = (address, PORT).into();
         settings.api.is_off = true;
         settings.event_loop.count = Some(shape.loops);
+        settings.vhost.queues = shape.queues;
         let nbd = Address::Tcp((address, PORT).into());
         let share = Rc::new(RefCell::new(Shared::new(plan, [nbd])));
         let handle = world.start_loop(clients);
@@ -161,8 +162,7 @@ impl Run {
             clients,
             settings: Rc::new(settings),
             disks: Rc::new(paths.iter().map(|path| world.disk(server, path)).collect()),
-            client: Client::new(&handle, &share),
-            others: (1..shape.clients).map(|_| Client::new(&handle, &share)).collect(),
+            users: (0..shape.clients).map(|number| Client::new(&handle, &share, number)).collect(),
             share,
             state: Rc::new(RefCell::new(state)),
             plan: plan.clone(),
@@ -173,9 +173,8 @@ impl Run {
     fn work(&mut self) {
         self.hands().start(&self.world);
         self.wait_until_up();
-        let clients = std::iter::once(&self.client).chain(&self.others);
-        for client in clients {
-            for _ in 0..self.plan.shape.depth {
+        for client in self.users.iter() {
+            for _ in 0..client.depth() {
                 self.share.borrow_mut().workers += 1;
                 client.handle().spawn(Class::Io, "lab worker", client.clone().work()).detach();
             }
@@ -212,7 +211,8 @@ impl Run {
         Hands {
             server: self.server,
             clients: self.clients,
-            client_handle: self.client.handle().clone(),
+            client_handle: self.users[0].handle().clone(),
+            users: self.users.clone(),
             settings: self.settings.clone(),
             disks: self.disks.clone(),
             bad_disk: self.plan.shape.bad_disk,
@@ -276,6 +276,7 @@ impl Run {
         };
         let handle = self.share.borrow_mut().store.take().map(|store| store.handle);
         let Some(handle) = handle else { return false };
+        self.hands().set_door(None);
         let stopped = Rc::new(RefCell::new(None));
         let result = stopped.clone();
         let stopping = async move { *result.borrow_mut() = Some(node.stop().await) };

@@ -99,6 +99,11 @@ impl AgentRole {
         &self.nbd
     }
 
+    /// The agent, for whoever shares the loop.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
     /// What its router did.
     pub fn statistics(&self) -> RouterStatistics {
         self.router.statistics()

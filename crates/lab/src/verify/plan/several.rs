@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::{GIB, KIB, MIB, Prng, SECTOR};
 
 use super::machines::{Harm, Machine, Role};
-use super::{Fault, FaultKind, Plan, Promise, Request, Shape, Step, micros};
+use super::{Fault, FaultKind, Plan, Promise, Request, Shape, Step, guests, micros};
 
 /// How many machines of each role there are. The shared store is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +129,8 @@ impl Plan {
                 }
             }
         }
-        Plan { seed, shape, steps }
+        let (vms, queues) = guests::draw(seed, shape.clients);
+        Plan { seed, shape: Shape { vms, queues, ..shape }, steps }
     }
 }
 

@@ -1,15 +1,20 @@
 //! What makes things go wrong, and what starts a store again.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use control::service::{Reply, Request};
 use node::{Node, Settings};
 use runtime::sim::{self, NodeId, SimDisk, World};
 use runtime::{Class, Handle};
+use wire::LocalBoxFuture;
 
-use super::super::clients::{Running, Share, reconcile};
+use super::super::clients::{Client, reconcile};
+use super::super::history::VolumeLife;
 use super::super::plan::{Fault, FaultKind, Promise, Reach};
+use super::super::shared::{Door, Running, Share};
 use super::rot::rot;
 use super::{QUIET, REFUSED_MAX, START_PAUSE, START_PAUSE_MAX, Server, State};
 
@@ -19,6 +24,7 @@ pub(super) struct Hands {
     pub server: NodeId,
     pub clients: NodeId,
     pub client_handle: Handle,
+    pub users: Rc<[Rc<Client>]>,
     pub settings: Rc<Settings>,
     pub disks: Rc<Vec<SimDisk>>,
     pub bad_disk: usize,
@@ -31,7 +37,11 @@ pub(super) struct Hands {
 impl Hands {
     /// Starts the next life of the server.
     pub fn start(&self, world: &World) {
+        let again = self.users.iter().flat_map(|user| user.on_end_of_process(0));
+        let again: Vec<_> = again.map(|(change, ..)| change).collect();
+        self.share.borrow_mut().history.on_again(&again);
         let handle = world.restart(self.server);
+        let beside = world.start_loop(self.server);
         tracing::info!(at = ?world.now(), "a start");
         let life = {
             let mut state = self.state.borrow_mut();
@@ -59,6 +69,13 @@ impl Hands {
                         order: Rc::new(node.order()),
                         connections: Rc::new(node.connections()),
                     });
+                    let devices = manager.clone();
+                    let serve = move |volume, path| -> LocalBoxFuture<'static, base::Result<()>> {
+                        let devices = devices.clone();
+                        Box::pin(async move { devices.handle(Request::AttachDevice { volume, path }).await.map(drop) })
+                    };
+                    let (serve, statistics) = (Rc::new(serve), Rc::new(node.agent_statistics()));
+                    hands.set_door(Some(Door { beside, handle: inside.clone(), serve, statistics }));
                     let volumes = hands.share.borrow().slots.len();
                     // A deletion that failed counts, or it does not.
                     for slot in &mut hands.share.borrow_mut().slots {
@@ -67,6 +84,7 @@ impl Hands {
                     for volume in 0..volumes {
                         reconcile(&hands.share, &manager, volume).await;
                     }
+                    hands.serve_disks(&node).await;
                     let mut state = hands.state.borrow_mut();
                     (state.refusal, state.pause, state.refused) = (None, START_PAUSE, 0);
                     state.server = Server::Up(Box::new(node));
@@ -106,6 +124,31 @@ impl Hands {
         world.after(pause, move |world| hands.try_again(world, life));
     }
 
+    pub fn set_door(&self, door: Option<Door>) {
+        let doors = self.share.borrow().doors.clone();
+        let before = std::mem::replace(&mut doors.borrow_mut()[0], door);
+        drop(before);
+    }
+
+    /// Serves what was served before; of what was promised nothing may be missing.
+    async fn serve_disks(&self, node: &Node) {
+        let served = node.serve_devices().await;
+        let devices = node.manager().handle(Request::Devices).await;
+        let mut shared = self.share.borrow_mut();
+        if let Err(error) = served {
+            return shared.fail(format!("the disks of virtual machines are not served: {error}"));
+        }
+        let Ok(Reply::Devices(devices)) = devices else { return };
+        let is_there = |path: &Path| devices.iter().any(|device| device.path == path);
+        let gone = |at: &VolumeLife| shared.life_of(at.volume) != Some(*at);
+        let missing = shared.served.iter().find(|(path, at)| !is_there(path) && !gone(at));
+        let missing = missing.map(|(path, _)| path.display().to_string());
+        // A list that cannot be read, or is an older one, is no reason not to start.
+        if let Some(path) = missing.filter(|_| self.promise == Promise::Flawless) {
+            shared.fail(format!("{path} is not served any more after a start"));
+        }
+    }
+
     /// Starts once more if the start of `life` was refused.
     fn try_again(&self, world: &World, life: u64) {
         let is_starting = {
@@ -137,6 +180,7 @@ impl Hands {
             shared.coverage.crashes_in_flight += u64::from(shared.in_flight > 0);
             shared.store = None;
         }
+        self.set_door(None);
         if matches!(self.state.borrow().server, Server::Starting) && !self.state.borrow().is_refused {
             self.share.borrow_mut().busy.end(self.client_handle.now());
         }
@@ -147,6 +191,10 @@ impl Hands {
         }
         let old = std::mem::replace(&mut self.state.borrow_mut().server, Server::Down);
         drop(old);
+        if power {
+            // Virtual machines run on the same machine.
+            self.users.iter().for_each(|user| user.on_power_loss(0));
+        }
         true
     }
 

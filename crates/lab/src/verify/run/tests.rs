@@ -2,7 +2,9 @@
 
 use runtime::OpenOptions;
 
-use super::super::plan::{FaultKind, Request, Shape, Step};
+use super::super::nbd::Connection;
+use super::super::plan::{FaultKind, Request, Shape, Step, Vm};
+use super::super::shared::name_of;
 use super::*;
 
 /// A run without accidents on one disk, whose requests are done.
@@ -12,9 +14,21 @@ fn calm() -> (World, Run) {
 
 /// The same in another world.
 fn calm_with(fits: impl Fn(&Shape) -> bool) -> (World, Run) {
+    calm_of(fits, None)
+}
+
+/// The same where every client is a virtual machine.
+fn calm_guests() -> (World, Run) {
+    let vm = Vm { queues: 2, size: 16, depth: 4, tells: true, tables: true };
+    calm_of(|shape| shape.promise == Promise::Flawless && shape.disks == 1, Some(vm))
+}
+
+fn calm_of(fits: impl Fn(&Shape) -> bool, vm: Option<Vm>) -> (World, Run) {
     let mut plans = (0..1_000).map(|seed| Plan::draw(seed, &FaultKind::ALL));
-    let mut plan = plans.find(|plan| fits(&plan.shape) && plan.shape.packet_loss_one_in == 0).unwrap();
+    let is_alone = |shape: &Shape| shape.several.is_none() && shape.packet_loss_one_in == 0;
+    let mut plan = plans.find(|plan| fits(&plan.shape) && is_alone(&plan.shape)).unwrap();
     plan.steps.retain(|step| matches!(step, Step::Ask { .. }));
+    plan.shape.vms = vec![vm; plan.shape.clients];
     let world = World::new(1);
     let mut run = Run::new(&world, &plan);
     run.work();
@@ -27,7 +41,7 @@ fn violation(run: &Run) -> String {
 }
 
 fn ask(run: &Run, request: Request) {
-    let client = run.client.clone();
+    let client = run.users[0].clone();
     let handle = client.handle().clone();
     run.world.block_on(&handle, async move { client.ask(0, &request).await });
 }
@@ -170,4 +184,59 @@ fn damage_that_scrubbing_leaves_is_noticed() {
     spoil("/data-");
     run.inspect(&scrubbed);
     assert!(violation(&run).contains("damage is left"));
+}
+
+#[test]
+fn nothing_is_wrong_with_a_calm_run_of_virtual_machines() {
+    let (_world, mut run) = calm_guests();
+    run.prove();
+    assert_eq!(run.share.borrow().violation, None);
+    let coverage = run.share.borrow().coverage.clone();
+    // Flushes are not counted as requests.
+    assert!(coverage.guests > 0 && coverage.requests > 0 && coverage.guest_requests >= coverage.requests);
+}
+
+#[test]
+fn a_request_of_a_virtual_machine_without_an_answer_is_noticed() {
+    let (world, run) = calm_guests();
+    world.run_for(Duration::from_secs(100));
+    run.disks[0].set_slowness(10_000_000);
+    ask(&run, Request::Write(run.plan.shape.sectors.clone()));
+    assert!(violation(&run).contains("had no answer"));
+}
+
+#[test]
+fn a_virtual_machine_without_a_disk_is_noticed() {
+    let (world, run) = calm_guests();
+    ask(&run, Request::Flush);
+    // It connects again, and nobody is there any more.
+    run.hands().set_door(None);
+    world.kill(run.server);
+    ask(&run, Request::Flush);
+    assert!(violation(&run).contains("could not connect"));
+}
+
+#[test]
+fn a_disk_that_a_start_forgets_is_noticed() {
+    let (_world, run) = calm_guests();
+    ask(&run, Request::Flush);
+    assert!(run.stop());
+    let list = run.settings.directories[0].join("devices.toml");
+    run.disks[0].overwrite(list.strip_prefix("/disk0").unwrap(), 0, b"not what was written there");
+    run.hands().start(&run.world);
+    run.wait_until_up();
+    assert!(violation(&run).contains("not served any more"));
+}
+
+#[test]
+fn what_an_agent_keeps_of_clients_that_have_left_is_noticed() {
+    let (_world, run) = calm_guests();
+    let (user, share) = (&run.users[0], run.share.clone());
+    let address = share.borrow().agents[0].address.clone();
+    let inside = user.handle().clone();
+    let attached = async move { Connection::attach(&inside, &address, &name_of(0)).await };
+    let stays = run.world.block_on(user.handle(), attached).expect("the store is up");
+    run.leave();
+    assert!(violation(&run).contains("all clients have left"));
+    drop(stays);
 }

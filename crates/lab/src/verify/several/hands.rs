@@ -1,14 +1,16 @@
 //! What makes things go wrong with machines, each with its own end.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::{Instant, SegmentId, VolumeId};
 use runtime::sim::World;
 use runtime::{Class, Handle};
 
-use super::super::clients::Share;
+use super::super::clients::Client;
 use super::super::coverage::Event;
 use super::super::plan::{Fault, Harm, Machine, Role};
+use super::super::shared::Share;
 use super::machines::Machines;
 
 /// Callbacks of the world hold it.
@@ -18,6 +20,7 @@ pub(super) struct Hands {
     pub share: Share,
     /// The loop of the clients, by whose clock is said when something went wrong.
     pub clients: Handle,
+    pub users: Rc<[Rc<Client>]>,
 }
 
 impl Hands {
@@ -121,6 +124,20 @@ impl Hands {
         }
     }
 
+    /// Virtual machines stay when their agent's process dies, and the next one does what they have in flight.
+    fn on_end_of_agent(&self, agent: usize, power: bool) {
+        if power {
+            return self.users.iter().for_each(|user| user.on_power_loss(agent));
+        }
+        for user in self.users.iter() {
+            for (change, volume, gate) in user.on_end_of_process(agent) {
+                let mut shared = self.share.borrow_mut();
+                let first = shared.history.on_again(&[change]);
+                shared.adrift.extend(first.into_iter().map(|first| (first, volume, gate)));
+            }
+        }
+    }
+
     /// Ends a life, and starts another one after a while.
     pub(super) fn kill(&self, world: &World, machine: Machine, power: bool, down: Duration) {
         if !self.machines.kill(world, machine, power) {
@@ -134,6 +151,9 @@ impl Hands {
             if machine.role == Role::Agent {
                 shared.agents[machine.index].life += 1;
             }
+        }
+        if machine.role == Role::Agent {
+            self.on_end_of_agent(machine.index, power);
         }
         let hands = self.clone();
         world.after(down, move |world| {

@@ -6,9 +6,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use agent::Agent;
 use base::{Incarnation, Instant, Result, SegmentId};
 use control::cluster::ClusterManager;
 use engine::{Engine, Tenure};
@@ -23,8 +25,10 @@ use runtime::sim::{DiskOptions, NetworkOptions, NodeId, NodeOptions, SimDisk, Wo
 use runtime::{Address, Class, Handle};
 use server::Owner;
 use wire::api::{self, Size};
+use wire::{DeviceHost, LocalBoxFuture};
 
 use super::super::plan::{Machine, Plan, Role, Shape};
+use super::super::shared::{Door, Doors};
 
 /// Where roles listen for each other.
 const PORT: u16 = 7000;
@@ -47,6 +51,7 @@ struct Inner {
     clients: NodeId,
     disks: Vec<SimDisk>,
     shape: Shape,
+    doors: Doors,
     state: Rc<RefCell<State>>,
 }
 
@@ -120,7 +125,8 @@ impl Machines {
         }
         let clients = world.add_node(NodeOptions::default());
         let (shape, state) = (shape.clone(), Rc::default());
-        Machines(Rc::new(Inner { nodes, addresses, clients, disks, shape, state }))
+        let doors = Rc::new(RefCell::new(vec![None; several.agents]));
+        Machines(Rc::new(Inner { nodes, addresses, clients, disks, shape, doors, state }))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Machine> + use<> {
@@ -144,6 +150,11 @@ impl Machines {
     /// All machines, with that of the clients.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         self.0.nodes.values().copied().chain([self.0.clients]).collect()
+    }
+
+    /// What virtual machines need of agents.
+    pub(super) fn doors(&self) -> Doors {
+        self.0.doors.clone()
     }
 
     pub(super) fn clients(&self) -> NodeId {
@@ -261,6 +272,8 @@ impl Machines {
         let handle = world.restart(self.node(machine));
         self.0.state.borrow_mut().running.insert(machine, handle.clone());
         let (inside, settings, state) = (handle.clone(), self.settings(machine), self.0.state.clone());
+        // Where an agent runs there may be virtual machines.
+        let beside = (machine.role == Role::Agent).then(|| (world.start_loop(self.node(machine)), self.doors()));
         let store = SharedFilesOptions {
             directories: (0..self.0.shape.disks).map(|disk| format!("/disk{disk}/store").into()).collect(),
             listen: Some(Address::Tcp(self.0.addresses[&machine])),
@@ -270,7 +283,7 @@ impl Machines {
         };
         let life = async move {
             loop {
-                match live(&inside, machine, &settings, &store, &state).await {
+                match live(&inside, machine, &settings, &store, &state, beside.as_ref()).await {
                     Ok(()) => {}
                     Err(error) => {
                         tracing::info!(?machine, %error, "a start was refused");
@@ -305,12 +318,30 @@ impl Machines {
             }
         };
         drop(gone);
+        if machine.role == Role::Agent {
+            let door = self.0.doors.borrow_mut()[machine.index].take();
+            drop(door);
+        }
         true
     }
 
     /// Whether a machine runs.
     pub(super) fn runs(&self, machine: Machine) -> bool {
         self.0.state.borrow().running.contains_key(&machine)
+    }
+}
+
+fn door(handle: &Handle, beside: &Handle, agent: &Agent) -> Door {
+    let (devices, counting) = (agent.clone(), agent.clone());
+    let serve = move |volume: String, path: PathBuf| -> LocalBoxFuture<'static, Result<()>> {
+        let devices = devices.clone();
+        Box::pin(async move { devices.add_device(&volume, &path).await })
+    };
+    Door {
+        beside: beside.clone(),
+        handle: handle.clone(),
+        serve: Rc::new(serve),
+        statistics: Rc::new(move || counting.statistics()),
     }
 }
 
@@ -326,6 +357,7 @@ async fn live(
     settings: &Settings,
     store: &SharedFilesOptions,
     state: &RefCell<State>,
+    beside: Option<&(Handle, Doors)>,
 ) -> Result<()> {
     match machine.role {
         Role::Store => {
@@ -339,7 +371,10 @@ async fn live(
             std::future::pending().await
         }
         Role::Agent => {
-            let _agent = AgentRole::start(handle, settings).await?;
+            let role = AgentRole::start(handle, settings).await?;
+            if let Some((beside, doors)) = beside {
+                doors.borrow_mut()[machine.index] = Some(door(handle, beside, role.agent()));
+            }
             std::future::pending().await
         }
         Role::Server => {

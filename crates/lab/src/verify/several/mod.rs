@@ -27,9 +27,10 @@ use self::hands::Hands;
 use self::machines::Machines;
 use self::people::People;
 use self::watch::Watch;
-use super::clients::{Client, Share, Shared};
+use super::clients::Client;
 use super::coverage::Coverage;
 use super::plan::{Plan, Role};
+use super::shared::{Share, Shared};
 
 /// How often somebody looks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -53,7 +54,7 @@ struct Run {
     share: Share,
     people: Rc<People>,
     watch: Rc<RefCell<Watch>>,
-    clients: Vec<Rc<Client>>,
+    clients: Rc<[Rc<Client>]>,
 }
 
 impl Run {
@@ -62,10 +63,11 @@ impl Run {
         let agents = machines.of(Role::Agent).map(|agent| Address::Tcp(machines.nbd(agent)));
         let share = Rc::new(RefCell::new(Shared::new(plan, agents)));
         share.borrow_mut().is_strict = true;
+        share.borrow_mut().doors = machines.doors();
         let handle = world.start_loop(machines.clients());
         let people = Rc::new(People::new(&handle, &share, &machines));
-        let client = |_| {
-            let client = Client::new(&handle, &share);
+        let client = |number| {
+            let client = Client::new(&handle, &share, number);
             client.set_errands(people.clone());
             client
         };
@@ -79,7 +81,7 @@ impl Run {
 
     fn hands(&self) -> Hands {
         let clients = self.people.handle().clone();
-        Hands { machines: self.machines.clone(), share: self.share.clone(), clients }
+        Hands { machines: self.machines.clone(), share: self.share.clone(), clients, users: self.clients.clone() }
     }
 
     /// Looks now, and again and again for as long as there are workers.
@@ -105,8 +107,8 @@ impl Run {
                 people.make(volume).await;
             }
         });
-        for client in &self.clients {
-            for _ in 0..self.plan.shape.depth {
+        for client in self.clients.iter() {
+            for _ in 0..client.depth() {
                 self.share.borrow_mut().workers += 1;
                 client.handle().spawn(Class::Io, "lab worker", client.clone().work()).detach();
             }

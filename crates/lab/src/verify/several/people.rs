@@ -9,9 +9,10 @@ use runtime::sync::oneshot;
 use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
 
-use super::super::clients::{Errands, Share, name_of};
+use super::super::clients::Errands;
 use super::super::coverage::Event;
 use super::super::plan::{Machine, Order, Role};
+use super::super::shared::{Share, name_of};
 use super::machines::{Machines, name};
 
 /// Between two tries.

@@ -59,8 +59,10 @@ impl Run {
 
     /// Reads all that was ever written; says whether nothing was wrong with it.
     fn read_everything(&self) -> bool {
-        let client = self.clients[0].clone();
-        self.world.block_on(&self.people.handle().clone(), async move { client.read_everything().await });
+        for client in self.clients.iter() {
+            let reader = client.clone();
+            self.world.block_on(client.handle(), async move { reader.read_everything().await });
+        }
         !self.is_over()
     }
 

@@ -11,6 +11,7 @@ use super::*;
 fn calm() -> (World, Run) {
     let mut plan = Plan::draw_several(1, &[]);
     plan.steps.retain(|step| matches!(step, Step::Ask { .. }));
+    plan.shape.vms.clear();
     let world = World::new(1);
     let mut run = Run::new(&world, &plan);
     run.work();

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use base::{Epoch, Incarnation, Instant, SegmentId, Set, Term};
 use files::shared::LifeInfo;
 
-use super::super::clients::Shared;
 use super::super::coverage::Event;
 use super::super::plan::{Machine, Role};
+use super::super::shared::Shared;
 use super::machines::Machines;
 
 /// Which life of which manager.
