@@ -251,12 +251,15 @@ pub const ALL: &[SeededBug] = &[
     bug(48, "lost-write-not-retried", "A write of which the answer was lost counts as done.", &["reset or kill"]),
     bug(49, "dropped-beside", "A volume is gone without those of its segments that are on their way.", &[]),
     bug(50, "manager-never-doubts", "A manager that misses many servers asks nobody.", &["cut"]),
+    bug(51, "guest-answered-early", "A write of a virtual machine is answered when it begins.", &[]),
+    bug(51, "guest-not-marked", "A request of a virtual machine is not marked as in flight.", &["kill"]),
+    bug(51, "guest-stays-marked", "An answered request of a virtual machine stays marked as in flight.", &["kill"]),
 ];
 
 impl SeededBug {
     /// Whether the rule is about segments that change hands, which they do where there are several servers.
     pub fn is_of_several(&self) -> bool {
-        self.rule >= 35
+        (35..=50).contains(&self.rule)
     }
 }
 
@@ -319,7 +322,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=50).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=51).contains(&bug.rule), "{}", bug.name);
         }
     }
 

@@ -139,6 +139,14 @@ impl Tracking {
     /// [`Violation::Inflight`]
     pub fn unmark(&mut self, head: u16, used: u16) -> Result<(), Violation> {
         self.put(entry(head), 0u8)?;
+        self.note_used(used)
+    }
+
+    /// The ring's index is `used`.
+    ///
+    /// # Errors
+    /// [`Violation::Inflight`]
+    pub(super) fn note_used(&mut self, used: u16) -> Result<(), Violation> {
         self.put(14, used)
     }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+use base::seeded::is_on;
 use runtime::guest::Memory;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::GuestAddress;
@@ -110,6 +111,7 @@ impl Ring {
         self.count += 1;
         if let Some(tracking) = &mut self.tracking
             && !is_left
+            && !is_on("guest-not-marked")
             && let Err(violation) = tracking.mark(head)
         {
             self.give_up(head);
@@ -148,6 +150,9 @@ impl Ring {
         }
         self.queue.add_used(memory.map(), head, len).map_err(|_| Violation::Ring)?;
         let used = self.queue.next_used();
+        if is_on("guest-stays-marked") {
+            return self.tracking.as_mut().map_or(Ok(()), |tracking| tracking.note_used(used));
+        }
         self.tracking.as_mut().map_or(Ok(()), |tracking| tracking.unmark(head, used))
     }
 

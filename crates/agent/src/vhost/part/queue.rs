@@ -17,7 +17,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use base::levels::Level;
-use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer};
+use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer, seeded};
 use policies::queues::BATCH;
 use policies::slow_requests::{self, Direction};
 use policies::tenants;
@@ -328,7 +328,14 @@ impl Queue {
                 let mut buffer = AlignedBuf::zeroed((range.end - range.start) as usize);
                 // From here on it is a copy: the guest may change what it has.
                 taken.request.input.copy_to(&taken.memory, &mut buffer)?;
-                let outcome = volume.write(range.start, Bytes::from_owner(buffer), level, passage).await;
+                let data = Bytes::from_owner(buffer);
+                if seeded::is_on("guest-answered-early") {
+                    let (volume, mut passage) = (volume.clone(), Passage::default());
+                    let writing = async move { drop(volume.write(range.start, data, level, &mut passage).await) };
+                    self.part.shared.handle.spawn(Class::Io, "seeded bug", writing).detach();
+                    return done(Ok(()));
+                }
+                let outcome = volume.write(range.start, data, level, passage).await;
                 // From here on the store accounts for the bytes that it keeps.
                 taken.payload = None;
                 done(outcome)
