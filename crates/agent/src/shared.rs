@@ -1,6 +1,6 @@
 //! What the connections of an agent share: those of one loop ([`Shared`]), and those of all ([`Commons`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use base::{Bytes, Generation, MIB, Result, VolumeId};
 use policies::levels::LevelsSettings;
 use policies::queues::Queues;
 use policies::tenants::{Frontend, TenantsSettings};
-use runtime::sync::Budget;
+use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle, SharedBudget, SharedPermit};
 use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
@@ -125,6 +125,48 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.commons.loads[self.0.index].running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tasks of one loop that claim requests of virtual machines, without those that wait until there is something to claim.
+#[derive(Default)]
+pub(crate) struct Claiming {
+    count: Cell<usize>,
+    none: Event,
+}
+
+/// A task that waits, until this is dropped.
+pub(crate) struct Pause<'a>(&'a Claiming);
+
+impl Claiming {
+    pub(crate) fn begin(&self) {
+        self.count.set(self.count.get() + 1);
+    }
+
+    pub(crate) fn end(&self) {
+        self.count.set(self.count.get() - 1);
+        if self.count.get() == 0 {
+            self.none.notify();
+        }
+    }
+
+    pub(crate) fn pause(&self) -> Pause<'_> {
+        self.end();
+        Pause(self)
+    }
+
+    /// Returns when there are none: what this loop has is begun.
+    pub(crate) async fn until_none(&self) {
+        let none = self.none.wait();
+        if self.count.get() > 0 {
+            none.await;
+        }
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.begin();
     }
 }
 
@@ -242,6 +284,7 @@ pub(crate) struct Shared {
     service: Rc<dyn BlockService>,
     pub(crate) tenants: Tenants,
     pub(crate) peers: Peers,
+    pub(crate) claiming: Claiming,
     /// Large receive buffers; a connection without one uses a small one.
     pub(crate) large_buffers: Budget,
     listing: RefCell<Bytes>,
@@ -268,6 +311,7 @@ impl Shared {
             service,
             tenants,
             peers: Peers::default(),
+            claiming: Claiming::default(),
             large_buffers: Budget::new((LARGE_BUFFERS_MAX / loops).max(1)),
             listing: RefCell::default(),
         })

@@ -7,19 +7,24 @@
 //! nothing goes to sleep; the last one awake asks the guest to ring first, and is the one that waits for the bell. So there is
 //! one loop at most that listens, and while loops look anyway the guest need not ring. One that listened before, and was
 //! woken, may still hear the bell in its place: then it listens. Whom a claim leaves a lot for is
-//! woken by who claimed ([`policies::queues::plan_wake`]). Somebody who was woken, and has not looked yet, may be a while
+//! woken by who claimed ([`policies::queues::plan_batch`]). Somebody who was woken, and has not looked yet, may be a while
 //! about it: nobody relies on him.
+//!
+//! **Baselines.** With other ways than the shared one ([`Queues`]) only the loop that a queue belongs to looks. What it hands
+//! over to another one is claimed already, and lies here until that takes it; such a loop sleeps while nothing does. What
+//! messages between loops cost is charged where they are sent and taken ([`super::part`]).
 //!
 //! Invariants: what is available is claimed once, by a loop that runs it to its end; it is marked as in flight in the order
 //! of the ring, before anybody sees it; while something is available that nobody has claimed, a loop is awake or the
-//! guest rings; who stops a queue hears of that when nothing of it is in flight on any loop, and every bell was rung.
+//! guest rings; what was handed over is run, unless its guest broke the rules before; who stops a queue hears of that when
+//! nothing of it is in flight on any loop, and every bell was rung.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use futures_channel::oneshot::Sender;
-use policies::queues::plan_wake;
+use policies::queues::{Other, Plan, Queues, plan_batch};
 use runtime::guest::Memory;
 use runtime::sync::foreign;
 use runtime::{Handle, Lock};
@@ -35,8 +40,15 @@ struct Books {
     ring: Ring,
     memory: Memory,
     is_stopped: bool,
+    queues: Queues,
+    /// The loop that it belongs to.
+    owner: usize,
     /// By loop; none of those that do not serve it.
     stands: Vec<Option<Stand>>,
+    /// By loop, what was claimed for it by another one.
+    handed: Vec<VecDeque<u16>>,
+    /// The loop that runs what was claimed last.
+    last: usize,
     /// The one that waits for the guest to ring, or was woken and will see to it.
     listener: Option<usize>,
     /// The guest broke the rules behind what was claimed last.
@@ -50,14 +62,26 @@ struct Books {
 enum Stand {
     Awake,
     Woken,
-    /// Whom to wake, once it waits: before that it looks by itself whether it was woken.
-    Asleep(Option<Waker>),
+    Asleep {
+        /// Whom to wake, once it waits: before that it looks by itself whether it was woken.
+        waker: Option<Waker>,
+        /// It wants something to be handed over.
+        asks: bool,
+    },
+}
+
+impl Stand {
+    const ASLEEP: Stand = Stand::Asleep { waker: None, asks: false };
 }
 
 /// What a loop finds.
 pub(super) enum Claim {
     /// Requests, in the order in which they were made available.
     Taken(Batch),
+    /// Requests, which another loop has now: the loop to wake.
+    HandedOver(Option<Waker>),
+    /// Nothing was handed over, and other loops look: sleep until woken.
+    Await,
     /// Nothing, and other loops look: sleep until woken.
     Sleep,
     /// Nothing, and nobody looks: sleep until woken, or until the guest rings.
@@ -74,6 +98,8 @@ pub(super) struct Batch {
     pub(super) size: u16,
     /// Whether more is there.
     pub(super) is_more: bool,
+    /// Whether another loop claimed it.
+    pub(super) is_handed: bool,
     /// The loop to wake.
     pub(super) wake: Option<Waker>,
 }
@@ -91,8 +117,8 @@ impl Books {
     /// Wakes the loop of that index, if it sleeps.
     fn wake(&mut self, index: usize) -> Option<Waker> {
         match &mut self.stands[index] {
-            Some(stand @ Stand::Asleep(_)) => match std::mem::replace(stand, Stand::Woken) {
-                Stand::Asleep(waker) => waker,
+            Some(stand @ Stand::Asleep { .. }) => match std::mem::replace(stand, Stand::Woken) {
+                Stand::Asleep { waker, .. } => waker,
                 Stand::Awake | Stand::Woken => None,
             },
             _ => None,
@@ -103,8 +129,14 @@ impl Books {
         (0..self.stands.len()).filter_map(|index| self.wake(index)).collect()
     }
 
-    fn is_awake(&self, index: usize) -> bool {
-        matches!(self.stands[index], Some(Stand::Awake))
+    /// Whether the loop of that index looks into the rings in each of its turns.
+    fn is_looking(&self, index: usize) -> bool {
+        self.queues.looks(index, self.owner) && matches!(self.stands[index], Some(Stand::Awake))
+    }
+
+    fn batch(&self, is_more: bool, is_handed: bool, wake: Option<Waker>) -> Batch {
+        let (memory, table, size) = (self.memory.clone(), self.ring.table(), self.ring.size());
+        Batch { memory, table, size, is_more, is_handed, wake }
     }
 
     /// Puts requests into `heads`, at most `most`.
@@ -129,10 +161,24 @@ impl Books {
         me: usize,
         most: usize,
         heads: &mut VecDeque<u16>,
+        is_over: bool,
         running: impl Fn(usize) -> usize,
     ) -> Result<Claim, Violation> {
-        if self.is_stopped {
+        // That is in flight, and is run whatever came after it.
+        let handed = self.handed[me].len().min(most);
+        if handed > 0 {
+            self.stands[me] = Some(Stand::Awake);
+            heads.extend(self.handed[me].drain(..handed));
+            return Ok(Claim::Taken(self.batch(!self.handed[me].is_empty(), true, None)));
+        }
+        if self.is_stopped || is_over {
+            // From here on nobody hands anything over.
+            self.stands[me] = None;
             return Ok(Claim::Over);
+        }
+        if !self.queues.looks(me, self.owner) {
+            self.stands[me] = Some(Stand::ASLEEP);
+            return Ok(Claim::Await);
         }
         self.stands[me] = Some(Stand::Awake);
         if self.listener == Some(me) {
@@ -145,7 +191,7 @@ impl Books {
         self.fill(most, heads)?;
         if heads.is_empty() {
             let is_last =
-                self.listener.is_none() && !(0..self.stands.len()).any(|other| other != me && self.is_awake(other));
+                self.listener.is_none() && !(0..self.stands.len()).any(|other| other != me && self.is_looking(other));
             if is_last {
                 if self.ring.listen(&self.memory)? {
                     self.ring.stop_listening(&self.memory)?;
@@ -156,33 +202,46 @@ impl Books {
             }
         }
         if heads.is_empty() {
-            self.stands[me] = Some(Stand::Asleep(None));
+            self.stands[me] = Some(Stand::ASLEEP);
             return Ok(if self.listener == Some(me) { Claim::Listen } else { Claim::Sleep });
         }
         let remaining = self.ring.remaining(&self.memory)?;
-        let asleep = |(index, stand): (usize, &Option<Stand>)| match stand {
-            Some(Stand::Asleep(_)) => Some((index, running(index))),
-            _ => None,
+        let other = |(index, stand): (usize, &Option<Stand>)| {
+            let stand = stand.as_ref().filter(|_| index != me)?;
+            let (is_asleep, asks) = match stand {
+                Stand::Asleep { asks, .. } => (true, *asks),
+                Stand::Awake | Stand::Woken => (false, false),
+            };
+            Some(Other { index, running: running(index), is_asleep, asks })
         };
-        let woken = plan_wake(remaining, me, self.stands.iter().enumerate().filter_map(asleep));
-        Ok(Claim::Taken(Batch {
-            memory: self.memory.clone(),
-            table: self.ring.table(),
-            size: self.ring.size(),
-            is_more: remaining > 0 || self.violation.is_some(),
-            wake: woken.and_then(|index| self.wake(index)),
-        }))
+        let others = self.stands.iter().enumerate().filter_map(other);
+        match plan_batch(self.queues, remaining, me, self.last, others) {
+            Plan::Run { wakes } => {
+                self.last = me;
+                let wake = wakes.and_then(|index| self.wake(index));
+                Ok(Claim::Taken(self.batch(remaining > 0 || self.violation.is_some(), false, wake)))
+            }
+            Plan::HandOver(to) => {
+                self.last = to;
+                self.handed[to].append(heads);
+                Ok(Claim::HandedOver(self.wake(to)))
+            }
+        }
     }
 }
 
 impl Claims {
-    /// The queue of that ring, which the loops `who` serve, of `loops` in all; `owner` is the one that listens first.
-    pub(super) fn new(ring: Ring, memory: Memory, who: impl Fn(usize) -> bool, owner: usize, loops: usize) -> Claims {
+    /// The queue of that ring, which belongs to loop `owner` of `loops`: that one listens first.
+    pub(super) fn new(ring: Ring, memory: Memory, queues: Queues, owner: usize, loops: usize) -> Claims {
         Claims(Lock::new(Books {
             ring,
             memory,
             is_stopped: false,
-            stands: (0..loops).map(|index| who(index).then_some(Stand::Woken)).collect(),
+            queues,
+            owner,
+            stands: (0..loops).map(|index| queues.serves(index, owner).then_some(Stand::Woken)).collect(),
+            handed: vec![VecDeque::new(); loops],
+            last: owner,
             listener: Some(owner),
             violation: None,
             untold: 0,
@@ -190,7 +249,8 @@ impl Claims {
         }))
     }
 
-    /// Claims at most `most` requests for loop `me`: their heads are put into `heads`. `running`: requests that a loop runs.
+    /// Claims at most `most` requests for loop `me`: their heads are put into `heads`. `is_over`: it runs what was handed over to
+    /// it, and claims nothing. `running`: requests that a loop runs.
     ///
     /// # Errors
     /// The guest broke the rules, and nothing was claimed.
@@ -200,17 +260,27 @@ impl Claims {
         me: usize,
         most: usize,
         heads: &mut VecDeque<u16>,
+        is_over: bool,
         running: impl Fn(usize) -> usize,
     ) -> Result<Claim, Violation> {
-        self.0.with(handle, |books| books.claim(me, most, heads, running))
+        self.0.with(handle, |books| books.claim(me, most, heads, is_over, running))
+    }
+
+    /// A loop to which nothing was handed over wants something. The one that the queue belongs to sees that when it claims.
+    pub(super) fn ask(&self, handle: &Handle, me: usize) {
+        self.0.with(handle, |books| {
+            if let Some(Stand::Asleep { asks, .. }) = &mut books.stands[me] {
+                *asks = true;
+            }
+        });
     }
 
     /// Returns when a loop that sleeps was woken.
     pub(super) async fn woken(&self, handle: &Handle, me: usize) {
         poll_fn(|cx| {
             let old = self.0.with(handle, |books| match &mut books.stands[me] {
-                Some(Stand::Asleep(Some(waker))) if waker.will_wake(cx.waker()) => Some(None),
-                Some(Stand::Asleep(slot)) => Some(slot.replace(cx.waker().clone())),
+                Some(Stand::Asleep { waker: Some(waker), .. }) if waker.will_wake(cx.waker()) => Some(None),
+                Some(Stand::Asleep { waker, .. }) => Some(waker.replace(cx.waker().clone())),
                 _ => None,
             });
             // The old one is dropped without the lock.
@@ -225,18 +295,22 @@ impl Claims {
         self.0.with(handle, |books| books.listener = Some(me));
     }
 
-    /// A loop serves the queue no more.
+    /// A loop serves the queue no more. What was handed over to it, and it has not taken, came after what it found wrong.
     pub(super) fn depart(&self, handle: &Handle, me: usize) {
-        let heir = self.0.with(handle, |books| {
+        let (heir, idle) = self.0.with(handle, |books| {
             books.stands[me] = None;
+            std::mem::take(&mut books.handed[me]).into_iter().for_each(|head| books.ring.give_up(head));
             if books.listener == Some(me) {
                 books.listener = None;
             }
-            let is_looked_at = books.listener.is_some() || (0..books.stands.len()).any(|other| books.is_awake(other));
+            let is_looked_at = books.listener.is_some() || (0..books.stands.len()).any(|other| books.is_looking(other));
             // Somebody else is to wait for the bell.
-            if is_looked_at { None } else { (0..books.stands.len()).find_map(|other| books.wake(other)) }
+            let heir = if is_looked_at { None } else { (0..books.stands.len()).find_map(|other| books.wake(other)) };
+            (heir, books.notice_idle())
         });
         heir.into_iter().for_each(Waker::wake);
+        // Who has stopped to wait does not want to know.
+        idle.map(|sender| sender.send(()));
     }
 
     /// Gives a request back to the guest, with `len` bytes written. `is_first`: the guest has been told of all that this loop

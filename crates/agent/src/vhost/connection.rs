@@ -218,6 +218,10 @@ impl Session {
     /// Claims nothing more, on no loop, and returns when nothing is in flight.
     async fn end(self) {
         self.queues.values().for_each(|queue| queue.claims.stop(&self.handle));
+        // What was handed over to a loop that has not begun with it holds nothing there that its part could wait for.
+        for queue in self.queues.values() {
+            queue.claims.wait_until_idle(&self.handle).await;
+        }
         self.parts.end().await;
     }
 
@@ -314,12 +318,12 @@ impl Session {
 
     /// The loop that a queue belongs to; where all serve it, the one that is told first.
     fn owner(&self, queue: usize) -> usize {
-        plan_owner(self.first, queue, self.parts.count())
+        plan_owner(self.mode, self.first, queue, self.parts.count())
     }
 
     /// Whether the part on that loop serves a queue.
     fn serves(&self, part: usize, queue: usize) -> bool {
-        self.mode == Queues::Shared || part == self.owner(queue)
+        self.mode.serves(part, self.owner(queue))
     }
 
     fn config(&self, offset: u32, len: u32) -> Result<Answer, Refusal> {
@@ -381,8 +385,7 @@ impl Session {
                 }
             };
             let (owner, call) = (self.owner(index), setup.call.as_ref());
-            let who = |part| self.serves(part, index);
-            let claims = Claims::new(ring, memory.clone(), who, owner, self.parts.count());
+            let claims = Claims::new(ring, memory.clone(), self.mode, owner, self.parts.count());
             let (memory, keeper) = set_aside(&self.shared, &self.home);
             let order = |part| {
                 if !self.serves(part, index) {

@@ -18,8 +18,12 @@ pub enum Queues {
     /// All loops serve each.
     #[default]
     Shared,
-    /// Each belongs to one loop: a baseline to measure against.
+    /// Each belongs to one loop: a baseline to measure against, as the next two are.
     Static,
+    /// One loop claims for all, and hands requests to each in turn.
+    Dispatcher,
+    /// Each belongs to one loop, and one that has nothing to do asks it for requests.
+    Stealing,
 }
 
 impl VhostSettings {
@@ -28,6 +32,8 @@ impl VhostSettings {
         match self.queues {
             Queues::Shared => queues::Queues::Shared,
             Queues::Static => queues::Queues::Static,
+            Queues::Dispatcher => queues::Queues::Dispatcher,
+            Queues::Stealing => queues::Queues::Stealing,
         }
     }
 }
@@ -39,5 +45,13 @@ mod tests {
     #[test]
     fn the_default_is_that_of_the_policy() {
         assert_eq!(VhostSettings::default().resolve(), queues::Queues::default());
+    }
+
+    #[test]
+    fn baselines_are_called_by_name() {
+        for (name, wanted) in [("dispatcher", queues::Queues::Dispatcher), ("stealing", queues::Queues::Stealing)] {
+            let settings: VhostSettings = toml::from_str(&format!("queues = {name:?}")).unwrap();
+            assert_eq!(settings.resolve(), wanted);
+        }
     }
 }

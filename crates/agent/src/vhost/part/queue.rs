@@ -6,15 +6,17 @@
 //! ```
 //!
 //! What loops have to know of a queue together is in [`Claims`]; this is the part that each has for itself. A request stays on
-//! the loop that claimed it. What was used in one turn of the loop is told once, at its end. Whoever gets no slot or no
-//! memory claims nothing more from the ring: that is the back-pressure.
+//! the loop that claimed it, or to which it was handed over before it began. What was used in one turn of the loop is told once,
+//! at its end. Whoever gets no slot or no memory claims nothing more from the ring: that is the back-pressure.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::pending;
 use std::io;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Waker;
 
 use base::levels::Level;
 use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer, seeded};
@@ -94,11 +96,13 @@ impl Queue {
     pub(super) fn start(self: &Rc<Self>) {
         let queue = self.clone();
         let claiming = async move {
-            let (part, handle) = (&queue.part, &queue.part.shared.handle);
+            let (part, shared) = (&queue.part, &queue.part.shared);
+            shared.claiming.begin();
             if let Err(violation) = queue.claim_requests().await {
                 part.device.break_down(queue.index, violation);
             }
-            queue.claims.depart(handle, part.shared.index());
+            shared.claiming.end();
+            queue.claims.depart(&shared.handle, shared.index());
         };
         self.part.shared.handle.spawn(Class::Io, "virtio queue", claiming).detach();
     }
@@ -126,9 +130,6 @@ impl Queue {
         loop {
             room.clear();
             let (slot, has_waited) = take(slots, 1).await;
-            if self.is_over() {
-                return Ok(());
-            }
             room.push(slot);
             while room.len() < BATCH
                 && let Some(slot) = slots.try_take(1)
@@ -136,8 +137,8 @@ impl Queue {
                 room.push(slot);
             }
             let received_at = handle.now();
-            let claim = self.claims.claim(handle, me, room.len(), &mut heads, |index| shared.commons.running(index))?;
-            match claim {
+            let running = |index| shared.commons.running(index);
+            match self.claims.claim(handle, me, room.len(), &mut heads, self.is_over(), running)? {
                 Claim::Taken(batch) => {
                     let Batch { is_more, .. } = batch;
                     self.begin_all(batch, &mut heads, room.drain(..), received_at, has_waited).await?;
@@ -145,6 +146,16 @@ impl Queue {
                     if is_more && !self.part.is_alone() {
                         handle.yield_now().await;
                     }
+                }
+                Claim::HandedOver(waker) => {
+                    (0..shared.options().queues.messages()).for_each(|_| handle.spend(Work::Crossing));
+                    waker.into_iter().for_each(Waker::wake);
+                    // The other one begins before this one has run something of its own.
+                    handle.yield_now().await;
+                }
+                Claim::Await => {
+                    room.clear();
+                    self.wait_for_others().await;
                 }
                 Claim::Sleep => {
                     room.clear();
@@ -158,6 +169,22 @@ impl Queue {
                 Claim::Over => return Ok(()),
             }
         }
+    }
+
+    /// Waits until another loop hands something over; asks for it, if that is how it comes, when this one
+    /// has nothing more to begin with.
+    async fn wait_for_others(&self) {
+        let shared = &self.part.shared;
+        let (handle, me, _pause) = (&shared.handle, shared.index(), shared.claiming.pause());
+        let asking = async {
+            if shared.options().queues.asks() {
+                shared.claiming.until_none().await;
+                handle.spend(Work::Crossing);
+                self.claims.ask(handle, me);
+            }
+            pending::<()>().await;
+        };
+        let _ = first(self.claims.woken(handle, me), asking).await;
     }
 
     /// Begins to wait for the guest's bell, if that is not done yet.
@@ -174,7 +201,8 @@ impl Queue {
     /// Who has begun to wait for the bell goes on with that, also when another loop listens meanwhile: what was given up may
     /// hear the bell still, before the kernel knows, and nobody else would. So whoever hears it looks.
     async fn wait(&self, armed: &mut Armed) {
-        let (handle, me) = (&self.part.shared.handle, self.part.shared.index());
+        let shared = &self.part.shared;
+        let (handle, me, _pause) = (&shared.handle, shared.index(), shared.claiming.pause());
         let mut woken = pin!(self.claims.woken(handle, me));
         if let Some((_, heard)) = armed {
             match first(heard.as_mut(), woken.as_mut()).await {
@@ -204,6 +232,9 @@ impl Queue {
         has_waited: bool,
     ) -> Result<(), Violation> {
         let handle = &self.part.shared.handle;
+        if batch.is_handed {
+            handle.spend(Work::Crossing);
+        }
         if let Some(waker) = batch.wake {
             handle.spend(Work::Crossing);
             waker.wake();
