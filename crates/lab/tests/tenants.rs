@@ -2,6 +2,8 @@
 //! is another one. All points with all requests, and which figures are missed without what: `levee lab run osdi24 --necessity`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 
+use std::time::Duration;
+
 use lab::experiments::osdi24::{ALL, Measured, Parameters, Point, Setup, find};
 use lab::experiments::row::Better;
 use lab::experiments::{Mechanism, Outcome, Row};
@@ -12,7 +14,8 @@ fn look(name: &str, points: usize, without: Option<Mechanism>) -> Vec<Row> {
     let parameters = Parameters::with(&changes.map(str::to_owned)).unwrap();
     let (experiment, setup) = (find(name).unwrap(), Setup { parameters, requests: 4_000, seed: 1, without });
     let points = experiment.points(&setup).into_iter().take(points);
-    let measured: Vec<(Point, Measured)> = points.map(|point| (point.clone(), point.measure())).collect();
+    let measured: Vec<(Point, Measured)> =
+        points.map(|point| (point.clone(), point.measure(&|| Duration::ZERO))).collect();
     experiment.judge(&setup, &measured)
 }
 

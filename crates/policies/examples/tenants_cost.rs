@@ -1,4 +1,4 @@
-//! What the scheduler of tenants takes: one window with so many tenants, and one request (BurstCBS, OSDI 2024, figure 25).
+//! What the scheduler of tenants takes for a request. What it takes for a window is `levee lab run osdi24/fig25`.
 //!
 //! Medians of rounds; on a machine that does something else, too, the lowest is nearer to the truth: both are printed.
 #![allow(clippy::expect_used, clippy::disallowed_methods, reason = "a tool for the command line")]
@@ -31,28 +31,6 @@ fn spread(mut rounds: Vec<f64>) -> (f64, f64) {
     (rounds[rounds.len() / 2], rounds[0])
 }
 
-/// Microseconds of one window with `active` of `known` tenants.
-fn window(known: u64, active: usize) -> (f64, f64) {
-    let (mut scheduler, volumes) = scheduler(known, Scheduling::Bios);
-    let cost = scheduler.cost(Frontend::Nbd, Operation::Read, 4096);
-    let mut rounds = Vec::new();
-    for window in 1..ROUNDS as u64 {
-        for volume in &volumes[..active] {
-            black_box(scheduler.submit(Instant(window * WINDOW), *volume, cost, || ()));
-        }
-        while scheduler.next_grant(Instant(window * WINDOW)).is_some() {}
-        let begun = Clock::now();
-        // Nothing else is to be done at the beginning of this window.
-        black_box(scheduler.next_look(Instant((window + 1) * WINDOW)));
-        let idle = begun.elapsed();
-        let begun = Clock::now();
-        black_box(scheduler.next_grant(Instant((window + 1) * WINDOW)));
-        rounds.push(begun.elapsed().saturating_sub(idle).as_nanos() as f64 / 1e3);
-    }
-    // The first windows have more to do than the rest.
-    spread(rounds.split_off(200))
-}
-
 /// Nanoseconds of one request with two tenants, one of which bursts.
 fn request(scheduling: Scheduling) -> (f64, f64) {
     let (mut scheduler, volumes) = scheduler(2, scheduling);
@@ -74,15 +52,6 @@ fn request(scheduling: Scheduling) -> (f64, f64) {
 }
 
 fn main() {
-    println!("tenants known   active   one window: median   lowest");
-    for known in [4, 16, 64, 256, 1024] {
-        for active in [64, known as usize] {
-            if active <= known as usize {
-                let (median, lowest) = window(known, active);
-                println!("{known:13}   {active:6}   {median:15.2} us   {lowest:.2} us");
-            }
-        }
-    }
     for scheduling in [Scheduling::Off, Scheduling::Wild, Scheduling::Base, Scheduling::Bios] {
         let (median, lowest) = request(scheduling);
         println!("one request, {scheduling:?}: median {median:.0} ns, lowest {lowest:.0} ns");

@@ -41,6 +41,10 @@ pub enum Mechanism {
     CostAdjustment,
     /// A request costs in each dimension what it takes there (§5.3): without it, the most of all in each.
     VectorCost,
+    /// All loops serve each queue of a virtual machine (§5.1): without it each queue belongs to one.
+    SharedQueues,
+    /// What messages between loops cost: without it they cost nothing.
+    Messages,
 }
 
 impl Mechanism {
@@ -60,6 +64,8 @@ impl Mechanism {
             Mechanism::Reserve => "reserve",
             Mechanism::CostAdjustment => "cost adjustment",
             Mechanism::VectorCost => "vector cost",
+            Mechanism::SharedQueues => "shared queues",
+            Mechanism::Messages => "cost of messages",
         }
     }
 

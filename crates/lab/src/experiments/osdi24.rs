@@ -2,8 +2,10 @@
 //!
 //! Figures 19 and 20: what one that asks for little waits beside one that bursts; figures 21 and 22: whether it gets what it was
 //! promised; figure 23: what that costs the burst; figure 24: what becomes of one that wakes; table 3: costs that are
-//! wrong; figure 16: a scalar in place of a vector; figures 26 to 29: a database among others ([`databases`]). The agent with its frontend and its scheduler is the one that is shipped;
-//! the store behind it is a fixed latency, guests are models ([`world`]).
+//! wrong; figure 16: a scalar in place of a vector; figures 26 to 29: a database among others ([`databases`]); figures 6, 11 and
+//! 18: queues of virtual machines on several loops ([`queues`]); figure 25: what the scheduler takes ([`scalability`]). The agent
+//! with its frontends and its scheduler is the one that is shipped; the store behind it is a fixed latency, guests are models
+//! ([`world`]).
 //!
 //! WildCBS and BaseCBS, the paper's baselines, are settings of the same scheduler. Numbers, bands and what is compared are
 //! kept apart as those of the other paper are: [`printed`], [`judges`], `parameters/osdi24.toml`.
@@ -12,6 +14,8 @@ mod databases;
 mod judges;
 mod parameters;
 mod printed;
+mod queues;
+mod scalability;
 mod store;
 mod world;
 
@@ -24,13 +28,16 @@ use super::report::in_the_middle;
 use super::{Mechanism, Printed, Report, Row, Variation};
 
 pub use parameters::Parameters;
-pub use world::{Asked, Guest, Measured, Point, Product};
+pub use world::{Asked, Bench, Guest, Loops, Measured, Point, Product, Window};
 
 /// What tables of several figures are called: see [`super::summary::table`].
 pub const TITLES: [&str; 2] = ["Against the paper's baselines, WildCBS and BaseCBS", ""];
 
 /// Parameters that are not printed, on which all figures can depend.
 const SENSITIVE: &[&str] = &["window_us", "alpha", "weight_throttle", "reserve", "store_ns", "queue_depth"];
+
+/// Those of figures about loops.
+const QUEUES_SENSITIVE: &[&str] = &["store_ns", "a_write_ns", "crossing_ns", "lock_ns"];
 
 /// One run of a figure: what was measured, and how.
 struct Case<'a> {
@@ -84,12 +91,36 @@ pub type Measure<'a> = &'a dyn Fn(&[Point]) -> Vec<Measured>;
 /// Every experiment.
 pub const ALL: &[Experiment] = &[
     Experiment {
+        name: "osdi24/fig6",
+        title: "latency of a virtual machine whose queue belongs to the loop of a burst, and with shared queues",
+        points: queues::imbalance,
+        judge: queues::judge_fig6,
+        printed: &[&FIG6_LATENCY, &FIG6_DELAY],
+        sensitive: QUEUES_SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig11",
+        title: "throughput of a queue that is stolen from, or dispatched, by that of load spread evenly",
+        points: queues::spreadings,
+        judge: queues::judge_fig11,
+        printed: &[&FIG11_STEALING],
+        sensitive: QUEUES_SENSITIVE,
+    },
+    Experiment {
         name: "osdi24/fig16",
         title: "throughput of two bursts, small requests and large ones, with a scalar as cost and with a vector",
         points: mixed_bursts,
         judge: judge_fig16,
         printed: &[&FIG16_GAIN],
         sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig18",
+        title: "throughput and latency of one queue on several loops, and how even these are",
+        points: queues::scaling,
+        judge: queues::judge_fig18,
+        printed: &[&FIG18_TWO, &FIG18_FOUR, &FIG18_SIX, &FIG18_NETWORK, &FIG18_EVEN],
+        sensitive: QUEUES_SENSITIVE,
     },
     Experiment {
         name: "osdi24/fig19",
@@ -138,6 +169,14 @@ pub const ALL: &[Experiment] = &[
         judge: judge_fig24,
         printed: &[&FIG24_WITHIN, &FIG24_BEYOND],
         sensitive: SENSITIVE,
+    },
+    Experiment {
+        name: "osdi24/fig25",
+        title: "time of the scheduler by the number of tenants (real time)",
+        points: scalability::windows,
+        judge: scalability::judge_fig25,
+        printed: &[&FIG25_ALL, &FIG25_ACTIVE, &FIG25_LINEAR],
+        sensitive: &[],
     },
     Experiment {
         name: "osdi24/table3",
@@ -312,6 +351,7 @@ fn guest(name: &str, sizes_kib: &[u64], depth: usize) -> Guest {
         base_iops: None,
         sizes_kib: sizes_kib.to_vec(),
         depth,
+        queue_depths: Vec::new(),
         wakes_for: None,
         burst_iops: None,
         database: None,
@@ -330,6 +370,7 @@ fn name_of((product, is_write): Kind) -> String {
 fn point(parameters: &Parameters, (product, is_write): Kind, label: String, guests: Vec<Guest>) -> Point {
     Point {
         label,
+        bench: Bench::Tenants,
         parameters: parameters.clone(),
         product,
         is_write,

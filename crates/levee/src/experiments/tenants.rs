@@ -1,4 +1,8 @@
-//! `levee lab run osdi24`: the figures on tenants that share an agent.
+//! `levee lab run osdi24`: the figures on tenants that share an agent, and on its loops.
+
+#![allow(clippy::disallowed_methods, reason = "the clock outside of the simulated worlds")]
+
+use std::time::Instant;
 
 use base::{Error, Result};
 use lab::experiments::osdi24::{self, Experiment, Known, Parameters, Point, Setup, Ways};
@@ -45,7 +49,9 @@ pub(super) fn run(names: &[String], options: &Run) -> Result<Vec<String>> {
         neighbours: options.neighbours,
         seeds: options.seeds.unwrap_or(0),
     };
-    let measure = |points: &[Point]| measure_all(points.len(), |number| points[number].measure());
+    let begun = Instant::now();
+    let clock = || begun.elapsed();
+    let measure = |points: &[Point]| measure_all(points.len(), |number| points[number].measure(&clock));
     let (mut known, mut reports) = (Known::default(), Vec::new());
     for experiment in found.into_iter().flatten() {
         let report = experiment.report(&usual, &ways, &mut known, &measure)?;

@@ -461,7 +461,7 @@ fn one_volume_does_not_stand_in_the_way_of_another_of_the_same_tenant() {
     assert!(done[0] > 0 && done[9] > 0, "{done:?}");
 }
 
-/// The time of one look at 1,024 tenants is measured by `cargo run --release -p policies --example tenants_cost`.
+/// The time of one look at 1,024 tenants is measured by `levee lab run osdi24/fig25`.
 #[test]
 fn an_idle_tenant_is_looked_at_no_more() {
     let mut bench = Bench::new(settings(Scheduling::Bios, 100.0), &[base_of(1.0); 50]);

@@ -63,6 +63,17 @@ pub struct Parameters {
     pub rds_read_percent: u64,
     pub pause_us: u64,
     pub warm_up_us: u64,
+    pub crossing_ns: u64,
+    pub lock_ns: u64,
+    pub loops: usize,
+    pub beside_depth: usize,
+    pub machine_depth: usize,
+    pub large_machine_depth: usize,
+    pub scaled_loops: Vec<usize>,
+    pub short_network_bytes_per_sec: u64,
+    pub machines_warm_up_us: u64,
+    pub known_tenants: Vec<u64>,
+    pub active_tenants: u64,
 }
 
 impl Parameters {
@@ -133,7 +144,17 @@ impl Parameters {
             && self.misestimated > 0.0
             && self.software_bytes_per_sec > 0
             && self.network_bytes_per_sec > 0
-            && self.awake_us > 0;
+            && self.awake_us > 0
+            && (2..=16).contains(&self.loops)
+            && self.scaled_loops.iter().all(|loops| (2..=16).contains(loops))
+            && [self.beside_depth, self.machine_depth, self.large_machine_depth]
+                .iter()
+                .all(|depth| (2 * self.loops..=256).contains(depth))
+            && self.short_network_bytes_per_sec > 0
+            && !self.scaled_loops.is_empty()
+            && !self.known_tenants.is_empty()
+            && self.known_tenants.iter().all(|known| (1..=4096).contains(known))
+            && self.active_tenants > 0;
         match is_sound {
             true => Ok(()),
             false => Err(Error::invalid(format!("these parameters make no experiment: {self:?}"))),

@@ -161,3 +161,75 @@ pub(super) const FIG29_WORST: Printed = Printed {
     unit: "x",
     ..EITHER_SIDE
 };
+
+const FIG6: Printed = Printed {
+    number: "high queuing delay",
+    source: "§2.3, figure 6",
+    band: [2.0, f64::INFINITY],
+    unit: "x",
+    needs: &[Mechanism::SharedQueues],
+    ..EITHER_SIDE
+};
+pub(super) const FIG6_LATENCY: Printed =
+    Printed { what: "victim's mean latency with its queue on the loop of a burst, by that with shared queues", ..FIG6 };
+pub(super) const FIG6_DELAY: Printed =
+    Printed { what: "the same, of what it takes longer beside the burst than alone", ..FIG6 };
+
+pub(super) const FIG11_STEALING: Printed = Printed {
+    what: "throughput with work stealing, by that of load spread evenly",
+    number: "-35%",
+    source: "§5.1, figure 11",
+    band: [-50.0, -20.0],
+    needs: &[Mechanism::Messages],
+    ..EITHER_SIDE
+};
+
+const FIG18: Printed = Printed {
+    number: "near-linear",
+    source: "§6.1, figure 18",
+    unit: "x",
+    needs: &[Mechanism::SharedQueues],
+    ..EITHER_SIDE
+};
+pub(super) const FIG18_TWO: Printed = Printed {
+    what: "one queue, short of processor time: throughput of two loops by that of one, kind that gains least",
+    band: [1.8, f64::INFINITY],
+    ..FIG18
+};
+pub(super) const FIG18_FOUR: Printed = Printed { what: "the same, four loops", band: [3.4, f64::INFINITY], ..FIG18 };
+pub(super) const FIG18_SIX: Printed = Printed { what: "the same, six loops", band: [5.0, f64::INFINITY], ..FIG18 };
+pub(super) const FIG18_NETWORK: Printed = Printed {
+    what: "one queue, short of the network: throughput of several loops by that of one, kind and number that gain most",
+    number: "limited",
+    band: [0.0, 1.3],
+    // The network is what bounds it, whoever serves the queue.
+    needs: &[],
+    ..FIG18
+};
+pub(super) const FIG18_EVEN: Printed = Printed {
+    what: "one queue of 4 KiB, most by least throughput of six loops",
+    number: "almost as where the user spreads it",
+    band: [1.0, 1.1],
+    ..FIG18
+};
+
+const FIG25: Printed = Printed { source: "§6.6, figure 25", unit: " us", needs: &[], ..EITHER_SIDE };
+pub(super) const FIG25_ALL: Printed = Printed {
+    what: "time of a window with 1,024 tenants, all active",
+    number: "below 100 us",
+    band: [0.0, 100.0],
+    ..FIG25
+};
+pub(super) const FIG25_ACTIVE: Printed = Printed {
+    what: "time of a window with 1,024 tenants, 64 of them active",
+    number: "below 5 us",
+    band: [0.0, 5.0],
+    ..FIG25
+};
+pub(super) const FIG25_LINEAR: Printed = Printed {
+    what: "time of a tenant with 1,024 tenants, by that with 256, all active",
+    number: "linear",
+    band: [0.7, 1.3],
+    unit: "x",
+    ..FIG25
+};

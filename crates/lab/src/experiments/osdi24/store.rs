@@ -32,6 +32,12 @@ impl Store {
         Rc::new(Store { handle: handle.clone(), latency, takes, volumes: RefCell::default() })
     }
 
+    /// The same on another loop of the agent, which has it beside itself, too.
+    pub(super) fn beside(&self, handle: &Handle) -> Rc<Store> {
+        let Store { latency, takes, volumes, .. } = self;
+        Rc::new(Store { handle: handle.clone(), latency: *latency, takes: *takes, volumes: volumes.clone() })
+    }
+
     /// A volume, what it is promised, and the most that it gets: nothing in particular where that is none.
     pub(super) fn add_volume(&self, name: &str, size: u64, base_iops: Option<u64>, burst_iops: Option<u64>) {
         let mut volumes = self.volumes.borrow_mut();

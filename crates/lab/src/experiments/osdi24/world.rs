@@ -1,8 +1,13 @@
-//! One point of a figure: an agent on one loop, guests that ask it for something, and what came of it.
+//! One point of a figure: an agent, guests that ask it for something, and what came of it.
 //!
-//! The agent runs as it is shipped, with its NBD frontend and its scheduler of tenants; its guests are NBD clients on a machine
-//! whose work costs nothing. A *product* is what requests cost: A those of a virtual machine's queue, B those of NBD. Both
-//! come in over NBD here, since only their cost matters to who has to wait.
+//! The agent runs as it is shipped, with its scheduler of tenants. A *product* is what requests cost: A those of a virtual
+//! machine's queue, B those of NBD. What runs is a [`Bench`]. Where it is about tenants, the agent has one loop, and its guests
+//! are NBD clients on a machine whose work costs nothing; both products come in over NBD there, since only their cost matters
+//! to who has to wait. Where it is about loops, guests are virtual machines ([`machines`]). The scheduler is also measured by
+//! itself ([`windows`]).
+
+mod machines;
+mod windows;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +16,8 @@ use std::time::Duration;
 use agent::{Agent, Options};
 use base::{AlignedBuf, Bytes, GIB, Instant, KIB, Prng};
 use policies::levels::{Enforcer, LevelsSettings};
-use policies::tenants::{Cost, Frontend, Line, Operation, Pricing, Profile, Scheduling, TenantsSettings};
+use policies::queues::Queues;
+use policies::tenants::{Cost, Dimension, Frontend, Line, Operation, Pricing, Profile, Scheduling, TenantsSettings};
 use runtime::sim::{CpuOptions, NetworkOptions, NodeOptions, World};
 use runtime::sync::Event;
 use runtime::{Address, Class, Handle};
@@ -21,6 +27,8 @@ use super::parameters::Parameters;
 use super::store::Store;
 use crate::verify::nbd::{Command, Connection, Reply};
 
+pub use self::windows::Window;
+
 const PORT: u16 = 10809;
 /// Guests that wake do so as often, whatever the requests of a point.
 const ROUNDS_MIN: u64 = 2;
@@ -28,6 +36,20 @@ const ROUNDS_MIN: u64 = 2;
 const STRETCH: Duration = Duration::from_millis(10);
 /// Bytes of a volume: two requests rarely meet.
 const VOLUME_BYTES: u64 = 64 * GIB;
+/// The least that lets time pass: what requests take is charged by the store.
+const LEAN: CpuOptions = CpuOptions {
+    clock_ns: 20,
+    submit_ns: 50,
+    outcome_ns: 50,
+    pool: 2,
+    turn_ns: 0,
+    socket_byte_ps: 0,
+    file_ns: 0,
+    request_ns: 0,
+    service_ns: 0,
+    crossing_ns: 0,
+    lock_ns: 0,
+};
 
 /// What requests cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +58,28 @@ pub enum Product {
     A,
     /// Those of a connection of the NBD protocol.
     B,
+}
+
+/// What runs at a point.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Bench {
+    /// An agent on one loop, and guests over NBD.
+    Tenants,
+    /// An agent on several loops, and guests with queues.
+    Machines(Loops),
+    /// The scheduler by itself, with so many tenants of which so many are active, one pair after the other.
+    Windows(Vec<(u64, u64)>),
+}
+
+/// The loops of an agent.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Loops {
+    /// How many.
+    pub count: usize,
+    /// How they share the queues of virtual machines.
+    pub queues: Queues,
+    /// What all may send and receive together, in bytes per second, each; none: more than they can.
+    pub network_bytes_per_sec: Option<u64>,
 }
 
 /// Somebody with a volume.
@@ -49,6 +93,8 @@ pub struct Guest {
     pub sizes_kib: Vec<u64>,
     /// Requests that it has in flight.
     pub depth: usize,
+    /// Of a virtual machine, those in each of its queues.
+    pub queue_depths: Vec<usize>,
     /// Sleeps, and wakes to ask for so many in a second; none: asks for the next as soon as one is answered.
     pub wakes_for: Option<u64>,
     /// The most that it gets in operations per second; none: what there is.
@@ -75,6 +121,8 @@ pub struct Database {
 pub struct Point {
     /// What the figure calls it.
     pub label: String,
+    /// What runs.
+    pub bench: Bench,
     /// Everything else.
     pub parameters: Parameters,
     /// What requests cost.
@@ -151,12 +199,21 @@ pub struct Measured {
     pub guests: Vec<Asked>,
     /// How long it took.
     pub seconds: f64,
+    /// Requests of virtual machines that each loop began.
+    pub by_loop: Vec<u64>,
+    /// What the scheduler took by itself.
+    pub windows: Vec<Window>,
 }
 
 impl Measured {
     /// One guest's requests; nothing of a point that was not measured.
     pub fn guest(&self, number: usize) -> Asked {
         self.guests.get(number).copied().unwrap_or_default()
+    }
+
+    /// Requests per second of all guests, in thousands.
+    pub fn kiops(&self) -> f64 {
+        self.guests.iter().map(|guest| guest.requests).sum::<u64>() as f64 / self.seconds / 1e3
     }
 
     /// Bytes per second of all guests.
@@ -179,17 +236,42 @@ impl Mechanism {
             }
             Mechanism::CostAdjustment => Point { adjusts: false, ..point },
             Mechanism::VectorCost => Point { pricing: Pricing::Scalar, ..point },
+            Mechanism::SharedQueues => {
+                let is_shared = |loops: &Loops| loops.queues == Queues::Shared;
+                let bench = match point.bench.clone() {
+                    Bench::Machines(loops) if is_shared(&loops) => {
+                        Bench::Machines(Loops { queues: Queues::Static, ..loops })
+                    }
+                    other => other,
+                };
+                Point { bench, ..point }
+            }
+            Mechanism::Messages => {
+                let parameters = Parameters { crossing_ns: 0, ..point.parameters.clone() };
+                Point { parameters, ..point }
+            }
             _ => point,
         }
     }
 }
 
 impl Point {
-    /// Runs it.
+    /// Runs it. `clock` is the time that has passed, for what is measured in real time.
     ///
     /// # Panics
     /// The agent does not answer.
-    pub fn measure(&self) -> Measured {
+    pub fn measure(&self, clock: &dyn Fn() -> Duration) -> Measured {
+        match &self.bench {
+            Bench::Tenants => self.measure_tenants(),
+            Bench::Machines(loops) => machines::measure(self, loops),
+            Bench::Windows(sizes) => {
+                let windows = sizes.iter().map(|&(known, active)| windows::measure(known, active, clock)).collect();
+                Measured { windows, ..Measured::default() }
+            }
+        }
+    }
+
+    fn measure_tenants(&self) -> Measured {
         let world = World::new(self.seed);
         world.set_network(NetworkOptions {
             delay: Duration::from_nanos(self.parameters.hop_ns),
@@ -199,25 +281,11 @@ impl Point {
             transfer_bytes_per_sec: 1_000_000_000_000,
             ..NetworkOptions::default()
         });
-        // The least that lets time pass: what requests take is charged by the store.
-        let lean = CpuOptions { clock_ns: 20, submit_ns: 50, outcome_ns: 50, ..CpuOptions::default() };
         let idle = CpuOptions { clock_ns: 1, submit_ns: 1, outcome_ns: 1, ..CpuOptions::default() };
-        let [host, outside] = [lean, idle].map(|cpu| world.add_node(NodeOptions { cpu, ..NodeOptions::default() }));
+        let [host, outside] = [LEAN, idle].map(|cpu| world.add_node(NodeOptions { cpu, ..NodeOptions::default() }));
         let [handle, machine] = [host, outside].map(|node| world.start_loop(node));
-        let takes = [Operation::Read, Operation::Write].map(|operation| {
-            let Line { fixed_ns, per_byte_ns } = self.line(operation);
-            Line { fixed_ns: fixed_ns * self.misestimated, per_byte_ns: per_byte_ns * self.misestimated }
-        });
-        let store = Store::new(&handle, Duration::from_nanos(self.parameters.store_ns), takes);
-        for guest in &self.guests {
-            store.add_volume(&guest.name, VOLUME_BYTES, guest.base_iops, guest.burst_iops);
-        }
-        // What is measured is the scheduler of tenants: no volume is held to a level, but where that is what a figure is about.
-        let is_held = self.guests.iter().any(|guest| guest.burst_iops.is_some());
-        let enforcer = if is_held { Enforcer::Agent } else { Enforcer::Server };
-        let levels = LevelsSettings { enforcer, ..LevelsSettings::default() };
-        let options = Options { tenants: self.settings(), levels, ..Options::default() };
-        let agent = Agent::new(&handle, store.clone(), store, options, 1);
+        let store = self.store(&handle);
+        let agent = Agent::new(&handle, store.clone(), store, self.options(), 1);
         let address = Address::Tcp((world.address(host), PORT).into());
         let (inside, at) = (handle.clone(), address.clone());
         let listener = world.block_on(&handle, async move { inside.listen(&at).await });
@@ -233,20 +301,56 @@ impl Point {
             };
             machine.spawn(Class::Io, "guest", load.run(machine.clone(), address.clone())).detach();
         }
-        world.run_for(Duration::from_micros(self.parameters.warm_up_us));
+        self.observe(&world, &handle, &agent, &progress, Duration::from_micros(self.parameters.warm_up_us))
+    }
+
+    /// What comes of the guests after a warm-up.
+    fn observe(
+        &self,
+        world: &World,
+        handle: &Handle,
+        agent: &Agent,
+        progress: &[Rc<Progress>],
+        warm_up: Duration,
+    ) -> Measured {
+        world.run_for(warm_up);
         progress.iter().for_each(|one| one.forget_stretches());
-        let before = self.asked(&world, &handle, &agent, &progress);
+        let (before, begun_before) = (self.asked(world, handle, agent, progress), agent.guest_requests());
         let begun = world.now();
         let of_all = || progress.iter().map(|one| one.asked.borrow().requests).sum::<u64>();
         let wanted = of_all() + self.requests;
         let is_awake = |at: usize| self.guests[at].wakes_for.is_none() || progress[at].rounds.get() >= ROUNDS_MIN;
         world.run_until(|| of_all() >= wanted && (0..progress.len()).all(is_awake));
         let seconds = world.now().since(begun).as_secs_f64();
-        let after = self.asked(&world, &handle, &agent, &progress);
+        let by_loop = agent.guest_requests().into_iter().zip(begun_before).map(|(after, before)| after - before);
+        let by_loop = by_loop.collect();
+        let after = self.asked(world, handle, agent, progress);
         let books = agent.audit_tenants()();
         assert!(books.is_ok(), "the books of the scheduler: {books:?}");
         let guests = after.into_iter().zip(before).map(|(after, before)| after.since(before)).collect();
-        Measured { guests, seconds }
+        Measured { guests, seconds, by_loop, windows: Vec::new() }
+    }
+
+    /// The store on the loop of `handle`, with the guests' volumes.
+    fn store(&self, handle: &Handle) -> Rc<Store> {
+        let takes = [Operation::Read, Operation::Write].map(|operation| {
+            let Line { fixed_ns, per_byte_ns } = self.line(operation);
+            Line { fixed_ns: fixed_ns * self.misestimated, per_byte_ns: per_byte_ns * self.misestimated }
+        });
+        let store = Store::new(handle, Duration::from_nanos(self.parameters.store_ns), takes);
+        for guest in &self.guests {
+            store.add_volume(&guest.name, VOLUME_BYTES, guest.base_iops, guest.burst_iops);
+        }
+        store
+    }
+
+    /// How its agent is set up.
+    fn options(&self) -> Options {
+        // What is measured is the scheduler of tenants: no volume is held to a level, but where that is what a figure is about.
+        let is_held = self.guests.iter().any(|guest| guest.burst_iops.is_some());
+        let enforcer = if is_held { Enforcer::Agent } else { Enforcer::Server };
+        let levels = LevelsSettings { enforcer, ..LevelsSettings::default() };
+        Options { tenants: self.settings(), levels, ..Options::default() }
     }
 
     fn asked(&self, world: &World, handle: &Handle, agent: &Agent, progress: &[Rc<Progress>]) -> Vec<Asked> {
@@ -285,7 +389,19 @@ impl Point {
                 profile.set(frontend, operation, self.line(operation));
             }
         }
-        let network = parameters.network_bytes_per_sec as f64;
+        let mut per_second = TenantsSettings::default().per_second;
+        match &self.bench {
+            Bench::Machines(loops) => {
+                for dimension in [Dimension::Ingress, Dimension::Egress] {
+                    let rate = loops.network_bytes_per_sec.map(|rate| rate as f64);
+                    per_second.set(dimension, rate.unwrap_or(per_second.of(dimension)));
+                }
+            }
+            _ => {
+                let network = parameters.network_bytes_per_sec as f64;
+                per_second = Cost([1e9, network, network, parameters.software_bytes_per_sec as f64]);
+            }
+        }
         TenantsSettings {
             scheduling: self.scheduling,
             window: Duration::from_micros(parameters.window_us),
@@ -297,7 +413,7 @@ impl Point {
             adjusts: self.adjusts,
             measures: self.measures,
             profile,
-            per_second: Cost([1e9, network, network, parameters.software_bytes_per_sec as f64]),
+            per_second,
         }
     }
 }
