@@ -90,7 +90,10 @@ impl Load {
         let mut due = self.depth;
         loop {
             self.put(due, &data, &mut since, handle.now());
-            let call = self.machine.borrow().listen(self.queue);
+            let call = {
+                let machine = self.machine.borrow();
+                (!machine.listen(self.queue)).then(|| machine.queues[self.queue].call.clone())
+            };
             if let Some(call) = call {
                 call.wait().await;
             }
