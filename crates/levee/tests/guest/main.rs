@@ -1,6 +1,7 @@
 //! Real guests: Debian's kernel in QEMU uses a volume over vhost-user, and over NBD with the options that `levee attach`
 //! prints. Without acceleration, so that it runs everywhere; skipped with a line where QEMU or a kernel is missing.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+#![allow(clippy::disallowed_methods, reason = "threads and time outside of the simulated worlds")]
 
 mod initramfs;
 #[path = "../../src/profile/machine.rs"]
