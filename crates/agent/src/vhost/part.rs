@@ -6,7 +6,6 @@
 
 mod queue;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,8 +49,10 @@ pub(super) struct Part {
     pub(super) volume: Rc<Volume>,
     pub(super) disk: Disk,
     pub(super) device: Arc<Device>,
-    queues: RefCell<BTreeMap<usize, Rc<Queue>>>,
 }
+
+/// The queues that a part serves, each of which has the part.
+type Queues = BTreeMap<usize, Rc<Queue>>;
 
 /// What a part is told.
 pub(super) enum Order {
@@ -127,7 +128,7 @@ impl Part {
         }
         let disk = Disk::of(volume.descriptor());
         let (shared, peer) = (shared.clone(), peer.clone());
-        Rc::new(Part { shared, peer, volume, disk, device, queues: RefCell::default() })
+        Rc::new(Part { shared, peer, volume, disk, device })
     }
 
     /// Whether no other loop can serve a queue of this device.
@@ -137,19 +138,18 @@ impl Part {
 
     /// Does what it is told until the connection ends, and then waits for what is in flight here.
     pub(super) async fn follow(self: &Rc<Self>, orders: async_channel::Receiver<Told>) {
+        let mut queues = Queues::new();
         while let Ok(Told { order, done }) = orders.recv().await {
             // Whoever does not wait any more is gone.
-            let _ = done.send(self.obey(order).await);
+            let _ = done.send(self.obey(order, &mut queues).await);
         }
         // Every slot back means that every request was answered.
         self.peer.slots.take(self.peer.slots.total()).await;
         // What was used last is told at the end of the turn: before the hypervisor stops to listen.
         self.shared.handle.yield_now().await;
-        // Each of them has this.
-        self.queues.borrow_mut().clear();
     }
 
-    async fn obey(self: &Rc<Self>, order: Order) -> std::io::Result<()> {
+    async fn obey(self: &Rc<Self>, order: Order, queues: &mut Queues) -> std::io::Result<()> {
         let handle = &self.shared.handle;
         match order {
             Order::Start { queue: index, claims, memory, kick, call, rings } => {
@@ -159,24 +159,24 @@ impl Part {
                     queue.ring_call();
                 }
                 queue.start();
-                self.queues.borrow_mut().insert(index, queue);
+                queues.insert(index, queue);
             }
             Order::SetKick { queue, bell } => {
                 let bell = handle.hang(bell).await?;
-                if let Some(queue) = self.queues.borrow().get(&queue) {
+                if let Some(queue) = queues.get(&queue) {
                     queue.set_kick(bell);
                 }
             }
             Order::SetCall { queue, bell, rings } => {
                 let bell = hang(handle, bell).await?;
-                if let Some(queue) = self.queues.borrow().get(&queue) {
+                if let Some(queue) = queues.get(&queue) {
                     queue.set_call(bell);
                     if rings {
                         queue.ring_call();
                     }
                 }
             }
-            Order::Forget { queue } => drop(self.queues.borrow_mut().remove(&queue)),
+            Order::Forget { queue } => drop(queues.remove(&queue)),
         }
         Ok(())
     }

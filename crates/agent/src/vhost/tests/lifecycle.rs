@@ -237,6 +237,22 @@ fn a_device_goes_when_it_is_removed() {
     assert_eq!(connected(), [false; 0]);
 }
 
+/// With a guest at work: in the simulated world many agents die in one process.
+#[test]
+fn nothing_is_kept_of_an_agent_that_was_killed() {
+    let fixture = Fixture::with(1, Options::default(), 3);
+    let guest = fixture.run(|handle| async move {
+        let mut guest = started(&handle, path("disk")).await;
+        assert_eq!(guest.write(0, 0, &[1; 512], PLAIN).await, 0);
+        guest
+    });
+    let Fixture { world, node, store, agent, .. } = fixture;
+    drop(agent);
+    world.kill(node);
+    assert_eq!(Rc::strong_count(&store), 1);
+    drop(guest);
+}
+
 #[test]
 fn a_device_goes_with_its_volume() {
     let fixture = Fixture::new(8);
