@@ -116,7 +116,8 @@ fn a_queue_that_several_loops_serve_never_stands_still() {
     });
     // Somebody who is not heard waits for ever.
     let most = Duration::from_secs(60);
-    let answered: u64 = (0..400).map(|n| heard.recv_timeout(most).unwrap_or_else(|_| panic!("burst {n} stands still"))).sum();
+    let answered: u64 =
+        (0..400).map(|n| heard.recv_timeout(most).unwrap_or_else(|_| panic!("burst {n} stands still"))).sum();
     asking.join().unwrap();
     assert!(answered >= 400 * 64);
     assert!(store.stop("TERM").success());
