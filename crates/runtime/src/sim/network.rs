@@ -61,7 +61,7 @@ pub(super) struct Network {
     pub(super) strays: Strays,
     /// The files of Unix sockets. One goes with its listener, and stays behind when that is killed.
     socket_files: Set<(NodeId, PathBuf)>,
-    /// Ends of hypervisors' connections, for whoever has the end of a stream with that number.
+    /// Ends of hypervisors' connections, for whoever has the end of a stream with that number: there is such an end.
     halves: BTreeMap<u64, Half>,
 }
 
@@ -201,7 +201,7 @@ impl Network {
             return Ok(port);
         }
         let (visitor, port) = guest::pair();
-        self.halves.insert(peer, Half::Hypervisor(visitor));
+        self.keep_half(peer, Half::Hypervisor(visitor));
         Ok(port)
     }
 
@@ -212,8 +212,16 @@ impl Network {
             return Ok(visitor);
         }
         let (visitor, port) = guest::pair();
-        self.halves.insert(peer, Half::Device(port));
+        self.keep_half(peer, Half::Device(port));
         Ok(visitor)
+    }
+
+    /// Keeps an end of a hypervisor's connection for whoever has that end of the stream. If nobody has it any more, the
+    /// connection has ended.
+    fn keep_half(&mut self, id: u64, half: Half) {
+        if self.streams.knows(id) {
+            self.halves.insert(id, half);
+        }
     }
 
     /// The number of a stream that goes, and of its other end.
@@ -279,6 +287,7 @@ impl Network {
         self.listeners.retain(|_, listener| listener.node != node);
         self.attempts.retain(|_, attempt| attempt.from != node);
         self.streams.vanish(node);
+        self.halves.retain(|id, _| self.streams.knows(*id));
     }
 
     /// A node has its power back.

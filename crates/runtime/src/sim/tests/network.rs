@@ -1,7 +1,7 @@
 //! Sockets of the simulated world: order, back-pressure, ends, and links that are cut.
 
 use std::cell::Cell;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::{AlignedBuf, Prng};
 
 use crate::driver::Address;
+use crate::guest::{Answer, Ask};
 use crate::sim::{NetworkOptions, NodeId, NodeOptions, World};
 use crate::{Class, Handle, Listener, Stream};
 
@@ -279,4 +280,57 @@ fn a_peer_without_power_is_silent_until_it_is_back() {
     let _handle = pair.world.restart(pair.nodes[0]);
     pair.world.run_for(Duration::from_secs(1));
     assert_eq!(result.get(), Some(Err(ErrorKind::ConnectionReset)));
+}
+
+/// A connection of a hypervisor to a device that has gone, one way or another, before it was visited.
+fn visit_after(seed: u64, go: impl FnOnce(&Pair, Rc<Listener>)) -> io::Result<Answer> {
+    let (pair, listener) = pair(seed);
+    let (inside, address) = (pair.loops[1].clone(), pair.address.clone());
+    let client = pair.world.block_on(&pair.loops[1], async move { inside.connect(&address).await.unwrap() });
+    go(&pair, listener);
+    pair.world.run_for(Duration::from_secs(1));
+    let inside = pair.loops[1].clone();
+    pair.world.block_on(&pair.loops[1], async move {
+        let visitor = inside.visit(client.release().await?)?;
+        visitor.ask(Ask::Features).await
+    })
+}
+
+#[test]
+fn a_hypervisor_learns_that_its_device_was_gone_before_it_asked() {
+    for seed in 0..10 {
+        let closed = visit_after(seed, |_, listener| drop(listener));
+        let killed = visit_after(seed, |pair, _listener| pair.world.kill(pair.nodes[0]));
+        let dark = visit_after(seed, |pair, _listener| pair.world.power_loss(pair.nodes[0]));
+        for outcome in [closed, killed, dark] {
+            assert_eq!(outcome.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_device_learns_that_its_hypervisor_was_gone_before_it_asked() {
+    let (pair, [server, client]) = connected(9);
+    drop(client);
+    pair.world.run_for(Duration::from_secs(1));
+    let inside = pair.loops[0].clone();
+    let question = pair.world.block_on(&pair.loops[0], async move {
+        let port = inside.attend(server.release().await.unwrap()).unwrap();
+        port.next().await.map(|question| question.ask)
+    });
+    assert!(question.is_none(), "{question:?}");
+}
+
+#[test]
+fn a_hypervisor_learns_that_its_device_has_lost_its_power() {
+    let (pair, listener) = pair(10);
+    let (inside, address) = (pair.loops[1].clone(), pair.address.clone());
+    let visitor = pair.world.block_on(&pair.loops[1], async move {
+        let stream = inside.connect(&address).await.unwrap();
+        inside.visit(stream.release().await.unwrap()).unwrap()
+    });
+    pair.world.power_loss(pair.nodes[0]);
+    let outcome = pair.world.block_on(&pair.loops[1], async move { visitor.ask(Ask::Features).await });
+    assert_eq!(outcome.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+    drop(listener);
 }
