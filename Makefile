@@ -1,5 +1,5 @@
 # `make up` serves a disk, `make test` passes every test. Both install what is missing and can be run again.
-.PHONY: up test test-long lint bench fmt
+.PHONY: up test test-long lint bench fmt built checked
 
 # Where `make up` keeps its store, and the volume that it makes there.
 DIR ?= levee-data
@@ -13,13 +13,21 @@ up:
 
 test:
 	@scripts/setup test
-	cargo build --release --locked -p levee
+	@$(MAKE) -j2 built checked
 	@! grep -q acked-before-durable target/release/levee || (echo "target/release/levee has seeded bugs in it"; false)
-	cargo clippy --locked --workspace --all-targets --features levee/seeded-bugs -- -D warnings
 	cargo test --locked --workspace --features lab/seeded-bugs --no-fail-fast
 	MIMALLOC_PURGE_DELAY=-1 target/release/levee lab verify --minutes 2
 	bench/instructions
 	tests/clients/run
+
+# What `make test` compiles: two cargos side by side, which share the processors (hence the +), since the last crates of each keep
+# one busy only.
+built:
+	+cargo build --release --locked -p levee
+
+checked:
+	+cargo clippy --locked --workspace --all-targets --features levee/seeded-bugs -- -D warnings
+	+cargo test --locked --workspace --features lab/seeded-bugs --no-run
 
 # The same with many more seeds in the simulated world, larger models, and every seeded bug (docs/TESTING.md) from three
 # starts. What knows the bugs is built apart: nothing of it may come near target/release/levee.

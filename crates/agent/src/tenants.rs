@@ -22,10 +22,11 @@ use std::time::Duration;
 use base::levels::Level;
 use base::{Instant, Map, Passage, Stage, VolumeId};
 use policies::levels::{Lines, Purse};
+use policies::queues::BATCH;
 use policies::tenants::{Frontend, Operation, Promise, Scheduler, TenantStatus, TenantsSettings, VolumeNumber};
 use policies::waits::{Reason, Waits};
 use policies::{levels, tenants};
-use runtime::sync::{Receiver, Sender, oneshot};
+use runtime::sync::{Event, Receiver, Sender, oneshot};
 use runtime::{Class, Handle};
 use wire::VolumeDescriptor;
 
@@ -59,6 +60,8 @@ struct Inner {
     is_serving: Cell<bool>,
     /// Whether a task lets those go that waited for their levels.
     is_letting_go: Cell<bool>,
+    /// Requests that were in line have started.
+    granted: Event,
 }
 
 struct State {
@@ -123,6 +126,7 @@ impl Tenants {
             seen_revision: Cell::new(0),
             is_serving: Cell::new(false),
             is_letting_go: Cell::new(false),
+            granted: Event::new(),
         }))
     }
 
@@ -274,6 +278,9 @@ impl Tenants {
                 // Who waited may be gone with his connection.
                 grant.ticket.send(());
             }
+            if handed_out > 0.0 {
+                self.0.granted.notify();
+            }
             let next = self.0.state.borrow().scheduler.next_look(now);
             match next {
                 None => break,
@@ -374,6 +381,23 @@ impl Seat {
             (levels::Verdict::Wait(reason), Some(receiver)) => Err((receiver, reason)),
             (levels::Verdict::Start(level), _) => Ok(level),
             (levels::Verdict::Wait(_), None) => unreachable!("who waits has left a ticket"),
+        }
+    }
+
+    /// Whether the loop has so many requests of the tenant in line that it will not begin with another one soon.
+    #[inline]
+    pub(crate) fn has_enough(&self) -> bool {
+        self.tenants.0.state.borrow().scheduler.has_enough(self.number.tenant(), BATCH)
+    }
+
+    /// Returns when that is not so.
+    pub(crate) async fn until_wanting(&self) {
+        loop {
+            let granted = self.tenants.0.granted.wait();
+            if !self.has_enough() {
+                return;
+            }
+            granted.await;
         }
     }
 

@@ -81,6 +81,17 @@ impl Volume {
         self.seat.pass(operation, bytes, delay_ns, passage, &self.counters).await
     }
 
+    /// Whether this loop has so many of the tenant's requests in line that it will not begin with another one soon: who has a
+    /// choice leaves it to others.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.seat.has_enough()
+    }
+
+    /// Returns when that is not so.
+    pub(crate) async fn until_wanting(&self) {
+        self.seat.until_wanting().await;
+    }
+
     /// What the volume is.
     pub(crate) fn descriptor(&self) -> &VolumeDescriptor {
         &self.attachment.descriptor

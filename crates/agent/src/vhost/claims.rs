@@ -10,13 +10,16 @@
 //! woken by who claimed ([`policies::queues::plan_batch`]). Somebody who was woken, and has not looked yet, may be a while
 //! about it: nobody relies on him.
 //!
+//! **Who rests.** A loop on which what was claimed waits for the tenant's share of that loop claims nothing more for a while: it
+//! *rests*, and others look in its place, as long as there are others that do not. It looks again by itself.
+//!
 //! **Baselines.** With other ways than the shared one ([`Queues`]) only the loop that a queue belongs to looks. What it hands
 //! over to another one is claimed already, and lies here until that takes it; such a loop sleeps while nothing does. What
 //! messages between loops cost is charged where they are sent and taken ([`super::part`]).
 //!
 //! Invariants: what is available is claimed once, by a loop that runs it to its end; it is marked as in flight in the order
-//! of the ring, before anybody sees it; while something is available that nobody has claimed, a loop is awake or the
-//! guest rings; what was handed over is run, unless its guest broke the rules before; who stops a queue hears of that when
+//! of the ring, before anybody sees it; while something is available that nobody has claimed, a loop is awake, the guest
+//! rings, or all loops rest; what was handed over is run, unless its guest broke the rules before; who stops a queue hears of that when
 //! nothing of it is in flight on any loop, and every bell was rung.
 
 use std::collections::VecDeque;
@@ -62,6 +65,7 @@ struct Books {
 enum Stand {
     Awake,
     Woken,
+    Resting,
     Asleep {
         /// Whom to wake, once it waits: before that it looks by itself whether it was woken.
         waker: Option<Waker>,
@@ -119,7 +123,7 @@ impl Books {
         match &mut self.stands[index] {
             Some(stand @ Stand::Asleep { .. }) => match std::mem::replace(stand, Stand::Woken) {
                 Stand::Asleep { waker, .. } => waker,
-                Stand::Awake | Stand::Woken => None,
+                Stand::Awake | Stand::Woken | Stand::Resting => None,
             },
             _ => None,
         }
@@ -127,6 +131,16 @@ impl Books {
 
     fn wake_all(&mut self) -> Vec<Waker> {
         (0..self.stands.len()).filter_map(|index| self.wake(index)).collect()
+    }
+
+    /// Loop `me` looks no more: wakes another one, if nobody looks.
+    fn pass_on(&mut self, me: usize) -> Option<Waker> {
+        if self.listener == Some(me) {
+            self.listener = None;
+        }
+        let is_looked_at = self.listener.is_some() || (0..self.stands.len()).any(|other| self.is_looking(other));
+        // Somebody else is to wait for the bell.
+        if is_looked_at { None } else { (0..self.stands.len()).find_map(|other| self.wake(other)) }
     }
 
     /// Whether the loop of that index looks into the rings in each of its turns.
@@ -210,7 +224,7 @@ impl Books {
             let stand = stand.as_ref().filter(|_| index != me)?;
             let (is_asleep, asks) = match stand {
                 Stand::Asleep { asks, .. } => (true, *asks),
-                Stand::Awake | Stand::Woken => (false, false),
+                Stand::Awake | Stand::Woken | Stand::Resting => (false, false),
             };
             Some(Other { index, running: running(index), is_asleep, asks })
         };
@@ -295,18 +309,20 @@ impl Claims {
         self.0.with(handle, |books| books.listener = Some(me));
     }
 
+    /// A loop has claimed enough for now, and rests: it claims again when it wants more. The loop to wake.
+    pub(super) fn rest(&self, handle: &Handle, me: usize) -> Option<Waker> {
+        self.0.with(handle, |books| {
+            books.stands[me] = Some(Stand::Resting);
+            books.pass_on(me)
+        })
+    }
+
     /// A loop serves the queue no more. What was handed over to it, and it has not taken, came after what it found wrong.
     pub(super) fn depart(&self, handle: &Handle, me: usize) {
         let (heir, idle) = self.0.with(handle, |books| {
             books.stands[me] = None;
             std::mem::take(&mut books.handed[me]).into_iter().for_each(|head| books.ring.give_up(head));
-            if books.listener == Some(me) {
-                books.listener = None;
-            }
-            let is_looked_at = books.listener.is_some() || (0..books.stands.len()).any(|other| books.is_looking(other));
-            // Somebody else is to wait for the bell.
-            let heir = if is_looked_at { None } else { (0..books.stands.len()).find_map(|other| books.wake(other)) };
-            (heir, books.notice_idle())
+            (books.pass_on(me), books.notice_idle())
         });
         heir.into_iter().for_each(Waker::wake);
         // Who has stopped to wait does not want to know.

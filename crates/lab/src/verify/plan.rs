@@ -94,6 +94,8 @@ pub struct Shape {
     pub vms: Vec<Option<Vm>>,
     /// Which loops serve the queues of virtual machines.
     pub queues: Queues,
+    /// What all clients of an agent together may read and write, per second.
+    pub limit: Option<u64>,
     /// The machines, where there are several.
     pub several: Option<Several>,
 }
@@ -212,7 +214,8 @@ impl Plan {
         let quiet = Duration::from_micros(*prng.pick(&[0, 200, 5_000]));
         let zero_ahead = (*prng.pick(&[512 * KIB, 4 * MIB]), quiet);
         let (vms, queues) = guests::draw(seed, shape.clients);
-        Plan { seed, shape: Shape { scrub_period, zero_ahead, vms, queues, ..shape }, steps }
+        let limit = guests::draw_limit(seed);
+        Plan { seed, shape: Shape { scrub_period, zero_ahead, vms, queues, limit, ..shape }, steps }
     }
 
     /// A plan without accidents: one client that reads or writes 4 KiB `iops` times a second, for so many seconds.
@@ -294,6 +297,7 @@ impl Shape {
             zero_ahead: (MIB, Duration::from_millis(1)),
             vms: Vec::new(),
             queues: Queues::Shared,
+            limit: None,
             several: None,
         }
     }

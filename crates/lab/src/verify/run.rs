@@ -141,6 +141,7 @@ impl Run {
         settings.api.is_off = true;
         settings.event_loop.count = Some(shape.loops);
         settings.vhost.queues = shape.queues;
+        settings.tenants.limit = shape.limit.map(Size::Bytes);
         let nbd = Address::Tcp((address, PORT).into());
         let share = Rc::new(RefCell::new(Shared::new(plan, [nbd])));
         let handle = world.start_loop(clients);

@@ -344,6 +344,13 @@ impl<T> Scheduler<T> {
         })
     }
 
+    /// Whether at least so many requests of a tenant wait, and they take what it has of a window: what comes beyond them
+    /// starts in no window that is near, so that it may as well go to another loop.
+    pub fn has_enough(&self, tenant: u32, requests: usize) -> bool {
+        let tenant = self.tenants[tenant as usize].as_ref();
+        tenant.is_some_and(|tenant| tenant.waiting >= requests && !tenant.alloc.covers(&tenant.queued))
+    }
+
     /// Tells the keys of those that had more than their base since this was asked last.
     pub fn take_bursting(&mut self, mut tell: impl FnMut(u64)) {
         for number in &self.scanned {

@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use base::levels::Level;
 use base::{AlignedBuf, Bytes, Instant, MIB, Passage, ReadPart, Result, Stage, buffer, seeded};
-use policies::queues::BATCH;
+use policies::queues::{BATCH, Queues};
 use policies::slow_requests::{self, Direction};
 use policies::tenants;
 use runtime::guest::Memory;
@@ -127,8 +127,12 @@ impl Queue {
         let (handle, me) = (&shared.handle, shared.index());
         let (mut heads, mut room) = (VecDeque::with_capacity(BATCH), Vec::with_capacity(BATCH));
         let mut armed = None;
+        let has_others = shared.options().queues == Queues::Shared && !self.part.is_alone();
         loop {
             room.clear();
+            if has_others && self.part.volume.has_enough() {
+                self.rest(&mut armed).await;
+            }
             let (slot, has_waited) = take(slots, 1).await;
             room.push(slot);
             while room.len() < BATCH
@@ -167,6 +171,30 @@ impl Queue {
                     self.wait(&mut armed).await;
                 }
                 Claim::Over => return Ok(()),
+            }
+        }
+    }
+
+    /// Leaves the queue to others until what was claimed has started as far as it will not wait for long.
+    async fn rest(&self, armed: &mut Armed) {
+        let shared = &self.part.shared;
+        let (handle, me, _pause) = (&shared.handle, shared.index(), shared.claiming.pause());
+        let mut wanting = pin!(self.part.volume.until_wanting());
+        loop {
+            if let Some(waker) = self.claims.rest(handle, me) {
+                handle.spend(Work::Crossing);
+                waker.wake();
+            }
+            let Some((_, heard)) = armed else { return wanting.await };
+            match first(wanting.as_mut(), heard.as_mut()).await {
+                Ok(()) => return,
+                // It was rung for whoever looks: nobody does, perhaps, until it is passed on.
+                Err(heard) => {
+                    *armed = None;
+                    if heard.is_ok() {
+                        self.claims.hear(handle, me);
+                    }
+                }
             }
         }
     }

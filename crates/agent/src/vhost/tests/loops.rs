@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{Prng, SECTOR, Set};
 use policies::queues::Queues;
+use policies::tenants::Dimension;
 use runtime::guest::{Answer, Ask, Bell};
 use runtime::sync::first;
 
@@ -71,9 +72,9 @@ fn a_burst_of_one_queue_is_run_by_all_loops() {
 
 /// Requests of one queue, 128 at once, that so many loops answer in 40 ms, after they have begun for 20, of which each takes
 /// 20 us; and how many each loop did.
-fn throughput(queues: Queues, loops: usize) -> (usize, Vec<u64>) {
+fn throughput(options: Options, loops: usize) -> (usize, Vec<u64>) {
     let cpu = CpuOptions { request_ns: 20_000, crossing_ns: 500, lock_ns: 50, ..CpuOptions::default() };
-    let fixture = Fixture::on(1, cpu, Options { queues, ..Options::default() }, loops);
+    let fixture = Fixture::on(1, cpu, options, loops);
     let agent = fixture.agent.clone();
     fixture.run(|handle| async move {
         let mut guest = started(&handle, path("disk")).await;
@@ -101,16 +102,32 @@ fn throughput(queues: Queues, loops: usize) -> (usize, Vec<u64>) {
 /// (figure 10a) it gets what that has.
 #[test]
 fn one_queue_is_served_by_as_many_processors_as_there_are_loops() {
-    let (alone, _) = throughput(Queues::Shared, 1);
+    let (alone, _) = throughput(sharing(Queues::Shared), 1);
     for (loops, least) in [(2, 1.8), (4, 3.4), (6, 5.0)] {
-        let (shared, each) = throughput(Queues::Shared, loops);
-        let (bound, _) = throughput(Queues::Static, loops);
+        let (shared, each) = throughput(sharing(Queues::Shared), loops);
+        let (bound, _) = throughput(sharing(Queues::Static), loops);
         let [shared, bound] = [shared, bound].map(|answered| answered as f64 / alone as f64);
         let [most, fewest] = [each[1..].iter().max(), each[1..].iter().min()].map(|count| *count.unwrap() as f64);
         println!("{loops} loops: {shared:.2} times as much, most by fewest {:.3}; static {bound:.2}", most / fewest);
         assert!(shared >= least, "{loops} loops: {shared:.2} times as much as one");
         assert!(bound < 1.1, "{loops} loops: {bound:.2} times as much as one");
         assert!(most / fewest <= 1.1, "{loops} loops: {each:?}");
+    }
+}
+
+/// A limit of what all loops have together is divided among them. One that has used its part leaves the queue to those that have
+/// not, though it could claim all that is there.
+#[test]
+fn one_queue_gets_the_whole_of_a_limit_whichever_loops_serve_it() {
+    let mut options = Options::default();
+    // Of 50,000 requests of 512 bytes that one loop could do in a second.
+    options.tenants.per_second.set(Dimension::Ingress, 20_000.0 * 512.0);
+    let (alone, _) = throughput(options.clone(), 1);
+    assert!((700..=900).contains(&alone), "in 40 ms: {alone}");
+    for loops in [2, 4] {
+        let (shared, each) = throughput(options.clone(), loops);
+        println!("{loops} loops: {shared}, one {alone}; {each:?}");
+        assert!(shared * 10 >= alone * 9, "{loops} loops: {shared} instead of {alone}: {each:?}");
     }
 }
 
@@ -151,8 +168,8 @@ fn messages_between_loops_are_charged_at_both_ends() {
 #[test]
 fn what_one_loop_claims_is_run_by_all() {
     for queues in [Queues::Dispatcher, Queues::Stealing] {
-        let (alone, _) = throughput(queues, 1);
-        let (shared, each) = throughput(queues, 4);
+        let (alone, _) = throughput(sharing(queues), 1);
+        let (shared, each) = throughput(sharing(queues), 4);
         println!("{queues:?}: {:.2} times as much as one loop, {each:?}", shared as f64 / alone as f64);
         assert!(shared as f64 >= 2.0 * alone as f64, "{queues:?}: {shared} by four loops, {alone} by one");
     }
@@ -449,7 +466,11 @@ fn whatever_happens_each_request_is_run_once() {
     for (queues, seed) in ways(seeds) {
         let mut prng = Prng::new(seed);
         let (loops, request_us) = (prng.between(2, 5) as usize, *prng.pick(&[0, 1, 20]));
-        let fixture = Fixture::on(seed, busy(request_us), sharing(queues), loops);
+        let mut options = sharing(queues);
+        if prng.one_in(3) {
+            options.tenants.per_second.set(Dimension::Ingress, 512.0 * *prng.pick(&[20_000.0, 100_000.0]));
+        }
+        let fixture = Fixture::on(seed, busy(request_us), options, loops);
         fixture.store.delay.set(Duration::from_micros(prng.between(0, 400)));
         fixture.run(|handle| async move {
             let mut guest = Guest::new(path("disk"), 3, 256);

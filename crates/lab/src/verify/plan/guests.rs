@@ -2,7 +2,7 @@
 //!
 //! They are drawn apart from the rest of a plan, so that a seed means what it meant before there were any.
 
-use base::Prng;
+use base::{MIB, Prng};
 use node::settings::Queues;
 
 /// What the disks of a virtual machine are like.
@@ -18,6 +18,12 @@ pub struct Vm {
     pub tells: bool,
     /// Whether descriptors may lie in tables of their own.
     pub tables: bool,
+}
+
+/// What all clients of an agent together may read and write in a second, if there is a limit: small enough that loops leave
+/// queues to each other.
+pub(super) fn draw_limit(seed: u64) -> Option<u64> {
+    *Prng::new(seed ^ 0x6c61_626c).pick(&[None, None, None, Some(8 * MIB), Some(32 * MIB)])
 }
 
 /// Draws for each client whether it is one, which a third of them are, and which loops serve their queues.

@@ -130,7 +130,8 @@ impl Plan {
             }
         }
         let (vms, queues) = guests::draw(seed, shape.clients);
-        Plan { seed, shape: Shape { vms, queues, ..shape }, steps }
+        let limit = guests::draw_limit(seed);
+        Plan { seed, shape: Shape { vms, queues, limit, ..shape }, steps }
     }
 }
 

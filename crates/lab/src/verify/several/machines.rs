@@ -257,6 +257,7 @@ impl Machines {
         };
         if machine.role == Role::Agent {
             settings.nbd = NbdSettings { listen: self.nbd(machine), ..NbdSettings::default() };
+            settings.tenants.limit = shape.limit.map(Size::Bytes);
         }
         let at = |machine: Machine| self.0.addresses[&machine].to_string();
         let cluster = &mut settings.cluster;
