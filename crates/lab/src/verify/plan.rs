@@ -215,7 +215,8 @@ impl Plan {
         let zero_ahead = (*prng.pick(&[512 * KIB, 4 * MIB]), quiet);
         let (vms, queues) = guests::draw(seed, shape.clients);
         let limit = guests::draw_limit(seed);
-        Plan { seed, shape: Shape { scrub_period, zero_ahead, vms, queues, limit, ..shape }, steps }
+        let levels = with_credits(seed, shape.levels);
+        Plan { seed, shape: Shape { levels, scrub_period, zero_ahead, vms, queues, limit, ..shape }, steps }
     }
 
     /// A plan without accidents: one client that reads or writes 4 KiB `iops` times a second, for so many seconds.
@@ -237,6 +238,18 @@ impl Plan {
         };
         let steps = (0..iops * seconds).flat_map(|_| [ask(&mut prng), Step::Idle(pause)]).collect();
         Plan { seed, shape, steps }
+    }
+}
+
+/// Levels of which some save what is not used. Who saves bursts on what he has saved only: of a lower base that takes longer than
+/// a client has patience.
+fn with_credits(seed: u64, levels: LevelsChange) -> LevelsChange {
+    let credits = *Prng::new(seed ^ 0x6c61_6263).pick(&[None, Some((1, 100)), Some((10, 25))]);
+    match (credits, levels.base_bytes_per_sec) {
+        (Some((seconds, percent)), Some(MIB..)) => {
+            LevelsChange { credit_seconds: Some(seconds), credit_percent: Some(percent), ..levels }
+        }
+        _ => levels,
     }
 }
 
