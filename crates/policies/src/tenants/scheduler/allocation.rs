@@ -5,6 +5,9 @@
 //! of, and nobody would get what he leaves there: two bursts, one short of processor time and one of bytes, would each have
 //! a half of everything, and nobody the rest.
 
+#[cfg(test)]
+mod reference;
+
 use super::super::IDLE_WINDOWS;
 use super::super::cost::Cost;
 use super::super::settings::Scheduling;
