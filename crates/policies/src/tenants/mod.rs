@@ -29,13 +29,14 @@
 //! not subtracted from what is unused; the list of bursting tenants and the reserve are never reset; a window without
 //! usage divides by zero; and lines 17 to 22 let a tenant that bursts take from others and from the reserve. Here line 8
 //! holds for both branches, usage, list and reserve begin anew with each window, shares follow the base where there was no
-//! usage, nobody is lowered below what he uses, and only who stays within his base reclaims or uses the reserve ([`Tenant`](tenant)).
+//! usage, nobody is lowered below what he uses, and only who stays within his base reclaims or uses the reserve ([`Account`](account)).
 //!
 //! **Baselines** are settings of the same component: [`Scheduling`].
 //!
 //! **Who was promised nothing** has a base all the same, an equal share of what nobody was promised: the paper's tenants
 //! all pay for one, and ours shall be protected from each other before anybody has thought of levels.
 
+mod account;
 mod cost;
 mod delay;
 mod measured;

@@ -9,10 +9,11 @@
 mod reference;
 
 use super::super::IDLE_WINDOWS;
+use super::super::account::{Account, Place};
 use super::super::cost::Cost;
 use super::super::settings::Scheduling;
 use super::super::tenant::Tenant;
-use super::{Place, Scheduler};
+use super::Scheduler;
 
 /// The part of everything that those share at least who were promised nothing.
 const UNPROMISED_MIN: f64 = 0.05;
@@ -33,21 +34,22 @@ impl<T> Scheduler<T> {
                 self.allocate(1);
                 // Nobody was there in windows that nobody saw.
                 if passed > 1 {
-                    self.scanned_each(|tenant| tenant.usage = Cost::ZERO);
+                    self.scanned_each(|account| account.usage = Cost::ZERO);
                     self.allocate(passed - 1);
                 }
             }
             Scheduling::Base => {
+                let all = self.fixed_weights();
                 for at in 0..self.scanned.len() {
                     let number = self.scanned[at];
-                    let (base, alloc) = (self.levels_of(number).0, self.fixed_part(number));
-                    let tenant = self.tenant(number);
-                    tenant.base = base;
-                    tenant.begin_window(alloc, passed as f64);
+                    let (base, alloc) = (self.levels_of(number).0, self.fixed_part(number, all));
+                    let account = self.account(number);
+                    account.base = base;
+                    account.begin_window(alloc, passed as f64);
                 }
             }
-            Scheduling::Wild | Scheduling::Off => self.scanned_each(|tenant| {
-                tenant.begin_window(Cost::ZERO, passed as f64);
+            Scheduling::Wild | Scheduling::Off => self.scanned_each(|account| {
+                account.begin_window(Cost::ZERO, passed as f64);
             }),
         }
         while let Some(number) = self.blocked.pop_front() {
@@ -64,18 +66,10 @@ impl<T> Scheduler<T> {
         for at in 0..self.scanned.len() {
             let number = self.scanned[at];
             let (base, burst) = self.levels_of(number);
-            let Some(tenant) = &mut self.tenants[number as usize] else { continue };
-            // Lines 4 to 8. As printed line 7 lowers what a tenant has that steadily uses a part of its base, below what it uses,
-            // until it waits; and what covers it meanwhile is the reserve, which is for those who come back. So it keeps
-            // what it used.
-            tenant.look_back();
-            tenant.burst_windows += u64::from(tenant.has_burst(&base));
-            (tenant.base, tenant.burst) = (base, burst);
-            let whole = base.min(burst);
-            let lowered = (tenant.alloc * kept).max(tenant.usage).min(whole);
-            tenant.alloc = Cost(std::array::from_fn(|d| if tenant.is_short[d] { whole.0[d] } else { lowered.0[d] }));
-            unused -= tenant.alloc;
-            wanted += tenant.wanted(weight);
+            let account = self.account(number);
+            account.look_back(base, burst, kept, weight);
+            unused -= account.alloc;
+            wanted += account.wanted;
             bases += base;
         }
         let unused = unused.max(Cost::ZERO);
@@ -88,15 +82,14 @@ impl<T> Scheduler<T> {
         self.burst.clear();
         self.spare = self.total - self.reserve;
         for number in &self.scanned {
-            let Some(tenant) = &mut self.tenants[*number as usize] else { continue };
-            let own = tenant.wanted(weight);
-            let more = own.zip(of_wanted, |own, each| own * each) + tenant.base.zip(of_base, |base, each| base * each);
+            let account = &mut self.accounts[*number as usize];
+            let by_wanted = account.wanted.zip(of_wanted, |wanted, each| wanted * each);
+            let more = by_wanted + account.base.zip(of_base, |base, each| base * each);
             // Lines 11 to 13.
-            let alloc = (tenant.alloc + more).min(tenant.burst);
-            tenant.bursts = !tenant.base.covers(&alloc);
-            tenant.begin_window(alloc, passed as f64);
+            let alloc = (account.alloc + more).min(account.burst);
+            account.begin_window(alloc, passed as f64);
             self.spare -= alloc;
-            if tenant.bursts {
+            if !account.base.covers(&alloc) {
                 self.burst.push(*number);
             }
         }
@@ -104,79 +97,79 @@ impl<T> Scheduler<T> {
 
     /// Tenants without a request for a while are looked at no more (BurstCBS §6.6).
     fn leave_idle(&mut self, passed: u64) {
-        let tenants = &mut self.tenants;
-        let mut unpromised = 0;
+        let (accounts, unpromised) = (&mut self.accounts, &mut self.scanned_unpromised);
+        *unpromised = 0;
         self.scanned.retain(|number| {
-            let Some(tenant) = &mut tenants[*number as usize] else { return false };
-            let is_idle = tenant.usage.is_zero() && tenant.waiting == 0;
-            // In windows that nobody saw, nobody was there.
-            tenant.idle = if is_idle { tenant.idle + passed } else { passed - 1 };
-            if tenant.waiting > 0 {
-                tenant.idle = 0;
-            }
-            if tenant.idle > IDLE_WINDOWS {
-                (tenant.is_scanned, tenant.bursts) = (false, false);
-                return false;
-            }
-            unpromised += usize::from(tenant.promise.base.is_none());
-            true
+            let account = &mut accounts[*number as usize];
+            account.count_idle(passed);
+            account.is_scanned = account.idle <= IDLE_WINDOWS;
+            *unpromised += usize::from(account.is_scanned && account.promised.is_none());
+            account.is_scanned
         });
-        self.divide(unpromised);
+        self.divide();
     }
 
-    fn scanned_each(&mut self, mut act: impl FnMut(&mut Tenant<T>)) {
-        for number in &self.scanned {
-            if let Some(tenant) = &mut self.tenants[*number as usize] {
-                act(tenant);
-            }
-        }
+    fn scanned_each(&mut self, act: impl Fn(&mut Account)) {
+        self.scanned.iter().for_each(|number| act(&mut self.accounts[*number as usize]));
     }
 
     #[cold]
     pub(super) fn begin_scanning(&mut self, number: u32) {
         self.scanned.push(number);
-        let unpromised =
-            |number: &&u32| self.tenants[**number as usize].as_ref().is_some_and(|t| t.promise.base.is_none());
-        let count = self.scanned.iter().filter(unpromised).count();
-        self.divide(count);
+        self.scanned_unpromised += usize::from(self.account(number).promised.is_none());
+        self.divide();
         let (base, burst) = self.levels_of(number);
         let alloc = match self.settings.scheduling {
-            Scheduling::Base => self.fixed_part(number),
+            Scheduling::Base => self.fixed_part(number, self.fixed_weights()),
             _ => Cost::ZERO,
         };
-        let tenant = self.tenant(number);
-        (tenant.is_scanned, tenant.idle) = (true, 0);
-        (tenant.base, tenant.burst, tenant.covered) = (base, burst, base);
-        (tenant.alloc, tenant.balance, tenant.usage) = (alloc, alloc, Cost::ZERO);
+        let account = self.account(number);
+        (account.is_scanned, account.idle) = (true, 0);
+        (account.base, account.burst, account.covered) = (base, burst, base);
+        (account.alloc, account.balance, account.usage) = (alloc, alloc, Cost::ZERO);
     }
 
     /// Base and burst of a tenant in a window.
     #[inline]
     fn levels_of(&self, number: u32) -> (Cost, Cost) {
-        let seconds = self.window_ns as f64 / 1e9;
-        let Some(tenant) = self.tenants[number as usize].as_ref() else { return (Cost::ZERO, Cost::ZERO) };
-        let base = match tenant.promise.base {
-            Some(base) => self.priced((base * (seconds * tenant.part)).zip(self.scale, |base, scale| base * scale)),
+        let account = &self.accounts[number as usize];
+        let base = match account.promised {
+            Some(promised) => self.priced(promised.zip(self.scale, |base, scale| base * scale)),
             None => self.unpromised,
         };
-        let burst = tenant.promise.burst.map_or(Cost::UNLIMITED, |burst| self.priced(burst * seconds).max(base));
+        let burst = account.bound.map_or(Cost::UNLIMITED, |bound| self.priced(bound).max(base));
         (base, burst)
     }
 
-    /// What BaseCBS gives a tenant of every window: its part by base of all, whoever is there.
-    fn fixed_part(&self, number: u32) -> Cost {
-        let weight = |tenant: &Tenant<T>| {
-            let base = tenant.promise.base.map(|base| (base * self.seconds()).share_of(&self.total));
-            base.unwrap_or(1.0 / self.known as f64)
-        };
-        let sum: f64 = self.tenants.iter().flatten().map(weight).sum();
-        let own = self.tenants[number as usize].as_ref().map_or(0.0, weight);
-        self.total * (own / sum.max(f64::MIN_POSITIVE))
+    /// Writes down what a tenant is promised in each window, where it was promised something else.
+    pub(super) fn enter_promise(&mut self, number: u32) {
+        let seconds = self.seconds();
+        let tenant = self.tenant(number);
+        let promised = tenant.promise.base.map(|base| base * (seconds * tenant.part));
+        let bound = tenant.promise.burst.map(|burst| burst * seconds);
+        let account = self.account(number);
+        (account.promised, account.bound) = (promised, bound);
     }
 
-    /// What everybody's base is, with what there is in this window, where `count` of those that are looked at were promised
-    /// nothing.
-    fn divide(&mut self, count: usize) {
+    /// What BaseCBS gives a tenant of every window: its part by base of all, whoever is there.
+    fn fixed_part(&self, number: u32, all: f64) -> Cost {
+        let own = self.tenants[number as usize].as_ref().map_or(0.0, |tenant| self.fixed_weight(tenant));
+        self.total * (own / all.max(f64::MIN_POSITIVE))
+    }
+
+    /// The weights of all.
+    fn fixed_weights(&self) -> f64 {
+        self.tenants.iter().flatten().map(|tenant| self.fixed_weight(tenant)).sum()
+    }
+
+    fn fixed_weight(&self, tenant: &Tenant<T>) -> f64 {
+        let base = tenant.promise.base.map(|base| (base * self.seconds()).share_of(&self.total));
+        base.unwrap_or(1.0 / self.known as f64)
+    }
+
+    /// What everybody's base is, with what there is in this window.
+    fn divide(&mut self) {
+        let count = self.scanned_unpromised;
         let there = self.total - self.reserved();
         let for_promises = there * if count > 0 { 1.0 - UNPROMISED_MIN } else { 1.0 };
         self.scale = for_promises.zip(self.promised, |there, sum| if sum > there { there / sum } else { 1.0 });
@@ -184,12 +177,13 @@ impl<T> Scheduler<T> {
         self.unpromised = left * (1.0 / count.max(1) as f64);
     }
 
-    /// What was promised in all.
+    /// What was promised in all, and to how many of those that are looked at nothing was.
     pub(super) fn weigh(&mut self) {
-        let seconds = self.seconds();
-        let promises = self.tenants.iter().flatten();
-        let bases = promises.filter_map(|tenant| Some(tenant.promise.base? * (seconds * tenant.part)));
-        self.promised = bases.fold(Cost::ZERO, |sum, base| sum + base);
+        let there = self.accounts.iter().zip(&self.tenants).filter(|(_, tenant)| tenant.is_some());
+        let promised = there.filter_map(|(account, _)| account.promised);
+        self.promised = promised.fold(Cost::ZERO, |sum, base| sum + base);
+        let is_unpromised = |number: &&u32| self.accounts[**number as usize].promised.is_none();
+        self.scanned_unpromised = self.scanned.iter().filter(is_unpromised).count();
     }
 
     /// What a window has, as things are priced now. Where everything is dearer by a factor, there is less by that.

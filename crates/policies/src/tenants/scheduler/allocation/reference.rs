@@ -62,22 +62,23 @@ struct Met {
 /// Copies what there is.
 fn decided<T>(scheduler: &Scheduler<T>) -> Decided {
     let plain = |number: &u32| {
+        let account = &scheduler.accounts[*number as usize];
         let tenant = scheduler.tenants[*number as usize].as_ref().unwrap();
         Plain {
             number: *number,
             promise: tenant.promise,
             part: tenant.part,
-            base: tenant.base,
-            burst: tenant.burst,
-            alloc: tenant.alloc,
-            balance: tenant.balance,
-            covered: tenant.covered,
-            usage: tenant.usage,
-            queued: tenant.queued,
+            base: account.base,
+            burst: account.burst,
+            alloc: account.alloc,
+            balance: account.balance,
+            covered: account.covered,
+            usage: account.usage,
+            queued: account.queued,
             next: tenant.first().map(|first| first.cost),
-            idle: tenant.idle,
-            bursts: tenant.bursts,
-            burst_windows: tenant.burst_windows,
+            idle: account.idle,
+            bursts: scheduler.burst.contains(number),
+            burst_windows: account.burst_windows,
         }
     };
     let tenants = scheduler.scanned.iter().map(plain).collect();
