@@ -1,5 +1,5 @@
-//! What admission takes of an I/O that starts at once, what the scheduler of tenants takes of one, and what it takes to tell
-//! whether a write is part of a burst.
+//! What admission takes of an I/O that starts at once, what the scheduler of tenants takes of one and of a window, and what
+//! it takes to tell whether a write is part of a burst.
 //!
 //! It does so many of them in one of several ways; `bench/instructions` measures that from outside.
 #![allow(clippy::expect_used, reason = "a tool for the command line")]
@@ -58,6 +58,27 @@ fn schedule(ios: u64) {
     }
 }
 
+/// So many I/Os of 1,024 tenants, one of each in a window, which has room for all: what a tenant takes of the beginning of
+/// a window, and its I/O.
+fn allocate(ios: u64) {
+    const TENANTS: u64 = 1024;
+    let mut scheduler: Scheduler<()> = Scheduler::new(TenantsSettings::default(), 1, Instant::ZERO);
+    let volumes: Vec<_> = (0..TENANTS)
+        .map(|key| {
+            let tenant = scheduler.add_tenant(key, Promise { base: Some(Cost([5e5, 1e9, 1e9, 1e9])), burst: None });
+            scheduler.add_volume(tenant, 0, 1)
+        })
+        .collect();
+    let cost = Cost([400.0, 0.0, 4096.0, 4096.0]);
+    for number in 0..ios {
+        black_box(request(number));
+        let now = Instant(number / TENANTS * 1_000_000);
+        if black_box(scheduler.submit(now, volumes[(number % TENANTS) as usize], cost, || ())) == Verdict::Wait {
+            black_box(scheduler.next_grant(now));
+        }
+    }
+}
+
 /// Whether so many writes of 25 volumes are part of a burst, at random places.
 fn detect(ios: u64) {
     let mut volumes: Vec<Detector> = (0..25).map(|_| Detector::new(BurstSettings::EXACT, Instant::ZERO)).collect();
@@ -77,13 +98,14 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    let case = given.next().expect("a case: admission, levels, auto, tenants, burst or nothing");
+    let case = given.next().expect("a case: admission, levels, auto, tenants, windows, burst or nothing");
     let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
     match case.as_str() {
         "admission" => admit(ios, false, None),
         "levels" => admit(ios, true, None),
         "auto" => admit(ios, false, Some(KneeSettings::default())),
         "tenants" => schedule(ios),
+        "windows" => allocate(ios),
         "burst" => detect(ios),
         _ => ask(ios),
     }

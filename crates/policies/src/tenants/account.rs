@@ -47,7 +47,7 @@ pub(super) struct Account {
     pub(super) queued: Cost,
     pub(super) next: Cost,
     pub(super) waiting: usize,
-    /// Of which its share is taken of what is unused, while a window is allocated.
+    /// While a window is allocated: what its share of all that is unused follows.
     pub(super) wanted: Cost,
     /// Windows without a request.
     pub(super) idle: u64,
@@ -87,15 +87,15 @@ impl Account {
         }
     }
 
-    /// Ends a window, where the next one has these levels (Algorithm 1, lines 4 to 8, and what is above the bar in line 10): what
-    /// it has for certain, and what it wants beyond. `kept`: the part of its last allocation that it keeps below its base.
+    /// Ends a window, before one in which it has these levels: what it has there for certain, and what it wants beyond (Algorithm
+    /// 1, lines 4 to 8, and what is above the bar in line 10). `kept`: the part of its last allocation that it keeps below its base.
     ///
     /// As printed line 7 lowers what a tenant has that steadily uses a part of its base, below what it uses, until it waits;
     /// and what covers it meanwhile is the reserve, which is for those who come back. So it keeps what it used.
     #[inline]
     pub(super) fn look_back(&mut self, base: Cost, burst: Cost, kept: f64, weight_throttle: f64) {
         let (used, before, next, left) = (&self.usage.0, &self.base.0, &self.next.0, &self.balance.0);
-        // Short of what it used more of than its base, or of what something waits for more of.
+        // Short of what it used more of than its base, or of what its next request waits for more of.
         let is_short: [bool; DIMENSIONS] = std::array::from_fn(|d| (used[d] > before[d]) | (next[d] > left[d]));
         let whole = base.min(burst);
         let lowered = (self.alloc * kept).max(self.usage).min(whole);

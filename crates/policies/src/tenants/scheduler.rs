@@ -44,7 +44,7 @@ pub struct Scheduler<T> {
     window: u64,
     /// What there is in a window, as things are priced now.
     total: Cost,
-    /// What each has and spends, and the rest of it; nobody's account is at numbers that are free.
+    /// What each has and spends; what is at a free number is nobody's.
     accounts: Vec<Account>,
     tenants: Vec<Option<Tenant<T>>>,
     free: Vec<u32>,

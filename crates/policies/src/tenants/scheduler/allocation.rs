@@ -151,7 +151,7 @@ impl<T> Scheduler<T> {
         (account.promised, account.bound) = (promised, bound);
     }
 
-    /// What BaseCBS gives a tenant of every window: its part by base of all, whoever is there.
+    /// What BaseCBS gives a tenant of every window: its part by base of `all` weights, whoever is there.
     fn fixed_part(&self, number: u32, all: f64) -> Cost {
         let own = self.tenants[number as usize].as_ref().map_or(0.0, |tenant| self.fixed_weight(tenant));
         self.total * (own / all.max(f64::MIN_POSITIVE))

@@ -93,7 +93,7 @@ impl<T> Scheduler<T> {
                 let account = self.account(number);
                 account.turn += turn;
                 if account.turn <= 0.0 {
-                    self.ready.rotate_left(1);
+                    self.pass_turn();
                     continue;
                 }
             }
@@ -123,7 +123,7 @@ impl<T> Scheduler<T> {
                 (account.place, account.turn) = (Place::Nowhere, 0.0);
                 self.ready.pop_front();
             } else if account.turn <= 0.0 {
-                self.ready.rotate_left(1);
+                self.pass_turn();
             }
             return Some(Grant { ticket, is_base, waited_ns, processor_ns: cost.0[0] });
         }
@@ -168,6 +168,14 @@ impl<T> Scheduler<T> {
             }
             Place::Blocked => self.blocked.push_back(number),
             Place::Nowhere => {}
+        }
+    }
+
+    /// Whose turn it was is the last of those that may be asked.
+    #[inline]
+    fn pass_turn(&mut self) {
+        if let Some(number) = self.ready.pop_front() {
+            self.ready.push_back(number);
         }
     }
 
