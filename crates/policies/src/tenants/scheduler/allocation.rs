@@ -182,8 +182,13 @@ impl<T> Scheduler<T> {
         let there = self.accounts.iter().zip(&self.tenants).filter(|(_, tenant)| tenant.is_some());
         let promised = there.filter_map(|(account, _)| account.promised);
         self.promised = promised.fold(Cost::ZERO, |sum, base| sum + base);
+        self.scanned_unpromised = self.count_unpromised();
+    }
+
+    /// How many of those that are looked at were promised nothing.
+    pub(super) fn count_unpromised(&self) -> usize {
         let is_unpromised = |number: &&u32| self.accounts[**number as usize].promised.is_none();
-        self.scanned_unpromised = self.scanned.iter().filter(is_unpromised).count();
+        self.scanned.iter().filter(is_unpromised).count()
     }
 
     /// What a window has, as things are priced now. Where everything is dearer by a factor, there is less by that.

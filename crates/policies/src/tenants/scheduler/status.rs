@@ -117,6 +117,10 @@ impl<T> Scheduler<T> {
         if self.reserve.0.iter().any(|left| *left < 0.0) {
             return Err(format!("the reserve is negative: {:?}", self.reserve));
         }
+        let unpromised = self.count_unpromised();
+        if unpromised != self.scanned_unpromised {
+            return Err(format!("{} are said to be promised nothing, and {unpromised} are", self.scanned_unpromised));
+        }
         for (number, account, tenant) in self.present() {
             let Account { key, waiting, place, .. } = account;
             let lines = [&self.ready, &self.blocked].map(|line| line.iter().filter(|other| **other == number).count());
