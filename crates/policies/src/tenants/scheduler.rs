@@ -16,7 +16,7 @@ pub use arrivals::{Grant, Verdict};
 pub use status::TenantStatus;
 
 use super::account::Account;
-use super::cost::{Cost, UNLIMITED};
+use super::cost::{Cost, DIMENSIONS, UNLIMITED};
 use super::delay::Delay;
 use super::measured::Measured;
 use super::settings::{Pricing, Promise, TenantsSettings};
@@ -52,7 +52,7 @@ pub struct Scheduler<T> {
     scanned: Vec<u32>,
     /// How many of those were promised nothing.
     scanned_unpromised: usize,
-    /// Of those, the ones that got more than their base.
+    /// Of those, the ones that got more than their base of something that others could be short of.
     burst: Vec<u32>,
     reserve: Cost,
     /// What was allocated to nobody: where all that are there are bounded by their burst, or nobody was there.
@@ -68,8 +68,8 @@ pub struct Scheduler<T> {
     blocked: VecDeque<u32>,
     waiting: usize,
     known: usize,
-    /// Whether there is a bound besides processor time: it holds for one tenant, too.
-    is_limited: bool,
+    /// The dimensions of which there can be too little.
+    limited: [bool; DIMENSIONS],
     prng: Prng,
     delay: Delay,
     measured: Measured,
@@ -101,7 +101,7 @@ impl<T> Scheduler<T> {
             blocked: VecDeque::new(),
             waiting: 0,
             known: 0,
-            is_limited: settings.per_second.0[1..].iter().any(|rate| *rate < UNLIMITED),
+            limited: settings.per_second.0.map(|rate| rate < UNLIMITED),
             prng: Prng::new(seed),
             delay: Delay::default(),
             measured: Measured::default(),

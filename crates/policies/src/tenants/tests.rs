@@ -152,6 +152,31 @@ fn who_comes_back_reclaims_what_is_lent() {
     assert!(started == 100 && status[0].reclaimed > 80, "{started}: {:?}", status[0]);
 }
 
+/// Everybody is allocated bytes beyond his base, of which there is no end: nobody can give processor time for it.
+#[test]
+fn who_comes_back_reclaims_from_those_that_have_what_he_needs() {
+    let mut moves = units_of(1.0);
+    moves.set(Dimension::Ingress, 1e6);
+    let small = Promise { base: Some(moves * 2000.0), burst: None };
+    let promises: Vec<Promise> = [base_of(100.0); 2].into_iter().chain([small; 20]).collect();
+    let mut bench = Bench::new(settings(Scheduling::Bios, 300.0), &promises);
+    for window in 1..200 {
+        bench.grant(at(window, 0));
+        for tenant in 2..22 {
+            let verdict = bench.scheduler.submit(at(window, 5), bench.volumes[tenant], moves, || (tenant, Instant(0)));
+            assert!(matches!(verdict, Verdict::Start { .. }), "within its base, window {window}");
+        }
+        while bench.in_line[1] < 300 {
+            bench.submit(at(window, 10), 1, 1.0);
+        }
+    }
+    bench.grant(at(200, 0));
+    bench.grant(at(201, 0));
+    let started = (0..100).filter(|_| bench.submit(at(201, 10), 0, 1.0)).count();
+    let status: Vec<TenantStatus> = bench.scheduler.status().collect();
+    assert!(started == 100 && status[0].reclaimed > 80, "{started}: {:?}", status[0]);
+}
+
 /// What is left of the lent, and what is in the reserve, are too little each.
 #[test]
 fn who_comes_back_late_is_paid_for_by_a_donor_and_the_reserve_together() {

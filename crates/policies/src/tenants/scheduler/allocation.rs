@@ -10,7 +10,7 @@ mod reference;
 
 use super::super::IDLE_WINDOWS;
 use super::super::account::{Account, Place};
-use super::super::cost::Cost;
+use super::super::cost::{Cost, DIMENSIONS};
 use super::super::settings::Scheduling;
 use super::super::tenant::Tenant;
 use super::Scheduler;
@@ -89,7 +89,8 @@ impl<T> Scheduler<T> {
             let alloc = (account.alloc + more).min(account.burst);
             account.begin_window(alloc, passed as f64);
             self.spare -= alloc;
-            if !account.base.covers(&alloc) {
+            // What there is no end of is allocated, too, and is nothing that anybody could give.
+            if (0..DIMENSIONS).any(|d| self.limited[d] & (alloc.0[d] > account.base.0[d])) {
                 self.burst.push(*number);
             }
         }

@@ -50,7 +50,8 @@ impl<T> Scheduler<T> {
     #[inline]
     pub fn submit(&mut self, now: Instant, volume: VolumeNumber, cost: Cost, ticket: impl FnOnce() -> T) -> Verdict {
         self.profiled_ns += cost.0[0];
-        let is_alone = self.known < 2 && !self.is_limited;
+        // A bound besides processor time holds for one tenant, too.
+        let is_alone = self.known < 2 && !self.limited[1..].contains(&true);
         if self.settings.scheduling == Scheduling::Off || is_alone || cost.is_zero() {
             self.account(volume.tenant).started += 1;
             return Verdict::Start { is_base: false };

@@ -180,7 +180,7 @@ impl Reference<'_> {
             // Lines 11 to 13.
             let alloc = (allocs[at] + more).min(burst);
             met.capped += u64::from(allocs[at] + more > burst);
-            tenant.bursts |= alloc > base;
+            tenant.bursts |= alloc > base && self.settings.per_second.0[d] < UNLIMITED;
             spare -= alloc;
             // Debts are paid out of the bases of windows that nobody saw; who waits keeps less than his next request.
             let debt = (tenant.balance.0[d].min(0.0) + base * (passed as f64 - 1.0)).min(0.0);
