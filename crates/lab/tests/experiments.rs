@@ -1,15 +1,16 @@
 //! A quick look at the experiments: they run, the same seed gives the same, and each figure needs what it is about.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 
+use lab::experiments::nsdi26::{Measured, Nsdi26, Parameters, Point};
 use lab::experiments::row::Better;
-use lab::experiments::{ALL, Measured, Mechanism, Outcome, Parameters, Point, Row, Setup, find};
+use lab::experiments::{FromFile, Mechanism, Outcome, Paper, Row, Setup};
 
 /// Few requests on one server, of the first points only: the last percentiles mean little.
 fn look(name: &str, points: usize, without: Option<Mechanism>) -> Vec<Row> {
     let whole = Parameters::from_file().unwrap();
     let parameters = if points == 0 { whole } else { Parameters { servers: 1, ..whole } };
     let (experiment, setup) =
-        (find(name).unwrap(), Setup { parameters, requests: 100_000, seed: 1, without, trace: None });
+        (Nsdi26::find(name).unwrap(), Setup { parameters, requests: 100_000, seed: 1, without, trace: None });
     let points = experiment.points(&setup).into_iter().take(points);
     let measured: Vec<(Point, Measured)> = points.map(|point| (point.clone(), point.measure())).collect();
     experiment.judge(&setup, &measured)
@@ -17,17 +18,21 @@ fn look(name: &str, points: usize, without: Option<Mechanism>) -> Vec<Row> {
 
 #[test]
 fn names_are_unique_and_found() {
-    for (number, experiment) in ALL.iter().enumerate() {
-        assert!(ALL[..number].iter().all(|other| other.name != experiment.name), "{} twice", experiment.name);
-        assert!(find(experiment.name).is_some() && experiment.name.starts_with("nsdi26/"));
+    for (number, experiment) in Nsdi26::FIGURES.iter().enumerate() {
+        assert!(
+            Nsdi26::FIGURES[..number].iter().all(|other| other.name != experiment.name),
+            "{} twice",
+            experiment.name
+        );
+        assert!(Nsdi26::find(experiment.name).is_some() && experiment.name.starts_with("nsdi26/"));
     }
-    assert!(find("nsdi26/fig1").is_none());
+    assert!(Nsdi26::find("nsdi26/fig1").is_none());
 }
 
 /// A band that holds "no change" cannot fail.
 #[test]
 fn no_reduction_is_met_without_any() {
-    for printed in ALL.iter().flat_map(|experiment| experiment.printed) {
+    for printed in Nsdi26::FIGURES.iter().flat_map(|experiment| experiment.printed) {
         let [low, high] = printed.band;
         assert!(low <= high && !printed.reason.is_empty() && !printed.source.is_empty(), "{}", printed.what);
         let is_reduction = printed.unit == "%" && printed.better == Better::Less;
@@ -52,7 +57,7 @@ fn a_figure_is_missed_without_what_it_needs() {
         let usual = look(&name, points, None);
         let judged = usual.iter().filter_map(Row::outcome);
         assert!(judged.clone().count() > 0 && judged.clone().all(|outcome| outcome != Outcome::Missed), "{usual:?}");
-        for mechanism in find(&name).unwrap().needs() {
+        for mechanism in Nsdi26::find(&name).unwrap().needs() {
             let rows = look(&name, points, Some(mechanism));
             let needs = |row: &&Row| row.printed.is_some_and(|printed| printed.needs.contains(&mechanism));
             let is_missed = rows.iter().filter(needs).any(|row| row.outcome() == Some(Outcome::Missed));

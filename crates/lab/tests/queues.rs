@@ -5,15 +5,16 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use lab::experiments::osdi24::{Measured, Parameters, Point, Setup, find};
-use lab::experiments::{Mechanism, Outcome, Row};
+use lab::experiments::osdi24::{Measured, Osdi24, Parameters, Point};
+use lab::experiments::{FromFile, Mechanism, Outcome, Paper, Row, Setup};
 
 /// The figure with few requests of its first points.
 fn look(name: &str, points: usize, changes: &[&str], without: Option<Mechanism>) -> Vec<Row> {
     let changes: Vec<String> =
         ["machines_warm_up_us=5000"].iter().chain(changes).map(|change| (*change).to_owned()).collect();
     let parameters = Parameters::with(&changes).unwrap();
-    let (experiment, setup) = (find(name).unwrap(), Setup { parameters, requests: 4_000, seed: 1, without });
+    let (experiment, setup) =
+        (Osdi24::find(name).unwrap(), Setup { parameters, requests: 4_000, seed: 1, without, trace: None });
     let points = experiment.points(&setup).into_iter().take(points);
     let measured: Vec<(Point, Measured)> =
         points.map(|point| (point.clone(), point.measure(&|| Duration::ZERO))).collect();
@@ -70,7 +71,7 @@ fn one_queue_needs_to_be_shared_to_scale() {
 fn what_a_window_takes_is_what_the_clock_says() {
     let parameters = Parameters::with(&["known_tenants=[4,128]".to_owned()]).unwrap();
     let (experiment, setup) =
-        (find("osdi24/fig25").unwrap(), Setup { parameters, requests: 1, seed: 1, without: None });
+        (Osdi24::find("osdi24/fig25").unwrap(), Setup { parameters, requests: 1, seed: 1, without: None, trace: None });
     let (calls, now) = (Cell::new(0), Cell::new(0));
     // Of three looks the last two are what is timed, and the first two what a look takes.
     let clock = || {

@@ -4,15 +4,16 @@
 
 use std::time::Duration;
 
-use lab::experiments::osdi24::{ALL, Measured, Parameters, Point, Setup, find};
+use lab::experiments::osdi24::{Measured, Osdi24, Parameters, Point};
 use lab::experiments::row::Better;
-use lab::experiments::{Mechanism, Outcome, Row};
+use lab::experiments::{FromFile, Mechanism, Outcome, Paper, Row, Setup};
 
 /// Few requests of the first points, with the burst at its highest depth only, after a short warm-up.
 fn look(name: &str, points: usize, without: Option<Mechanism>) -> Vec<Row> {
     let changes = ["bps_depths=[64]", "iops_depths=[128]", "warm_up_us=100000", "wake_iops=[30000,60000]"];
     let parameters = Parameters::with(&changes.map(str::to_owned)).unwrap();
-    let (experiment, setup) = (find(name).unwrap(), Setup { parameters, requests: 4_000, seed: 1, without });
+    let (experiment, setup) =
+        (Osdi24::find(name).unwrap(), Setup { parameters, requests: 4_000, seed: 1, without, trace: None });
     let points = experiment.points(&setup).into_iter().take(points);
     let measured: Vec<(Point, Measured)> =
         points.map(|point| (point.clone(), point.measure(&|| Duration::ZERO))).collect();
@@ -26,9 +27,13 @@ fn value(rows: &[Row], what: &str) -> f64 {
 
 #[test]
 fn names_are_unique_and_no_band_holds_no_change() {
-    for (number, experiment) in ALL.iter().enumerate() {
-        assert!(ALL[..number].iter().all(|other| other.name != experiment.name), "{} twice", experiment.name);
-        assert!(find(experiment.name).is_some() && experiment.name.starts_with("osdi24/"));
+    for (number, experiment) in Osdi24::FIGURES.iter().enumerate() {
+        assert!(
+            Osdi24::FIGURES[..number].iter().all(|other| other.name != experiment.name),
+            "{} twice",
+            experiment.name
+        );
+        assert!(Osdi24::find(experiment.name).is_some() && experiment.name.starts_with("osdi24/"));
         for printed in experiment.printed {
             let [low, high] = printed.band;
             assert!(low <= high && !printed.reason.is_empty() && !printed.source.is_empty(), "{}", printed.what);
@@ -36,7 +41,7 @@ fn names_are_unique_and_no_band_holds_no_change() {
             assert!(!is_reduction || printed.outcome(0.0) == Outcome::Missed, "{}", printed.what);
         }
     }
-    assert!(find("osdi24/fig1").is_none());
+    assert!(Osdi24::find("osdi24/fig1").is_none());
 }
 
 #[test]

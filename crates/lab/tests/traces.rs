@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lab::experiments::nsdi26::{Measured, Nsdi26, Parameters, Point};
 use lab::experiments::sig23::detection::Detection;
 use lab::experiments::sig23::workload::Write;
 use lab::experiments::trace::Request;
-use lab::experiments::{Measured, Parameters, Point, Setup, Trace, find};
+use lab::experiments::{FromFile, Paper, Setup, Trace};
 use policies::burst::{BurstSettings, Cap};
 
 fn read(name: &str) -> Option<Trace> {
@@ -38,7 +39,7 @@ fn traces_of_both_formats_are_read_whole() {
 #[test]
 fn a_trace_takes_the_place_of_a_figures_load() {
     let Some(trace) = read("cloudPhysicsIO.vscsi") else { return };
-    let experiment = find("nsdi26/fig10").unwrap();
+    let experiment = Nsdi26::find("nsdi26/fig10").unwrap();
     let parameters = Parameters { servers: 1, ..Parameters::from_file().unwrap() };
     let trace = Some(Arc::new(trace));
     let setup = Setup { parameters, requests: 20_000, seed: 1, without: None, trace };

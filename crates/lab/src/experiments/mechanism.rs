@@ -4,11 +4,7 @@
 //! number names what it depends on, each of those is turned off in turn, and the number must then be missed. Numbers of
 //! a baseline have a cause in place of a mechanism: a burst, a cap, background tasks.
 
-use policies::admission::Throttle;
 use serde::Serialize;
-
-use super::ask::Shape;
-use super::world::{Point, Scheduling};
 
 /// Something that a printed number depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -66,35 +62,6 @@ impl Mechanism {
             Mechanism::VectorCost => "vector cost",
             Mechanism::SharedQueues => "shared queues",
             Mechanism::Messages => "cost of messages",
-        }
-    }
-
-    /// The same point without it. What its judge looks at besides points is the judge's affair.
-    pub fn remove(self, point: Point) -> Point {
-        let has_two = point.throttle == Throttle::DualBuckets;
-        match self {
-            Mechanism::ChequeBucket if has_two => Point { tune: |settings| settings.cheque_permille = 0, ..point },
-            Mechanism::HotMarking if has_two => {
-                Point { tune: |settings| settings.hot_requests_min = u32::MAX, ..point }
-            }
-            Mechanism::Estimate => Point { tune: |settings| settings.estimator.fits = false, ..point },
-            Mechanism::Priority => {
-                let scheduling = match point.scheduling {
-                    Scheduling::Priority => Scheduling::Fifo,
-                    Scheduling::SplitPriority => Scheduling::Split,
-                    other => other,
-                };
-                Point { scheduling, ..point }
-            }
-            Mechanism::Burst => Point { shape: Shape::Steady, ..point },
-            Mechanism::BackgroundTasks => {
-                let parameters = super::Parameters { tasks: Vec::new(), ..point.parameters.clone() };
-                Point { parameters, ..point }
-            }
-            Mechanism::Cap if matches!(point.throttle, Throttle::ClientCap(_)) => {
-                Point { throttle: Throttle::Off, ..point }
-            }
-            _ => point,
         }
     }
 }

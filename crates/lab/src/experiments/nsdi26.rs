@@ -6,21 +6,110 @@
 //! loop. Figures 14 and 15 are of production traces that are not published whole: ours are synthetic, with the printed
 //! properties. RQ2 and RQ3 are the questions of section 3.1. Percentiles are of all servers together.
 //!
+//! **What is real and what is a model.** The block server ([`server::Server`]: sessions, admission, statistics) and its
+//! event loop run as they are shipped, in the simulated world, behind its network ([`world`]). The [`store`] below them is a
+//! model: a queue with a known service rate, so that it is known what admission should find out. Clients are models, too; in
+//! place of their [`load`] there can be a trace ([`replay`]).
+//!
 //! Here is what is measured; [`judges`] compare it with what was [`printed`].
 
+mod ask;
+mod balance;
+mod disk;
 mod judges;
+mod load;
+mod measured;
+mod parameters;
 mod printed;
+mod proxy;
+mod replay;
+mod store;
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use base::KIB;
 use policies::admission::Throttle;
 
+use self::ask::Shape;
+use self::disk::DiskOptions;
 use self::judges::*;
+use self::load::LESSONS_END_NS;
 use self::printed::*;
-use super::ask::Shape;
-use super::disk::DiskOptions;
-use super::load::LESSONS_END_NS;
-use super::world::{Point, Scheduling};
-use super::{Experiment, Parameters};
+use self::world::Scheduling;
+use super::{Mechanism, Paper, Trace, figure};
+
+pub use measured::Measured;
+pub use parameters::Parameters;
+pub use world::Point;
+
+/// The paper.
+#[derive(Clone, Debug)]
+pub struct Nsdi26;
+
+type Figure = figure::Figure<Nsdi26>;
+type Case<'a> = figure::Case<'a, Nsdi26>;
+
+impl Paper for Nsdi26 {
+    const NAME: &'static str = "nsdi26";
+    const FIGURES: &'static [Figure] = FIGURES;
+    const REQUESTS: [u64; 2] = [10_000_000, 600_000];
+    const TITLES: [&'static str; 2] = [
+        "Against the paper's baseline: one bucket, one queue in the order of arrival",
+        "Against other designs: tasks on threads of their own, a static cap",
+    ];
+    const SUMMARY: &'static str = "summary.md";
+    const NO_LOAD: &'static str = "nothing is asked for in this experiment that a trace could take the place of";
+
+    type Parameters = Parameters;
+    type Point = Point;
+    type Measured = Measured;
+
+    fn with(point: Point, requests: u64, seed: u64) -> Point {
+        Point { requests, seed, ..point }
+    }
+
+    fn without(point: Point, mechanism: Mechanism) -> Point {
+        let has_two = point.throttle == Throttle::DualBuckets;
+        match mechanism {
+            Mechanism::ChequeBucket if has_two => Point { tune: |settings| settings.cheque_permille = 0, ..point },
+            Mechanism::HotMarking if has_two => {
+                Point { tune: |settings| settings.hot_requests_min = u32::MAX, ..point }
+            }
+            Mechanism::Estimate => Point { tune: |settings| settings.estimator.fits = false, ..point },
+            Mechanism::Priority => {
+                let scheduling = match point.scheduling {
+                    Scheduling::Priority => Scheduling::Fifo,
+                    Scheduling::SplitPriority => Scheduling::Split,
+                    other => other,
+                };
+                Point { scheduling, ..point }
+            }
+            Mechanism::Burst => Point { shape: Shape::Steady, ..point },
+            Mechanism::BackgroundTasks => {
+                let parameters = Parameters { tasks: Vec::new(), ..point.parameters.clone() };
+                Point { parameters, ..point }
+            }
+            Mechanism::Cap if matches!(point.throttle, Throttle::ClientCap(_)) => {
+                Point { throttle: Throttle::Off, ..point }
+            }
+            _ => point,
+        }
+    }
+
+    fn replaying(point: Point, trace: &Arc<Trace>) -> Option<Point> {
+        point.disk.is_none().then(|| point.replaying(trace))
+    }
+
+    fn unlabelled(point: Point) -> Point {
+        Point { label: String::new(), ..point }
+    }
+
+    fn measure(point: &Point, _clock: &dyn Fn() -> Duration) -> Measured {
+        point.measure()
+    }
+}
 
 /// Writes in a hundred requests, as figures 10 to 13 have them.
 const MIXES: [u64; 4] = [100, 75, 50, 25];
@@ -41,15 +130,8 @@ const BURST: &[&str] = &[
 ];
 const UNDERLOAD: &[&str] = &["step_percent", "write_cpu_ns", "parse_ns", "reply_ns", "write_ns", "hop_ns"];
 
-/// What tables of several figures are called: see [`super::summary::table`].
-pub const TITLES: [&str; 2] = [
-    "Against the paper's baseline: one bucket, one queue in the order of arrival",
-    "Against other designs: tasks on threads of their own, a static cap",
-];
-
-/// All of them.
-pub const ALL: &[Experiment] = &[
-    Experiment {
+const FIGURES: &[Figure] = &[
+    Figure {
         name: "nsdi26/fig3",
         title: "where P99999 comes from, in bursts and without, with one bucket and one queue",
         points: |parameters| {
@@ -61,7 +143,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG3_CALM],
         sensitive: &[],
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig4",
         title: "how evenly requests arrive at the servers of a cluster",
         points: |_| Vec::new(),
@@ -69,7 +151,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG4_MEAN, &FIG4_LOW, &FIG4_HIGH],
         sensitive: &["clients", "segments"],
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig6",
         title: "what the server's estimator says of a drive that it does not know: what is left, and the tail",
         points: loads,
@@ -77,7 +159,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG6_LEFT[0], &FIG6_TAIL[0], &FIG6_LEFT[1], &FIG6_TAIL[1]],
         sensitive: &[],
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig9",
         title: "the printed example of priority-based task scheduling",
         points: |_| Vec::new(),
@@ -85,7 +167,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG9[0], &FIG9[1], &FIG9[2]],
         sensitive: &[],
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig10",
         title: "proxy layer, steady segments during bursts, 4 KiB: one bucket against two",
         points: |parameters| bursts(parameters, &mixes()),
@@ -93,7 +175,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG10_P99, &FIG10_P99999, &FIG10_HOT],
         sensitive: BURST,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig13",
         title: "whole cluster, steady segments during bursts, 4 KiB",
         points: |parameters| bursts(parameters, &mixes()),
@@ -101,7 +183,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG13_P99999, &FIG13_SHARE],
         sensitive: BURST,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig18",
         title: "proxy layer, steady segments during bursts, 8 to 64 KiB, half writes",
         points: |parameters| bursts(parameters, &sizes()),
@@ -109,7 +191,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG18_LEAST, &FIG18_MOST, &FIG18_ORDER],
         sensitive: BURST,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig20",
         title: "whole cluster, steady segments during bursts, 8 to 64 KiB, half writes",
         points: |parameters| bursts(parameters, &sizes()),
@@ -117,7 +199,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG20_LEAST, &FIG20_MOST],
         sensitive: BURST,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig11",
         title: "whole cluster, writes of an underloaded server, 4 KiB: FIFO, split threads, priority",
         points: |parameters| underloaded(parameters, &mixes()),
@@ -125,7 +207,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG11, &FIG11_SPLIT],
         sensitive: UNDERLOAD,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig12",
         title: "proxy layer, writes of an underloaded server, 4 KiB",
         points: |parameters| underloaded(parameters, &mixes()),
@@ -133,7 +215,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG12, &FIG12_SPLIT],
         sensitive: UNDERLOAD,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig19",
         title: "proxy layer, writes of an underloaded server, 8 to 64 KiB, half writes",
         points: |parameters| underloaded(parameters, &sizes()),
@@ -141,7 +223,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG19_SPLIT],
         sensitive: UNDERLOAD,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig21",
         title: "whole cluster, writes of an underloaded server, 8 to 64 KiB, half writes",
         points: |parameters| underloaded(parameters, &sizes()),
@@ -149,7 +231,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG21, &FIG21_SPLIT],
         sensitive: UNDERLOAD,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig14",
         title: "whole cluster, steady segments, rare bursts as in production (synthetic): one bucket against two",
         points: |parameters| {
@@ -161,7 +243,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG14],
         sensitive: BURST,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/fig15",
         title: "whole cluster, writes at 200 and 300 MBps (synthetic), 16 KiB: one queue against I/O first",
         points: |parameters| {
@@ -182,7 +264,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG15[0], &FIG15[1]],
         sensitive: UNDERLOAD,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/rq2",
         title: "what a burst of major clients does to the others, with one bucket and with two",
         points: |parameters| {
@@ -194,7 +276,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&RQ2],
         sensitive: BURST,
     },
-    Experiment {
+    Figure {
         name: "nsdi26/rq3-cap",
         title: "a static cap of 60 MBps for each major client: what is left unused between bursts",
         points: |parameters| {

@@ -19,19 +19,80 @@ mod scalability;
 mod store;
 mod world;
 
-use base::Map;
+use std::time::Duration;
+
+use policies::queues::Queues;
 use policies::tenants::{Pricing, Scheduling};
 
 use self::judges::*;
 use self::printed::*;
-use super::report::in_the_middle;
-use super::{Mechanism, Printed, Report, Row, Variation};
+use super::{Mechanism, Paper, figure};
 
 pub use parameters::Parameters;
 pub use world::{Asked, Bench, Guest, Loops, Measured, Point, Product, Window};
 
-/// What tables of several figures are called: see [`super::summary::table`].
-pub const TITLES: [&str; 2] = ["Against the paper's baselines, WildCBS and BaseCBS", ""];
+/// The paper.
+#[derive(Clone, Debug)]
+pub struct Osdi24;
+
+type Figure = figure::Figure<Osdi24>;
+type Case<'a> = figure::Case<'a, Osdi24>;
+
+impl Paper for Osdi24 {
+    const NAME: &'static str = "osdi24";
+    const FIGURES: &'static [Figure] = FIGURES;
+    /// Of all guests: half a second, and a tenth.
+    const REQUESTS: [u64; 2] = [50_000, 10_000];
+    const TITLES: [&'static str; 2] = ["Against the paper's baselines, WildCBS and BaseCBS", ""];
+    const SUMMARY: &'static str = "summary-osdi24.md";
+    const NO_LOAD: &'static str = "a trace takes no guest's place in experiments of osdi24: leave --trace out";
+
+    type Parameters = Parameters;
+    type Point = Point;
+    type Measured = Measured;
+
+    fn with(point: Point, requests: u64, seed: u64) -> Point {
+        Point { requests, seed, ..point }
+    }
+
+    fn without(point: Point, mechanism: Mechanism) -> Point {
+        match mechanism {
+            Mechanism::TenantScheduler if point.scheduling == Scheduling::Bios => {
+                Point { scheduling: Scheduling::Wild, ..point }
+            }
+            Mechanism::Recovery => Point { recovers: false, ..point },
+            Mechanism::Reserve => {
+                let parameters = Parameters { reserve: 0.0, ..point.parameters.clone() };
+                Point { parameters, ..point }
+            }
+            Mechanism::CostAdjustment => Point { adjusts: false, ..point },
+            Mechanism::VectorCost => Point { pricing: Pricing::Scalar, ..point },
+            Mechanism::SharedQueues => {
+                let is_shared = |loops: &Loops| loops.queues == Queues::Shared;
+                let bench = match point.bench.clone() {
+                    Bench::Machines(loops) if is_shared(&loops) => {
+                        Bench::Machines(Loops { queues: Queues::Static, ..loops })
+                    }
+                    other => other,
+                };
+                Point { bench, ..point }
+            }
+            Mechanism::Messages => {
+                let parameters = Parameters { crossing_ns: 0, ..point.parameters.clone() };
+                Point { parameters, ..point }
+            }
+            _ => point,
+        }
+    }
+
+    fn unlabelled(point: Point) -> Point {
+        Point { label: String::new(), ..point }
+    }
+
+    fn measure(point: &Point, clock: &dyn Fn() -> Duration) -> Measured {
+        point.measure(clock)
+    }
+}
 
 /// Parameters that are not printed, on which all figures can depend.
 const SENSITIVE: &[&str] = &["window_us", "alpha", "weight_throttle", "reserve", "store_ns", "queue_depth"];
@@ -39,58 +100,8 @@ const SENSITIVE: &[&str] = &["window_us", "alpha", "weight_throttle", "reserve",
 /// Those of figures about loops.
 const QUEUES_SENSITIVE: &[&str] = &["store_ns", "a_write_ns", "crossing_ns", "lock_ns"];
 
-/// One run of a figure: what was measured, and how.
-struct Case<'a> {
-    parameters: &'a Parameters,
-    measured: &'a [(Point, Measured)],
-}
-
-/// One figure.
-pub struct Experiment {
-    /// As the command line calls it.
-    pub name: &'static str,
-    /// What it shows.
-    pub title: &'static str,
-    points: fn(&Parameters) -> Vec<Point>,
-    judge: fn(&Case) -> Vec<Row>,
-    /// The printed numbers that it is about.
-    pub printed: &'static [&'static Printed],
-    /// Parameters that are not printed, whose half and double are looked at, too.
-    pub sensitive: &'static [&'static str],
-}
-
-/// How a figure is run.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// What it depends on.
-    pub parameters: Parameters,
-    /// Requests at each point.
-    pub requests: u64,
-    /// Everything random.
-    pub seed: u64,
-    /// What is taken away.
-    pub without: Option<Mechanism>,
-}
-
-/// In what other ways a figure is run, too.
-#[derive(Clone, Debug, Default)]
-pub struct Ways {
-    /// What was set in place of the file's parameters.
-    pub changes: Vec<String>,
-    /// Without each mechanism that it is about.
-    pub necessity: bool,
-    /// With half and double of what is not printed.
-    pub neighbours: bool,
-    /// With so many seeds.
-    pub seeds: u64,
-}
-
-/// Measures points, in any order and at once, and gives what came of each.
-pub type Measure<'a> = &'a dyn Fn(&[Point]) -> Vec<Measured>;
-
-/// Every experiment.
-pub const ALL: &[Experiment] = &[
-    Experiment {
+const FIGURES: &[Figure] = &[
+    Figure {
         name: "osdi24/fig6",
         title: "latency of a virtual machine whose queue belongs to the loop of a burst, and with shared queues",
         points: queues::imbalance,
@@ -98,7 +109,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG6_LATENCY, &FIG6_DELAY],
         sensitive: QUEUES_SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig11",
         title: "throughput of a queue that is stolen from, or dispatched, by that of load spread evenly",
         points: queues::spreadings,
@@ -106,7 +117,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG11_STEALING],
         sensitive: QUEUES_SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig16",
         title: "throughput of two bursts, small requests and large ones, with a scalar as cost and with a vector",
         points: mixed_bursts,
@@ -114,7 +125,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG16_GAIN],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig18",
         title: "throughput and latency of one queue on several loops, and how even these are",
         points: queues::scaling,
@@ -122,7 +133,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG18_TWO, &FIG18_FOUR, &FIG18_SIX, &FIG18_NETWORK, &FIG18_EVEN],
         sensitive: QUEUES_SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig19",
         title: "mean latency at depth 1 beside a BPS-intensive burst",
         points: |parameters| latencies(parameters, &parameters.bps_sizes_kib, &parameters.bps_depths),
@@ -130,7 +141,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG19_LEAST, &FIG19_MOST, &FIG19_BASE],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig20",
         title: "mean latency at depth 1 beside an IOPS-intensive burst",
         points: |parameters| latencies(parameters, &parameters.iops_sizes_kib, &parameters.iops_depths),
@@ -138,7 +149,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG20_LEAST, &FIG20_MOST],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig21",
         title: "base IOPS at depth 8 beside a BPS-intensive burst",
         points: |parameters| throughputs(parameters, &[Burst::Bps]),
@@ -146,7 +157,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG21_LEAST],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig22",
         title: "base IOPS at depth 8 beside an IOPS-intensive burst, and where WildCBS fails in both figures",
         points: |parameters| throughputs(parameters, &[Burst::Bps, Burst::Iops]),
@@ -154,7 +165,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG22_LEAST, &FIG22_WILD],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig23",
         title: "throughput of a burst beside one that stays below its base",
         points: utilization,
@@ -162,7 +173,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG23_LEAST, &FIG23_MOST, &FIG23_BASE],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig24",
         title: "throttled requests of a tenant that wakes while another one holds everything",
         points: wakes,
@@ -170,7 +181,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG24_WITHIN, &FIG24_BEYOND],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig25",
         title: "time of the scheduler by the number of tenants (real time)",
         points: scalability::windows,
@@ -178,7 +189,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG25_ALL, &FIG25_ACTIVE, &FIG25_LINEAR],
         sensitive: &[],
     },
-    Experiment {
+    Figure {
         name: "osdi24/table3",
         title: "mean latency at depth 1 beside a burst whose cost is misestimated",
         points: misestimates,
@@ -186,7 +197,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&TABLE3_UNADJUSTED[0], &TABLE3_ADJUSTED[0], &TABLE3_UNADJUSTED[1], &TABLE3_ADJUSTED[1]],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig26",
         title: "mean time of a database's writes beside 15 bursts",
         points: databases::writes,
@@ -194,7 +205,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG26_LEAST],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig27",
         title: "operations of a database that bursts while its neighbours are idle",
         points: databases::bursts,
@@ -202,7 +213,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG27_LEAST, &FIG27_MOST],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig28",
         title: "mean time of a database's queries beside bursts (synthetic)",
         points: databases::queries,
@@ -210,7 +221,7 @@ pub const ALL: &[Experiment] = &[
         printed: &[&FIG28_BEST],
         sensitive: SENSITIVE,
     },
-    Experiment {
+    Figure {
         name: "osdi24/fig29",
         title: "worst stretch of a database's queries beside bursts that come and go (synthetic)",
         points: databases::spikes,
@@ -219,98 +230,6 @@ pub const ALL: &[Experiment] = &[
         sensitive: SENSITIVE,
     },
 ];
-
-/// The experiment of that name.
-pub fn find(name: &str) -> Option<&'static Experiment> {
-    ALL.iter().find(|experiment| experiment.name == name)
-}
-
-impl Experiment {
-    /// What has to be measured.
-    pub fn points(&self, setup: &Setup) -> Vec<Point> {
-        let points = (self.points)(&setup.parameters).into_iter();
-        let points = points.map(|point| Point { requests: setup.requests, seed: setup.seed, ..point });
-        let changed = points.map(|point| match setup.without {
-            Some(mechanism) => mechanism.remove_from(point),
-            None => point,
-        });
-        changed.collect()
-    }
-
-    /// Compares what was measured, in the order of the points.
-    pub fn judge(&self, setup: &Setup, measured: &[(Point, Measured)]) -> Vec<Row> {
-        (self.judge)(&Case { parameters: &setup.parameters, measured })
-    }
-
-    /// What its numbers need, each once.
-    pub fn needs(&self) -> Vec<Mechanism> {
-        let mut needs = Vec::new();
-        for mechanism in self.printed.iter().flat_map(|printed| printed.needs) {
-            if !needs.contains(mechanism) {
-                needs.push(*mechanism);
-            }
-        }
-        needs
-    }
-
-    /// Runs it in all the ways that are wanted.
-    ///
-    /// # Errors
-    /// `Invalid`: a parameter that it depends on cannot be half or double of what it is.
-    pub fn report(&self, usual: &Setup, ways: &Ways, known: &mut Known, measure: Measure) -> base::Result<Report> {
-        let needs = if ways.necessity { self.needs() } else { Vec::new() };
-        let without: Vec<Setup> = needs.iter().map(|one| Setup { without: Some(*one), ..usual.clone() }).collect();
-        let mut neighbours = Vec::new();
-        for key in if ways.neighbours { self.sensitive } else { &[] } {
-            for (change, parameters) in Parameters::neighbours(&ways.changes, key)? {
-                neighbours.push((change, Setup { parameters, ..usual.clone() }));
-            }
-        }
-        let seed_of = |number: u64| Setup { seed: usual.seed.wrapping_add(number), ..usual.clone() };
-        let seeds: Vec<Setup> = (0..ways.seeds).map(seed_of).collect();
-        let others = without.iter().chain(neighbours.iter().map(|(_, setup)| setup)).chain(&seeds);
-        known.add(std::iter::once(usual).chain(others).flat_map(|setup| self.points(setup)), measure);
-        let rows = |setup: &Setup| {
-            let pairs: Vec<_> = self.points(setup).into_iter().map(|point| (point.clone(), known.of(&point))).collect();
-            self.judge(setup, &pairs)
-        };
-        let variation = |change: String, setup| Variation { change, rows: rows(setup) };
-        let seeds: Vec<Variation> = seeds.iter().map(|setup| variation(setup.seed.to_string(), setup)).collect();
-        Ok(Report {
-            name: self.name.to_owned(),
-            title: self.title.to_owned(),
-            requests: usual.requests,
-            seed: usual.seed,
-            changes: ways.changes.clone(),
-            rows: in_the_middle(&seeds).unwrap_or_else(|| rows(usual)),
-            without: without.iter().filter_map(|setup| Some((setup.without?, rows(setup)))).collect(),
-            neighbours: neighbours.iter().map(|(change, setup)| variation(change.clone(), setup)).collect(),
-            seeds,
-        })
-    }
-}
-
-/// What was measured already, by everything that it depends on: some figures look at the same points.
-#[derive(Default)]
-pub struct Known(Map<String, Measured>);
-
-impl Known {
-    fn key(point: &Point) -> String {
-        format!("{:?}", Point { label: String::new(), ..point.clone() })
-    }
-
-    fn of(&self, point: &Point) -> Measured {
-        self.0.get(&Self::key(point)).cloned().unwrap_or_default()
-    }
-
-    fn add(&mut self, points: impl Iterator<Item = Point>, measure: Measure) {
-        let mut listed = base::Set::default();
-        let new: Vec<Point> =
-            points.filter(|point| !self.0.contains_key(&Self::key(point)) && listed.insert(Self::key(point))).collect();
-        let measured = measure(&new);
-        self.0.extend(new.iter().map(Self::key).zip(measured));
-    }
-}
 
 /// What a burst is short of.
 #[derive(Clone, Copy)]
@@ -418,7 +337,7 @@ fn utilization(parameters: &Parameters) -> Vec<Point> {
             let guests = vec![victim(parameters, parameters.below_depth), burst.guest(parameters)];
             let usual = point(parameters, kind, format!("{}, {}", name_of(kind), burst.name()), guests);
             points.extend(THREE.map(|scheduling| Point { scheduling, ..usual.clone() }));
-            points.push(Mechanism::Reserve.remove_from(usual));
+            points.push(Osdi24::without(usual, Mechanism::Reserve));
         }
     }
     points

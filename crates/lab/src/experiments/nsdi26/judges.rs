@@ -9,12 +9,13 @@ use std::time::Duration;
 use base::{Histogram, Instant};
 use policies::loop_schedule::{Discipline, LoopSchedule, LoopSettings};
 
-use super::super::ask::Shape;
-use super::super::balance::{Placement, variation};
-use super::super::measured::{Latencies, Measured};
 use super::super::row::{Printed, value};
-use super::super::{Case, Mechanism, Point, Row};
+use super::super::{Mechanism, Row};
+use super::ask::Shape;
+use super::balance::{Placement, variation};
+use super::measured::Latencies;
 use super::printed::*;
+use super::{Case, Measured, Point};
 
 const P99: u64 = 990_000;
 const P99999: u64 = 999_990;

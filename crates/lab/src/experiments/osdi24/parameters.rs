@@ -1,11 +1,8 @@
-//! The parameters of these experiments: `parameters/osdi24.toml`, and what a run sets anew.
+//! The parameters of these experiments: `parameters/osdi24.toml`.
 
-use base::{Error, Result};
 use serde::Deserialize;
 
-use super::super::parameters::{changed, half_and_double};
-
-const FILE: &str = include_str!("../../../parameters/osdi24.toml");
+use super::super::FromFile;
 
 /// Everything that an experiment depends on besides its points. The file explains each.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -76,34 +73,11 @@ pub struct Parameters {
     pub active_tenants: u64,
 }
 
-impl Parameters {
-    /// Those of the file, with others in their place: `key=value`, values as in the file.
-    ///
-    /// # Errors
-    /// `Invalid`, with the key.
-    pub fn with(changes: &[String]) -> Result<Parameters> {
-        let table = changed(FILE, changes)?;
-        let parameters: Parameters = table.try_into().map_err(|error| Error::invalid(error.to_string().trim_end()))?;
-        parameters.check()?;
-        Ok(parameters)
-    }
+impl FromFile for Parameters {
+    const FILE: &'static str = include_str!("../../../parameters/osdi24.toml");
+    const SHARES: &'static [&'static str] = &["alpha", "reserve"];
 
-    /// The same with half and with double of one of them. An alpha or a reserve that would be one or more is not doubled.
-    ///
-    /// # Errors
-    /// `Invalid`: there is no such number, or no experiment with it.
-    pub fn neighbours(changes: &[String], key: &str) -> Result<Vec<(String, Parameters)>> {
-        let both = half_and_double(FILE, changes, key)?;
-        let with = |change: String| {
-            let parameters = Parameters::with(&[changes, std::slice::from_ref(&change)].concat())?;
-            Ok((change, parameters))
-        };
-        let is_share = |value: &str| value.parse().is_ok_and(|value: f64| value < 1.0);
-        let sound = both.into_iter().filter(|value| !matches!(key, "alpha" | "reserve") || is_share(value));
-        sound.map(|value| with(format!("{key}={value}"))).collect()
-    }
-
-    fn check(&self) -> Result<()> {
+    fn is_sound(&self) -> bool {
         let sizes = [&self.iops_sizes_kib, &self.bps_sizes_kib, &self.db_sizes_kib].into_iter().flatten();
         let mut sizes = sizes.chain([&self.victim_kib, &self.small_kib, &self.large_kib]);
         let depths = [&self.iops_depths, &self.bps_depths].into_iter().flatten();
@@ -114,7 +88,7 @@ impl Parameters {
             &self.db_neighbour_depth,
             &self.ycsb_threads,
         ]);
-        let is_sound = sizes.all(|kib| (4..=1024).contains(kib) && kib % 4 == 0)
+        sizes.all(|kib| (4..=1024).contains(kib) && kib % 4 == 0)
             && depths.all(|depth| (1..=512).contains(depth))
             && (1..=512).contains(&self.small_depth)
             && (1..=512).contains(&self.large_depth)
@@ -154,21 +128,19 @@ impl Parameters {
             && !self.scaled_loops.is_empty()
             && !self.known_tenants.is_empty()
             && self.known_tenants.iter().all(|known| (1..=4096).contains(known))
-            && self.active_tenants > 0;
-        match is_sound {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("these parameters make no experiment: {self:?}"))),
-        }
+            && self.active_tenants > 0
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Paper;
+    use super::super::Osdi24;
     use super::*;
 
     #[test]
     fn the_file_is_sound_and_can_be_changed() {
-        assert_eq!(Parameters::with(&[]).unwrap().wake_base_iops, 45_000);
+        assert_eq!(Parameters::from_file().unwrap().wake_base_iops, 45_000);
         assert_eq!(Parameters::with(&["reserve=0.0".to_owned()]).unwrap().reserve, 0.0);
         for wrong in ["reserv=0.1", "reserve", "reserve=1.5", "victim_kib=5", "bps_depths=[]"] {
             assert!(Parameters::with(&[wrong.to_owned()]).is_err(), "{wrong}");
@@ -181,7 +153,7 @@ mod tests {
         assert_eq!(of("window_us").iter().map(|one| one.1.window_us).collect::<Vec<_>>(), [500, 2000]);
         assert_eq!(of("alpha").iter().map(|one| one.1.alpha).collect::<Vec<_>>(), [0.45]);
         assert!(Parameters::neighbours(&[], "bps_depths").is_err());
-        for experiment in super::super::ALL {
+        for experiment in Osdi24::FIGURES {
             assert!(experiment.sensitive.iter().all(|key| !of(key).is_empty()), "{}", experiment.name);
         }
     }

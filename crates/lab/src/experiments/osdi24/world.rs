@@ -22,7 +22,6 @@ use runtime::sim::{CpuOptions, NetworkOptions, NodeOptions, World};
 use runtime::sync::Event;
 use runtime::{Address, Class, Handle};
 
-use super::super::Mechanism;
 use super::parameters::Parameters;
 use super::store::Store;
 use crate::verify::nbd::{Command, Connection, Reply};
@@ -219,39 +218,6 @@ impl Measured {
     /// Bytes per second of all guests.
     pub fn throughput(&self) -> f64 {
         self.guests.iter().map(|guest| guest.bytes).sum::<u64>() as f64 / self.seconds
-    }
-}
-
-impl Mechanism {
-    /// The same point without it.
-    pub(super) fn remove_from(self, point: Point) -> Point {
-        match self {
-            Mechanism::TenantScheduler if point.scheduling == Scheduling::Bios => {
-                Point { scheduling: Scheduling::Wild, ..point }
-            }
-            Mechanism::Recovery => Point { recovers: false, ..point },
-            Mechanism::Reserve => {
-                let parameters = Parameters { reserve: 0.0, ..point.parameters.clone() };
-                Point { parameters, ..point }
-            }
-            Mechanism::CostAdjustment => Point { adjusts: false, ..point },
-            Mechanism::VectorCost => Point { pricing: Pricing::Scalar, ..point },
-            Mechanism::SharedQueues => {
-                let is_shared = |loops: &Loops| loops.queues == Queues::Shared;
-                let bench = match point.bench.clone() {
-                    Bench::Machines(loops) if is_shared(&loops) => {
-                        Bench::Machines(Loops { queues: Queues::Static, ..loops })
-                    }
-                    other => other,
-                };
-                Point { bench, ..point }
-            }
-            Mechanism::Messages => {
-                let parameters = Parameters { crossing_ns: 0, ..point.parameters.clone() };
-                Point { parameters, ..point }
-            }
-            _ => point,
-        }
     }
 }
 

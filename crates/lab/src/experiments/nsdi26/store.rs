@@ -141,6 +141,7 @@ impl Backend for Shared {
 mod tests {
     use base::Histogram;
 
+    use super::super::super::FromFile;
     use super::*;
 
     /// The queue against what theory says of it: -ln(1-p) / (mu - lambda), for several loads and percentiles.

@@ -12,14 +12,15 @@ use policies::loop_schedule::{Discipline, LoopSettings};
 use runtime::sim::{NetworkOptions, NodeOptions, World};
 use runtime::{Address, Class, Handle};
 
+use super::super::Trace;
 use super::Parameters;
 use super::ask::Shape;
 use super::disk::DiskOptions;
 use super::load::{LESSONS_END_NS, Load};
 use super::measured::Measured;
 use super::proxy::{Outbox, Proxy, REPLY, WarmUp, frame, receive_records, stamp};
+use super::replay::{Replay, rate};
 use super::store::Store;
-use super::trace::{Replay, Trace, rate};
 
 /// Connections of the clients: 8 compute nodes (NSDI 2026, §5.1) with 8 threads each (§2.2: 4 to 8).
 const CONNECTIONS: usize = 64;

@@ -2,7 +2,7 @@
 //!
 //! Arrivals are a Poisson process whose rate goes up and down with bursts and pauses. A segment has a bounded number of
 //! requests in flight; what arrives beyond waits at the client, as it does in a real one, and its time there is not the
-//! server's. In place of the model a trace can say what arrives ([`super::trace`]); the bound is the same.
+//! server's. In place of the model a trace can say what arrives ([`super::replay`]); the bound is the same.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use base::Prng;
 
 use super::Parameters;
 use super::ask::{Ask, Shape};
-use super::trace::Replay;
+use super::replay::Replay;
 
 /// A time with this mean.
 pub fn exponential(prng: &mut Prng, mean: f64) -> f64 {
@@ -155,6 +155,7 @@ impl Load {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::FromFile;
     use super::*;
 
     #[test]

@@ -74,6 +74,7 @@ fn coefficient(counts: &[u64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::FromFile;
     use super::*;
 
     #[test]
