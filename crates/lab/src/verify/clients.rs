@@ -18,6 +18,7 @@ use runtime::sync::{Budget, oneshot};
 use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
 
+use super::agents;
 use super::disk::{Disk, serve_disk};
 use super::history::{RequestId, VolumeLife, encode};
 use super::link::Link;
@@ -242,11 +243,8 @@ impl Client {
         if is_done && in_doubt && shared.slots[volume].life == at.life {
             shared.slots[volume].in_doubt = false;
         }
+        agents::audit(&mut shared);
         let Some(store) = shared.store.clone() else { return };
-        match (store.fairness)() {
-            Err(what) => shared.fail(format!("admission: {what}")),
-            Ok(waiting) => shared.coverage.throttled += u64::from(waiting > 0),
-        }
         match (store.order)() {
             Err(what) => shared.fail(format!("the order of writes: {what}")),
             Ok(writes) => shared.coverage.ordered += u64::from(writes > 1),

@@ -11,6 +11,7 @@
 //! **Names.** A *run* is one seed. A *violation* is something that a correct store never does; it is reported with the
 //! seed, and [`shrink_plan`] looks for a smaller plan that still shows it.
 
+pub mod agents;
 pub mod clients;
 pub mod coverage;
 pub mod disk;

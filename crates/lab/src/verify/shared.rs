@@ -72,8 +72,6 @@ pub struct Running {
     pub handle: Handle,
     /// Who makes and deletes volumes.
     pub manager: Manager,
-    /// Whether admission keeps its promises, and how many requests wait.
-    pub fairness: Rc<dyn Fn() -> Result<usize, String>>,
     /// Whether overlapping writes come one after the other, and how many are in flight.
     pub order: Rc<dyn Fn() -> Result<usize, String>>,
     /// How many connections each loop has.
@@ -91,6 +89,9 @@ pub struct Door {
     pub serve: Rc<dyn Fn(String, PathBuf) -> LocalBoxFuture<'static, Result<()>>>,
     /// What the agent counts.
     pub statistics: Rc<dyn Fn() -> AgentStatistics>,
+    /// Whether admission keeps its promises, and how many requests wait: of the agent's tenants
+    /// ([`agent::Agent::audit_tenants`]), and of the whole store, where that is one process.
+    pub audit: Rc<dyn Fn() -> Result<usize, String>>,
 }
 
 /// By agent, while it runs.

@@ -65,7 +65,6 @@ impl Hands {
                     hands.share.borrow_mut().store = Some(Running {
                         handle: inside.clone(),
                         manager: manager.clone(),
-                        fairness: Rc::new(node.fairness()),
                         order: Rc::new(node.order()),
                         connections: Rc::new(node.connections()),
                     });
@@ -75,7 +74,8 @@ impl Hands {
                         Box::pin(async move { devices.handle(Request::AttachDevice { volume, path }).await.map(drop) })
                     };
                     let (serve, statistics) = (Rc::new(serve), Rc::new(node.agent_statistics()));
-                    hands.set_door(Some(Door { beside, handle: inside.clone(), serve, statistics }));
+                    let audit = Rc::new(node.fairness());
+                    hands.set_door(Some(Door { beside, handle: inside.clone(), serve, statistics, audit }));
                     let volumes = hands.share.borrow().slots.len();
                     // A deletion that failed counts, or it does not.
                     for slot in &mut hands.share.borrow_mut().slots {

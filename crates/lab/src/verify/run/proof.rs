@@ -4,18 +4,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::AgentStatistics;
 use files::DirectoryStatus;
 use runtime::sim::SimDisk;
 
+use super::super::agents;
 use super::super::plan::Promise;
-use super::super::shared::{Door, Running, name_of};
+use super::super::shared::{Running, name_of};
 use super::{JOURNAL_FILES, Run, Server};
 
 /// How long repairs and collection may take: a directory that was away is looked for every 15 seconds.
 const SETTLE: Duration = Duration::from_secs(30);
-/// How long connections may take to end.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long space may take to come back.
 const SPACE_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -34,7 +32,7 @@ impl Run {
             return;
         }
         self.read_everything();
-        self.leave();
+        agents::leave(&self.world, &self.share, &self.users);
         let scrubbed = self.scrub();
         if self.is_over() || !self.stop() {
             return;
@@ -154,23 +152,6 @@ impl Run {
         for client in self.users.iter() {
             let reader = client.clone();
             self.world.block_on(client.handle(), async move { reader.read_everything().await });
-        }
-    }
-
-    /// When all clients have left, nothing is kept for any.
-    pub(super) fn leave(&self) {
-        self.users.iter().for_each(|client| client.leave());
-        let Some(Door { statistics: agent, .. }) = self.share.borrow().door(0) else { return };
-        let (world, deadline) = (&self.world, self.world.now() + LEAVE_PATIENCE);
-        world.run_until(|| agent().connections_open == 0 || world.now() > deadline);
-        let AgentStatistics { connections_open, payload_bytes, queue_bytes, violations, .. } = agent();
-        if (connections_open, payload_bytes, queue_bytes) != (0, 0, 0) {
-            let kept =
-                format!("{connections_open} connections, {payload_bytes} bytes of requests, {queue_bytes} of queues");
-            self.share.borrow_mut().fail(format!("all clients have left, and the agent keeps {kept}"));
-        }
-        if violations > 0 {
-            self.share.borrow_mut().fail(format!("{violations} clients were said to break the rules"));
         }
     }
 

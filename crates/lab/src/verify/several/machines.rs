@@ -343,6 +343,7 @@ fn door(handle: &Handle, beside: &Handle, agent: &Agent) -> Door {
         handle: handle.clone(),
         serve: Rc::new(serve),
         statistics: Rc::new(move || counting.statistics()),
+        audit: Rc::new(agent.audit_tenants()),
     }
 }
 

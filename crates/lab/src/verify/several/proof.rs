@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::agents;
 use super::super::plan::{Machine, Role};
 use super::Run;
 use super::machines::Known;
@@ -28,6 +29,7 @@ impl Run {
             return;
         }
         self.look();
+        agents::leave(&self.world, &self.share, &self.clients);
         self.delete_everything();
         if self.is_over() {
             return;
