@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use lab::experiments::nsdi26::{Measured, Nsdi26, Parameters, Point};
 use lab::experiments::sig23::detection::Detection;
-use lab::experiments::sig23::workload::Write;
-use lab::experiments::trace::Request;
+use lab::experiments::sig23::workload::writes_of;
 use lab::experiments::{FromFile, Paper, Setup, Trace};
 use policies::burst::{BurstSettings, Cap};
 
@@ -57,16 +56,9 @@ fn a_trace_takes_the_place_of_a_figures_load() {
 #[test]
 fn bursts_of_a_real_disk_are_found() {
     let Some(trace) = read("cloudPhysicsIO.vscsi") else { return };
-    let write = |request: &Request| Write {
-        at_ns: request.at_ns,
-        volume: 0,
-        offset: request.offset,
-        bytes: request.bytes,
-        is_burst: false,
-    };
-    let writes: Vec<Write> = trace.requests().iter().filter(|request| request.is_write).map(write).collect();
+    let writes = writes_of(&trace).writes;
     let of = |settings| {
-        let Detection { bytes, intervals } = Detection::of(&writes, settings);
+        let Detection { bytes, intervals } = Detection::of(&writes, Some(settings));
         [bytes.recall(), bytes.precision(), intervals.recall(), intervals.precision()]
     };
     let exact = of(BurstSettings::EXACT);

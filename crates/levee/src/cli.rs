@@ -202,13 +202,14 @@ pub struct Files {
 /// `levee lab run`.
 #[derive(Args)]
 pub struct Run {
-    /// Experiments, such as nsdi26/fig10 or osdi24/fig19, or nsdi26 for all of that paper.
+    /// Experiments, such as nsdi26/fig10, osdi24/fig19 or sig23/fig13, or nsdi26 for all of that paper.
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// A look instead of a measurement: few requests, whose last percentiles mean little.
     #[arg(long)]
     pub quick: bool,
-    /// Requests at each point. Default: 10,000,000; 50,000 for osdi24, which has no percentiles.
+    /// Requests at each point. Default: 10,000,000; 50,000 for osdi24, which has no percentiles; 2,000,000 writes for
+    /// sig23.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
     pub requests: Option<u64>,
     /// A parameter other than in crates/lab/parameters; may be given several times.

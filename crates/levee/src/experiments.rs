@@ -11,6 +11,7 @@ use base::{Error, Result};
 use lab::experiments::figure::{Figure, Known, Ways};
 use lab::experiments::nsdi26::Nsdi26;
 use lab::experiments::osdi24::Osdi24;
+use lab::experiments::sig23::Sig23;
 use lab::experiments::{FromFile, Paper, Report, Setup, Trace, summary};
 
 use crate::cli::Run;
@@ -23,15 +24,16 @@ use crate::verify::new_seed;
 /// `Invalid` for an unknown name or parameter, `Conflict` where a number is missed, or is not without what it needs.
 pub fn run(options: Run) -> Result<()> {
     if options.names.is_empty() {
-        console::print(&[names::<Nsdi26>(), names::<Osdi24>()].concat().join("\n"));
+        console::print(&[names::<Nsdi26>(), names::<Osdi24>(), names::<Sig23>()].concat().join("\n"));
         return Ok(());
     }
-    let is_known = |name: &&String| is_of::<Nsdi26>(name) || is_of::<Osdi24>(name);
+    let is_known = |name: &&String| is_of::<Nsdi26>(name) || is_of::<Osdi24>(name) || is_of::<Sig23>(name);
     if let Some(name) = options.names.iter().find(|name| !is_known(name)) {
         return Err(unknown(name));
     }
     let mut missed = run_paper::<Osdi24>(&options)?;
     missed.extend(run_paper::<Nsdi26>(&options)?);
+    missed.extend(run_paper::<Sig23>(&options)?);
     match missed.is_empty() {
         true => Ok(()),
         false => Err(Error::conflict(format!("missed, or met without what it needs: {}", missed.join(", ")))),

@@ -41,6 +41,10 @@ pub enum Mechanism {
     SharedQueues,
     /// What messages between loops cost: without it they cost nothing.
     Messages,
+    /// Bursts of a volume are told from its steady writes (SIGMETRICS 2023, §3.2): without it all are steady.
+    BurstDetection,
+    /// A burst goes to all servers in turn (§3.3): without it, to one for each volume.
+    RoundRobin,
 }
 
 impl Mechanism {
@@ -62,6 +66,8 @@ impl Mechanism {
             Mechanism::VectorCost => "vector cost",
             Mechanism::SharedQueues => "shared queues",
             Mechanism::Messages => "cost of messages",
+            Mechanism::BurstDetection => "burst detection",
+            Mechanism::RoundRobin => "round robin",
         }
     }
 }

@@ -6,7 +6,8 @@
 //! number depends on, with other parameters and with other seeds; a [`Report`] has all of it, a [`summary`] that of all figures.
 //!
 //! - [`nsdi26`]: throttling and scheduling at the block server;
-//! - [`osdi24`]: tenants that share an agent, and its loops.
+//! - [`osdi24`]: tenants that share an agent, and its loops;
+//! - [`sig23`]: where writes go, and which of them are a burst.
 //!
 //! Every other parameter stands in one file for each paper, such as `parameters/nsdi26.toml`, which was written before the first
 //! result ([`parameters`]); a run may set others, and prints which.

@@ -59,13 +59,16 @@ pub struct Detection {
 }
 
 impl Detection {
-    /// Of the writes of one volume, in the order of their times.
-    pub fn of<'a>(writes: impl IntoIterator<Item = &'a Write>, settings: BurstSettings) -> Detection {
-        let mut detector = Detector::new(settings, Instant(0));
+    /// Of the writes of one volume, in the order of their times; without settings nothing is found.
+    pub fn of<'a>(writes: impl IntoIterator<Item = &'a Write>, settings: Option<BurstSettings>) -> Detection {
+        let mut detector = settings.map(|settings| Detector::new(settings, Instant(0)));
         // By interval: bytes, and those of them that were found.
         let mut intervals: Vec<(u64, u64)> = Vec::new();
         for write in writes {
-            let found = detector.on_write(Instant(write.at_ns), write.offset, write.bytes);
+            let found = match &mut detector {
+                Some(detector) => detector.on_write(Instant(write.at_ns), write.offset, write.bytes),
+                None => burst::Traffic::Stable,
+            };
             let at = (write.at_ns / INTERVAL_NS) as usize;
             if intervals.len() <= at {
                 intervals.resize(at + 1, (0, 0));

@@ -11,7 +11,7 @@
 //!
 //! Replication (C3 and a chain) chooses by how long others wait, and is not here.
 
-use base::{GIB, Instant, KIB, Map, Prng};
+use base::{Instant, KIB, Map, Prng};
 use policies::burst::{self, BurstSettings, Detector};
 
 use super::workload::Write;
@@ -27,8 +27,6 @@ const SEGMENTS_PER_GROUP: u64 = 2;
 const STRIP: u64 = 64 * KIB;
 
 impl Geometry {
-    /// §5.1: 64 GiB.
-    pub const PAPER: Geometry = Geometry { segment_bytes: Some(64 * GIB) };
     /// Volumes are not cut.
     pub const WHOLE: Geometry = Geometry { segment_bytes: None };
 
@@ -65,18 +63,26 @@ pub enum Scheme {
     Segmentation,
     /// See the module.
     Migration {
-        /// What the last interval counts for; 1: nothing before it counts.
+        /// What the last interval counts for; 1: nothing before it counts (Mig-avg), less: an average (Mig-ewma).
         last: f64,
     },
     /// See the module.
-    DiffForward(BurstSettings),
+    DiffForward {
+        /// What a burst is.
+        settings: BurstSettings,
+        /// A burst goes to all servers in turn; otherwise to one for each volume.
+        in_turn: bool,
+    },
 }
 
 impl Scheme {
-    /// Mig-avg.
-    pub const MIGRATION_BY_LAST: Scheme = Scheme::Migration { last: 1.0 };
-    /// Mig-ewma.
-    pub const MIGRATION_BY_AVERAGE: Scheme = Scheme::Migration { last: 0.1 };
+    /// The same without turns.
+    pub fn to_one_server(self) -> Scheme {
+        match self {
+            Scheme::DiffForward { settings, .. } => Scheme::DiffForward { settings, in_turn: false },
+            other => other,
+        }
+    }
 }
 
 /// §5.1: traffic is looked at, and segments move, so often.
@@ -135,7 +141,7 @@ impl Spreader {
     /// Who takes how much of a write, told to `take`.
     pub fn spread(&mut self, write: &Write, mut take: impl FnMut(usize, u64)) {
         self.move_segments(write.at_ns);
-        if let Scheme::DiffForward(settings) = self.scheme {
+        if let Scheme::DiffForward { settings, in_turn } = self.scheme {
             let at = write.volume as usize;
             if self.volumes.len() <= at {
                 self.volumes.resize_with(at + 1, || None);
@@ -146,7 +152,7 @@ impl Spreader {
             let found = volume.detector.on_write(Instant(write.at_ns), write.offset, write.bytes);
             if found == burst::Traffic::Burst {
                 take(volume.next, write.bytes);
-                volume.next = (volume.next + 1) % self.servers;
+                volume.next = (volume.next + usize::from(in_turn)) % self.servers;
                 return;
             }
         }
@@ -207,9 +213,11 @@ impl Spreader {
 
 #[cfg(test)]
 mod tests {
-    use base::MIB;
+    use base::{GIB, MIB};
 
     use super::*;
+
+    const PAPER: Geometry = Geometry { segment_bytes: Some(64 * GIB) };
 
     fn write(at_ns: u64, volume: u32, offset: u64, bytes: u64) -> Write {
         Write { at_ns, volume, offset, bytes, is_burst: false }
@@ -217,7 +225,7 @@ mod tests {
 
     #[test]
     fn bytes_go_round_over_the_segments_of_a_group() {
-        let parts = |offset, bytes| Geometry::PAPER.parts(offset, bytes).collect::<Vec<_>>();
+        let parts = |offset, bytes| PAPER.parts(offset, bytes).collect::<Vec<_>>();
         assert_eq!(parts(0, 4096), [(0, 4096)]);
         assert_eq!(parts(60 * KIB, 72 * KIB), [(0, 4 * KIB), (1, 64 * KIB), (0, 4 * KIB)]);
         assert_eq!(parts(128 * GIB, 4096), [(2, 4096)]);
@@ -228,7 +236,7 @@ mod tests {
     /// Two volumes that write as much each, on one server of two: after an interval one has moved, and stays.
     #[test]
     fn a_segment_moves_to_where_less_is_expected() {
-        for scheme in [Scheme::MIGRATION_BY_LAST, Scheme::MIGRATION_BY_AVERAGE] {
+        for scheme in [1.0, 0.1].map(|last| Scheme::Migration { last }) {
             for seed in 0..10 {
                 let mut spreader = Spreader::new(scheme, Geometry::WHOLE, 2, seed);
                 let mut later = [0u64; 2];
@@ -246,15 +254,23 @@ mod tests {
         }
     }
 
-    /// A burst reaches all servers alike, whoever owns what it writes.
+    /// A burst reaches all servers alike, whoever owns what it writes; or one, if that is wanted.
     #[test]
     fn a_burst_goes_to_all_servers_in_turn() {
-        let mut spreader = Spreader::new(Scheme::DiffForward(BurstSettings::SENSITIVE), Geometry::PAPER, 5, 1);
+        let in_turn = Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true };
+        let taken = taken_of_a_burst(in_turn);
+        assert!(taken.iter().all(|bytes| (190 * 4096..=220 * 4096).contains(bytes)), "{taken:?}");
+        let taken = taken_of_a_burst(in_turn.to_one_server());
+        assert!(taken.iter().any(|bytes| *bytes > 900 * 4096), "{taken:?}");
+    }
+
+    fn taken_of_a_burst(scheme: Scheme) -> [u64; 5] {
+        let mut spreader = Spreader::new(scheme, PAPER, 5, 1);
         (0..600).for_each(|n| spreader.spread(&write(n * 10_000_000, 3, n * MIB, 4096), |_, _| {}));
         let mut taken = [0u64; 5];
         for n in 0..1000 {
             spreader.spread(&write(6_000_000_000, 3, n * 7 * MIB, 4096), |server, bytes| taken[server] += bytes);
         }
-        assert!(taken.iter().all(|bytes| (190 * 4096..=220 * 4096).contains(bytes)), "{taken:?}");
+        taken
     }
 }

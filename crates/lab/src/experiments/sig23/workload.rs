@@ -15,7 +15,10 @@
 use base::{BLOCK, GIB, KIB, MIB, Prng};
 use rand_distr::{Beta, Distribution, Exp, LogNormal, Normal, Poisson};
 
+use super::super::Trace;
 use super::super::random::Random;
+use super::super::trace::Request;
+use super::Parameters;
 
 /// Sizes of writes in KiB, and how many of a thousand have them: three quarters are of 16 KiB at most.
 const SIZES: [(u64, u64); 9] =
@@ -49,26 +52,32 @@ pub struct Workload {
     pub burst_sigma: f64,
     /// The median of how long a burst lasts, in seconds.
     pub burst_seconds: f64,
-    /// Of a volume's bytes, those that come in bursts: of heavy volumes, and of others.
+    /// Of a volume's bytes, those that come in bursts: of heavy volumes, and of others. None: there are no bursts.
     pub burst_share: [f64; 2],
 }
 
 impl Workload {
-    /// The morning (W1): traffic that rises, 1,617 GiB written in two hours.
-    pub const W1: Workload = Workload {
-        volumes: 1000,
-        heavy: 20,
-        heavy_share: 0.8,
-        bytes_per_sec: 230.0 * MIB as f64,
-        ramp: [0.8, 1.2],
-        seconds: 240,
-        burst_median: [5.5 * MIB as f64, 0.6 * MIB as f64],
-        burst_sigma: 1.0,
-        burst_seconds: 0.04,
-        burst_share: [0.9, 0.84],
-    };
-    /// The afternoon (W2): steady, 1,767 GiB.
-    pub const W2: Workload = Workload { bytes_per_sec: 251.0 * MIB as f64, ramp: [1.0, 1.0], ..Workload::W1 };
+    /// The morning (W1): traffic that rises.
+    pub fn w1(parameters: &Parameters) -> Workload {
+        Workload {
+            volumes: parameters.volumes,
+            heavy: parameters.heavy_volumes,
+            heavy_share: parameters.heavy_share,
+            bytes_per_sec: parameters.w1_mib_per_sec * MIB as f64,
+            ramp: parameters.w1_ramp,
+            seconds: parameters.seconds,
+            burst_median: [parameters.heavy_burst_mib, parameters.burst_mib].map(|mib| mib * MIB as f64),
+            burst_sigma: parameters.burst_sigma,
+            burst_seconds: parameters.burst_seconds,
+            burst_share: [parameters.heavy_burst_share, parameters.burst_share],
+        }
+    }
+
+    /// The afternoon (W2): steady.
+    pub fn w2(parameters: &Parameters) -> Workload {
+        let bytes_per_sec = parameters.w2_mib_per_sec * MIB as f64;
+        Workload { bytes_per_sec, ramp: [1.0, 1.0], ..Workload::w1(parameters) }
+    }
 }
 
 /// A write.
@@ -93,6 +102,31 @@ pub struct Traffic {
     pub writes: Vec<Write>,
     /// By volume.
     pub sizes: Vec<u64>,
+}
+
+impl Traffic {
+    /// The writes of each volume.
+    pub fn by_volume(&self) -> Vec<Vec<Write>> {
+        let mut each: Vec<Vec<Write>> = vec![Vec::new(); self.sizes.len()];
+        self.writes.iter().for_each(|write| each[write.volume as usize].push(*write));
+        each
+    }
+}
+
+/// What is written in a trace: its devices are volumes.
+pub fn writes_of(trace: &Trace) -> Traffic {
+    let requests = || trace.requests().iter().filter(|request| request.is_write);
+    let mut devices: Vec<u64> = requests().map(|request| request.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut sizes = vec![0; devices.len()];
+    let mut writes = Vec::new();
+    for Request { at_ns, device, offset, bytes, .. } in requests().copied() {
+        let volume = devices.binary_search(&device).unwrap_or_default();
+        sizes[volume] = (offset + bytes).max(sizes[volume]);
+        writes.push(Write { at_ns, volume: volume as u32, offset, bytes, is_burst: false });
+    }
+    Traffic { writes, sizes }
 }
 
 impl Workload {
@@ -162,6 +196,9 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn write(&self, mean: f64, random: &mut Random, writes: &mut Vec<Write>) {
         let share = self.workload.burst_share[usize::from(!self.is_heavy)];
+        if share == 0.0 {
+            return self.flow(mean, random, writes);
+        }
         let share: f64 = Beta::new(8.0 * share, 8.0 * (1.0 - share)).expect("a share").sample(random);
         self.burst(mean * share, random, writes);
         self.flow(mean * (1.0 - share), random, writes);
@@ -248,12 +285,14 @@ impl Maker<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::FromFile;
     use super::*;
 
     /// What it was fitted to, besides the balance of servers.
     #[test]
     fn it_is_what_it_was_made_after() {
-        let traffic = Workload::W1.make(1);
+        let workload = Workload::w1(&Parameters::from_file().unwrap());
+        let traffic = workload.make(1);
         let bytes: u64 = traffic.writes.iter().map(|write| write.bytes).sum();
         let rate = bytes as f64 / 240.0 / MIB as f64;
         assert!((200.0..260.0).contains(&rate), "{rate} MiB/s");
@@ -271,6 +310,6 @@ mod tests {
         assert!(traffic.writes.is_sorted_by_key(|write| write.at_ns));
         let ends = |write: &Write| write.offset + write.bytes <= traffic.sizes[write.volume as usize];
         assert!(traffic.writes.iter().all(|write| ends(write) && write.at_ns < 240_000_000_000));
-        assert_eq!(traffic, Workload::W1.make(1));
+        assert_eq!(traffic, workload.make(1));
     }
 }
