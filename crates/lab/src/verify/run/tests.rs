@@ -2,6 +2,7 @@
 
 use runtime::OpenOptions;
 
+use super::super::agents;
 use super::super::nbd::Connection;
 use super::super::plan::{FaultKind, Request, Shape, Step, Vm};
 use super::super::shared::name_of;
@@ -236,7 +237,7 @@ fn what_an_agent_keeps_of_clients_that_have_left_is_noticed() {
     let inside = user.handle().clone();
     let attached = async move { Connection::attach(&inside, &address, &name_of(0)).await };
     let stays = run.world.block_on(user.handle(), attached).expect("the store is up");
-    run.leave();
+    agents::leave(&run.world, &run.share, &run.users);
     assert!(violation(&run).contains("all clients have left"));
     drop(stays);
 }
