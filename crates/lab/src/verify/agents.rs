@@ -1,4 +1,4 @@
-//! What agents keep: nobody is out of his bounds while clients ask, and nothing is kept for any when all have left.
+//! What agents keep of clients when all have left: nothing.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,21 +7,10 @@ use agent::AgentStatistics;
 use runtime::sim::World;
 
 use super::clients::Client;
-use super::shared::{Door, Share, Shared};
+use super::shared::{Door, Share};
 
 /// How long connections may take to end.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
-
-/// Checks the books of all agents that run, now; of a store of one server those of its admission, too.
-pub fn audit(shared: &mut Shared) {
-    let doors = shared.doors.clone();
-    for door in doors.borrow().iter().flatten() {
-        match (door.audit)() {
-            Err(what) => shared.fail(format!("admission: {what}")),
-            Ok(waiting) => shared.coverage.throttled += u64::from(waiting > 0),
-        }
-    }
-}
 
 /// All clients leave; then no agent keeps anything for one.
 pub fn leave(world: &World, share: &Share, clients: &[Rc<Client>]) {

@@ -18,7 +18,6 @@ use runtime::sync::{Budget, oneshot};
 use runtime::{Class, Handle};
 use wire::LocalBoxFuture;
 
-use super::agents;
 use super::disk::{Disk, serve_disk};
 use super::history::{RequestId, VolumeLife, encode};
 use super::link::Link;
@@ -243,7 +242,7 @@ impl Client {
         if is_done && in_doubt && shared.slots[volume].life == at.life {
             shared.slots[volume].in_doubt = false;
         }
-        agents::audit(&mut shared);
+        shared.audit_agents();
         let Some(store) = shared.store.clone() else { return };
         match (store.order)() {
             Err(what) => shared.fail(format!("the order of writes: {what}")),

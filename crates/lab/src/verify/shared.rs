@@ -246,6 +246,17 @@ impl Shared {
         self.doors.borrow()[agent].clone()
     }
 
+    /// Checks the books of all agents that run, now; of a store of one server those of its admission, too.
+    pub fn audit_agents(&mut self) {
+        let doors = self.doors.clone();
+        for door in doors.borrow().iter().flatten() {
+            match (door.audit)() {
+                Err(what) => self.fail(format!("admission: {what}")),
+                Ok(waiting) => self.coverage.throttled += u64::from(waiting > 0),
+            }
+        }
+    }
+
     /// An attachment begins. What was asked of the volume through agents that are dead now will have happened when it is
     /// there, or never will.
     pub(super) fn begin_attaching(&mut self, volume: usize, gate: Gate) -> Vec<RequestId> {
