@@ -60,8 +60,8 @@ struct Inner {
     is_serving: Cell<bool>,
     /// Whether a task lets those go that waited for their levels.
     is_letting_go: Cell<bool>,
-    /// Requests that were in line have started.
-    granted: Event,
+    /// What may start was handed out, if anything: who waits to want more looks again.
+    looked: Event,
 }
 
 struct State {
@@ -126,7 +126,7 @@ impl Tenants {
             seen_revision: Cell::new(0),
             is_serving: Cell::new(false),
             is_letting_go: Cell::new(false),
-            granted: Event::new(),
+            looked: Event::new(),
         }))
     }
 
@@ -278,9 +278,7 @@ impl Tenants {
                 // Who waited may be gone with his connection.
                 grant.ticket.send(());
             }
-            if handed_out > 0.0 {
-                self.0.granted.notify();
-            }
+            self.0.looked.notify();
             let next = self.0.state.borrow().scheduler.next_look(now);
             match next {
                 None => break,
@@ -393,11 +391,11 @@ impl Seat {
     /// Returns when that is not so.
     pub(crate) async fn until_wanting(&self) {
         loop {
-            let granted = self.tenants.0.granted.wait();
+            let looked = self.tenants.0.looked.wait();
             if !self.has_enough() {
                 return;
             }
-            granted.await;
+            looked.await;
         }
     }
 

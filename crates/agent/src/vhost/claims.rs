@@ -19,8 +19,8 @@
 //!
 //! Invariants: what is available is claimed once, by a loop that runs it to its end; it is marked as in flight in the order
 //! of the ring, before anybody sees it; while something is available that nobody has claimed, a loop is awake, the guest
-//! rings, or all loops rest; what was handed over is run, unless its guest broke the rules before; who stops a queue hears of that when
-//! nothing of it is in flight on any loop, and every bell was rung.
+//! rings, or all loops rest; what was handed over is run, unless its guest broke the rules before; who stops a queue hears of
+//! that when nothing of it is in flight on any loop, and every bell was rung.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
