@@ -18,7 +18,7 @@ impl Split for () {
 }
 
 /// Ranges of `u64` addresses and their values, ordered by address.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IntervalMap<V> {
     ranges: BTreeMap<u64, (u64, V)>,
 }

@@ -1,0 +1,53 @@
+//! Where bursts of a volume go, and how what went there comes home (DiffForward, SIGMETRICS 2023, §3.3 to §3.5).
+//!
+//! **Intuition.** A burst that went to the owner of its segment would find one server busy and all others idle. So each of its
+//! writes goes to a *log* of the volume instead, of which it has one on each of several servers, in turns. There it is durable, and
+//! that is all that its client waits for. Later, when the owner has nothing else to do, it fetches what was logged of its segments
+//! and writes it where it belongs. Until then the agent knows what is in which log, and reads it from there.
+//!
+//! **Names** are the paper's, except where it has one word for two things:
+//! - a *log* is what a volume has on one server (the paper's sub-log, log_{i,j}); its *space* are the addresses that appends
+//!   go to;
+//! - an *entry* is a write, or a part of one, that was appended to a log. It is of one segment, and its *serial* says which place
+//!   it has among the entries of that segment, in whichever logs they are;
+//! - an entry that was written to the segment by its owner is *merged*. What was merged of a segment is told by a *watermark*: all
+//!   through that serial.
+//!
+//! **Flow.** of a write: [`crate::burst`] says what it is; [`Index::route`] cuts it into what its owner may have, and what
+//! overlaps an entry and so has to follow it into a log; [`Turns`] says into which; [`Space`] gives it an address there,
+//! [`Index::begin`] a serial, and [`Index::logged`] makes it readable when it is durable. Of a read: [`Index::find`]. Of what
+//! comes home: [`Index::next_batch`] is what an owner is asked to merge, when [`Depths`] and [`Merges`] let it; then a watermark
+//! is written down durably, and only then [`Index::merged`] forgets the entries, and [`Space::release`] their addresses.
+//!
+//! **Invariants** (rules F1 to F4 of docs/SAFETY.md):
+//! - a write goes to its owner directly only where nothing overlaps it that is logged and not merged. So to merge entries twice,
+//!   in the order of their serials, changes nothing;
+//! - a watermark never passes an entry of which nobody knows whether it was appended;
+//! - entries of overlapping ranges have serials in the order in which they were acknowledged: the agent begins a write when all
+//!   that it overlaps have their outcomes.
+//!
+//! **Chosen**, where the paper is silent or where Levee differs:
+//! - a log is cut by segments and not only by volumes: a slow owner keeps back what is its own, and nothing else;
+//! - an entry is found by reads when it was appended, not before: until then its client was told nothing, and what was there
+//!   before is as right an answer;
+//! - what is of an entry that a later one covers is not merged: nobody can read it any more;
+//! - the paper's servers look for entries by themselves (TraverseMeta). Here the agent, which knows them, asks the owner to merge a
+//!   batch, with the depth of its own queue, and logs are traversed when a volume is attached. So one writes to a log, and nobody
+//!   has to find out who else may.
+
+mod depths;
+mod index;
+mod merges;
+mod space;
+mod tuning;
+mod turns;
+
+#[cfg(test)]
+mod tests;
+
+pub use depths::Depths;
+pub use index::{Batch, Content, Index, IndexSettings, LogNumber, Part, Place, Route, Serial};
+pub use merges::{MergeSettings, Merges};
+pub use space::{Address, Space};
+pub use tuning::{Limits, Seen, Tuning};
+pub use turns::Turns;

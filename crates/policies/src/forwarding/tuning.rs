@@ -1,0 +1,130 @@
+//! How much is called a burst, so that an operator's limits hold (DiffForward, SIGMETRICS 2023, §4: "Detection sensitivity adjustment").
+//!
+//! **Intuition.** A lower TH calls more a burst: load is spread better, and more has to be logged, found again and merged. The paper
+//! leaves TH to the operator, and says that it should follow what an operator can say: how much overhead there may be. So: TH goes
+//! down in small steps, to the paper's own, while what forwarding costs is within its limits; and up in large ones as soon as one
+//! of them is not kept. A volume of which more is logged than its owners can merge becomes one of which less is.
+//!
+//! It is the rule by which TCP finds its window: what is steady about it is that it never stops to look.
+
+use std::time::Duration;
+
+/// What the operator allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// So many of a hundred written bytes may be logged.
+    pub logged_percent: u32,
+    /// So many bytes may wait in the logs of a volume.
+    pub log_bytes: u64,
+    /// So old may an entry become.
+    pub lag: Duration,
+    /// TH lies between these: so much average traffic.
+    pub threshold: (Duration, Duration),
+}
+
+impl Default for Limits {
+    /// The paper's own numbers: TH of its text, and of its prototype (docs/RESULTS.md); about a third of what is written is a
+    /// burst there (figure 20a), and 3 MiB wait in a log on average (§3.4), of at most eight.
+    fn default() -> Self {
+        Limits {
+            logged_percent: 50,
+            log_bytes: 32 << 20,
+            lag: Duration::from_secs(5),
+            threshold: (Duration::from_millis(50), Duration::from_millis(800)),
+        }
+    }
+}
+
+/// What was seen of a volume in an interval.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// Bytes that were written, and those of them that were logged because they were a burst.
+    pub written: u64,
+    /// See there.
+    pub logged: u64,
+    /// Bytes that wait in its logs now.
+    pub log_bytes: u64,
+    /// How long the oldest entry waits.
+    pub lag: Duration,
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    limits: Limits,
+    threshold: Duration,
+}
+
+impl Tuning {
+    /// TH begins at its least.
+    pub fn new(limits: Limits) -> Tuning {
+        Tuning { limits, threshold: limits.threshold.0 }
+    }
+
+    /// An interval is over in which this was seen: TH from here on. Nothing was written and nothing waits: nothing is learned.
+    pub fn on_interval(&mut self, seen: Seen) -> Duration {
+        let (least, most) = self.limits.threshold;
+        let is_over = seen.logged.saturating_mul(100) > seen.written.saturating_mul(self.limits.logged_percent.into())
+            || seen.log_bytes > self.limits.log_bytes
+            || seen.lag > self.limits.lag;
+        let is_idle = seen == Seen::default();
+        self.threshold = match (is_over, is_idle) {
+            (true, _) => (self.threshold * 3 / 2).clamp(least, most),
+            (false, true) => self.threshold,
+            (false, false) => (self.threshold * 19 / 20).clamp(least, most),
+        };
+        self.threshold
+    }
+
+    /// TH.
+    pub fn threshold(&self) -> Duration {
+        self.threshold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: Seen = Seen { written: 100, logged: 50, log_bytes: 32 << 20, lag: Duration::from_secs(5) };
+
+    #[test]
+    fn each_limit_raises_it_and_it_comes_back() {
+        let over = [
+            Seen { logged: 51, ..WELL },
+            Seen { log_bytes: (32 << 20) + 1, ..WELL },
+            Seen { lag: Duration::from_millis(5_001), ..WELL },
+        ];
+        for seen in over {
+            let mut tuning = Tuning::new(Limits::default());
+            assert_eq!(tuning.on_interval(WELL), Duration::from_millis(50));
+            assert_eq!(tuning.on_interval(seen), Duration::from_millis(75));
+            assert_eq!(tuning.on_interval(Seen::default()), Duration::from_millis(75), "nothing was seen");
+            for _ in 0..20 {
+                tuning.on_interval(seen);
+            }
+            assert_eq!(tuning.threshold(), Duration::from_millis(800), "and no farther");
+            for _ in 0..100 {
+                tuning.on_interval(WELL);
+            }
+            assert_eq!(tuning.threshold(), Duration::from_millis(50));
+        }
+    }
+
+    /// A volume of which a share is logged that falls with TH: it ends near its limit, and stays there.
+    #[test]
+    fn it_settles_where_the_limit_is() {
+        let mut tuning = Tuning::new(Limits { logged_percent: 20, ..Limits::default() });
+        let mut shares = Vec::new();
+        for _ in 0..400 {
+            // A tenth at 500 ms, everything at 50.
+            let logged = (5_000 / tuning.threshold().as_millis() as u64).min(100);
+            shares.push(logged);
+            tuning.on_interval(Seen { written: 100, logged, log_bytes: 0, lag: Duration::ZERO });
+        }
+        let last = &shares[200..];
+        let mean = last.iter().sum::<u64>() as f64 / last.len() as f64;
+        assert!((13.0..=21.0).contains(&mean), "{mean}");
+        assert!(last.iter().all(|share| *share <= 25), "{last:?}");
+    }
+}
