@@ -3,11 +3,12 @@
 //!
 //! [`explore`] is the search. [`membership`]: which directories hold what was confirmed. [`recovery`]: what a start finds
 //! in journals and logs. [`fencing`]: what stops a former owner, and a former holder. [`ownership`]: how segments change
-//! hands. Each model can be given a flaw, to see that its
+//! hands. [`forwarding`]: what bursts leave in logs, and how it comes home. Each model can be given a flaw, to see that its
 //! invariants notice it.
 
 pub mod explore;
 pub mod fencing;
+pub mod forwarding;
 pub mod membership;
 pub mod ownership;
 pub mod recovery;
