@@ -231,7 +231,8 @@ impl Index {
             copies: self.0.options.copies,
             ownership: self.0.options.ownership,
         };
-        TableWriter::create(self.0.files.store(), options).await
+        let writer = TableWriter::create(self.0.files.store(), options).await?;
+        Ok(writer.keep_in(&self.0.pages, &options))
     }
 
     /// Logs a change of tables; `apply` runs when it is durable. Afterwards removes the tables that are gone.

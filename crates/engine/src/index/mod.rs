@@ -73,7 +73,7 @@ pub struct Index(Rc<Inner>);
 struct Inner {
     options: IndexOptions,
     files: VerifiedFiles,
-    pages: PageCache,
+    pages: Rc<PageCache>,
     garbage: Garbage,
     segments: RefCell<Map<SegmentId, Rc<SegmentIndex>>>,
     memtable_bytes: Cell<u64>,
@@ -137,7 +137,7 @@ impl Index {
         Index(Rc::new(Inner {
             options,
             files: files.clone(),
-            pages: PageCache::new(files.clone(), options.page_cache_bytes),
+            pages: Rc::new(PageCache::new(files.clone(), options.page_cache_bytes)),
             garbage: garbage.clone(),
             segments: RefCell::default(),
             memtable_bytes: Cell::new(0),

@@ -1,6 +1,7 @@
 //! Pages of tables in memory, for all segments of an engine, under one bound.
 //!
-//! Every page is proven before it enters. A page that several tasks want is read once: the first reads, the others
+//! Every page is proven before it enters, or comes from whoever has just written it: who reads what was written a moment ago, or
+//! what a merge has moved, would otherwise wait for each page once. A page that several tasks want is read once: the first reads, the others
 //! wait for it. Replacement is CLOCK (Corbató, 1968): a hit sets a bit, the hand clears bits and takes the first page
 //! whose bit is clear; a page enters with a clear bit, so that pages touched once go first. Pages of deleted tables
 //! are never asked for again (file ids are not reused) and leave in the same way.
@@ -15,6 +16,8 @@ use runtime::sync::Event;
 use super::table::page::{PAGE, PagePlace, is_intact};
 use crate::verified::{FileRange, VerifiedFiles};
 
+/// A table is kept in memory when it is written if it takes no more than this part of the cache.
+const WRITTEN_PART: usize = 4;
 /// Fewest pages: enough for one path through each of a segment's tables.
 const PAGES_MIN: usize = 64;
 
@@ -98,6 +101,22 @@ impl PageCache {
                 Look::Loading(event) => event.wait().await,
                 Look::Absent => return self.load(place).await,
             }
+        }
+    }
+
+    /// Whether the pages of a table that is being written are to come here: of one that would push out much of what was asked
+    /// for, they are not.
+    pub fn takes(&self, pages: u64) -> bool {
+        self.pages_max > PAGES_MIN && pages <= (self.pages_max / WRITTEN_PART) as u64
+    }
+
+    /// A page that was just written.
+    pub fn put(&self, file: FileId, number: u32, bytes: &[u8]) {
+        let key = (file, number);
+        if !self.state.borrow().by_key.contains_key(&key) {
+            let mut page = AlignedBuf::with_capacity(PAGE);
+            page.extend_from_slice(bytes);
+            self.insert(key, Rc::new(page));
         }
     }
 

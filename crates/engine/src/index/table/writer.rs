@@ -4,6 +4,7 @@
 //! is not finished is garbage: nothing refers to it, the caller deletes it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use base::{AlignedBuf, Epoch, FileId, KIB, Result, SegmentId, SegmentSequence};
 use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy, Store};
@@ -12,6 +13,7 @@ use super::page::{self, INNER_CHILDREN, LEAF_ENTRIES, PAGE, PageKind, PagePlace,
 use super::{Layout, pages_max};
 use crate::index::TableInfo;
 use crate::index::entry::{Entry, Mapping};
+use crate::index::page_cache::PageCache;
 use crate::options::Ownership;
 
 /// Bytes of leaves that are gathered before they are appended.
@@ -45,6 +47,8 @@ pub struct TableWriter {
     first_blocks: Vec<u32>,
     data_files: BTreeMap<FileId, u32>,
     next_page: u32,
+    /// Where its pages go besides.
+    cache: Option<Rc<PageCache>>,
 }
 
 impl TableWriter {
@@ -75,7 +79,15 @@ impl TableWriter {
             first_blocks: Vec::new(),
             data_files: BTreeMap::new(),
             next_page: 0,
+            cache: None,
         })
+    }
+
+    /// From here on its pages are in memory, too, when they are written, if that takes so many.
+    pub fn keep_in(mut self, cache: &Rc<PageCache>, options: &TableOptions) -> TableWriter {
+        let is_taken = cache.takes(pages_max(options.entries_max, options.data_files_max));
+        self.cache = is_taken.then(|| cache.clone());
+        self
     }
 
     /// The file.
@@ -137,8 +149,14 @@ impl TableWriter {
         if self.batch.is_empty() {
             return Ok(());
         }
-        let batch = std::mem::replace(&mut self.batch, AlignedBuf::with_capacity(BATCH));
-        self.writer.append(batch.freeze()).await.map(drop)
+        let batch = std::mem::replace(&mut self.batch, AlignedBuf::with_capacity(BATCH)).freeze();
+        self.writer.append(batch.clone()).await?;
+        if let Some(cache) = &self.cache {
+            let pages = batch.chunks_exact(PAGE);
+            let first = self.next_page - pages.len() as u32;
+            (first..).zip(pages).for_each(|(number, page)| cache.put(self.info.file, number, page));
+        }
+        Ok(())
     }
 
     async fn flush_if_full(&mut self) -> Result<()> {
