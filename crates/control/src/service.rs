@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -292,6 +292,8 @@ struct Inner {
     observer: RefCell<Option<Rc<dyn Observer>>>,
     devices: RefCell<Option<Rc<dyn DeviceHost>>>,
     closing: Cell<bool>,
+    /// Gives the table a copy in directories that come.
+    renewing: RefCell<Option<Task<()>>>,
 }
 
 impl Manager {
@@ -304,7 +306,7 @@ impl Manager {
         if recovered.lost_records > 0 {
             tracing::warn!(records = recovered.lost_records, "the volume table has lost records, as was accepted");
         }
-        Ok(Manager(Rc::new(Inner {
+        let manager = Manager(Rc::new(Inner {
             handle: handle.clone(),
             table: RefCell::new(recovered.table),
             log: RefCell::new(Some(log)),
@@ -314,7 +316,11 @@ impl Manager {
             observer: RefCell::default(),
             devices: RefCell::default(),
             closing: Cell::new(false),
-        })))
+            renewing: RefCell::default(),
+        }));
+        let renewing = keep_copies(Rc::downgrade(&manager.0), store.clone());
+        *manager.0.renewing.borrow_mut() = Some(handle.spawn(Class::Background, "volume table copies", renewing));
+        Ok(manager)
     }
 
     /// Those of `volumes` that were never created as far as the table knows: [`VolumeTable::never_created`].
@@ -600,12 +606,30 @@ impl Manager {
     /// `Io` where the log could not be ended: nothing that was confirmed is lost.
     pub async fn close(&self) -> Result<()> {
         self.0.closing.set(true);
+        self.0.renewing.borrow_mut().take();
         let _permit = self.0.turn.take(1).await;
         let log = self.0.log.borrow_mut().take();
         self.part();
         match log {
             Some(log) => log.close().await,
             None => Ok(()),
+        }
+    }
+
+    /// Gives the table's file the copies that it could have.
+    async fn renew_table(&self) {
+        let this = self.clone();
+        let steps = async move {
+            let _permit = this.0.turn.take(1).await;
+            let log = this.0.log.borrow_mut().take();
+            let Some(mut log) = log else { return Ok(()) };
+            let table = this.0.table.borrow().clone();
+            let renewed = log.renew(&table).await;
+            *this.0.log.borrow_mut() = Some(log);
+            renewed
+        };
+        if let Err(error) = self.apart("volume table", steps).await {
+            tracing::warn!(%error, "the volume table lacks a copy, until it changes");
         }
     }
 
@@ -735,5 +759,15 @@ impl VolumeDirectory for Manager {
     fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
         // Only generations are kept: who is attached at this moment is known to the agents and dies with them.
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Has the table go on in a file with a copy in each directory that has come, as long as there is a manager.
+async fn keep_copies(manager: Weak<Inner>, store: Store) {
+    loop {
+        let joined = store.joined();
+        let Some(inner) = manager.upgrade() else { return };
+        Manager(inner).renew_table().await;
+        joined.await;
     }
 }

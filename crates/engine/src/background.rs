@@ -28,6 +28,8 @@ impl Core {
             maintenance.push(self.handle.spawn(Class::Background, "remove strays", core.keep_removing_strays()));
         }
         let core = self.clone();
+        maintenance.push(self.handle.spawn(Class::Background, "renew files", async move { core.renew_files().await }));
+        let core = self.clone();
         maintenance.push(self.handle.spawn(Class::Io, "end writes", async move { core.end_writes().await }));
         drop(maintenance);
         let core = self.clone();
@@ -47,6 +49,20 @@ impl Core {
         self.index.end();
         self.fusion.end(&error);
         self.dumped.notify();
+    }
+
+    /// Whenever a directory has come back, what is written goes on in files that have a copy there, too.
+    async fn renew_files(self: Rc<Self>) {
+        loop {
+            let joined = self.index.files().store().joined();
+            self.fusion.renew_file();
+            self.log.renew_file();
+            for segment in self.all_segments() {
+                segment.dumps.renew();
+                segment.larges.renew();
+            }
+            joined.await;
+        }
     }
 
     async fn dump_by_age(self: Rc<Self>) {

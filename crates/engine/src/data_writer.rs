@@ -273,6 +273,16 @@ impl DataWriter {
         DataWriter { purpose, epoch, current: RefCell::new(None), opening: Budget::new(1), ended: Cell::new(false) }
     }
 
+    /// A directory has come: a file with fewer copies than a new one would have takes no more appends, and gets them when it is
+    /// sealed.
+    pub fn renew(&self) {
+        let is_short = |open: &Rc<OpenFile>| open.factory.files.store().is_short(open.writer.borrow().id());
+        let is_short = self.current.borrow().as_ref().is_some_and(is_short);
+        if is_short {
+            self.close();
+        }
+    }
+
     /// Bytes that can be appended before a new file is needed.
     pub fn room(&self) -> u64 {
         let current = self.current.borrow();

@@ -144,6 +144,11 @@ impl FusionWriteEngine {
         self.0.journal.pressure()
     }
 
+    /// A directory has come: see [`JournalWriter::renew_file`].
+    pub(crate) fn renew_file(&self) {
+        self.0.journal.renew_file();
+    }
+
     /// Notified each time the pressure rises, and when under pressure one more file became ready for
     /// [`FusionWriteEngine::trim`].
     pub fn pressure_event(&self) -> Event {

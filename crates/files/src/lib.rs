@@ -274,6 +274,14 @@ pub trait FileEngine {
     fn keep_ready(&self, _capacities: &[u64], _bytes: u64) {}
     /// See [`Store::on_request`].
     fn on_request(&self) {}
+    /// See [`Store::joined`]. To an engine that is not made of directories none ever comes.
+    fn joined(&self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+    /// See [`Store::is_short`].
+    fn is_short(&self, _file: FileId) -> bool {
+        false
+    }
     /// See [`Store::set_spare_bandwidth`]. An engine that copies nothing in the background does not need to know.
     fn set_spare_bandwidth(&self, _left: Left) {}
     /// See [`Store::background_work`].
@@ -446,6 +454,17 @@ impl Store {
     /// `Fenced`: it is over. `Io`: the store cannot be asked.
     pub async fn check_life(&self) -> Result<()> {
         self.0.check_life().await
+    }
+
+    /// Returns when, after this call, a directory has become a member that was none: new files have a copy there.
+    pub fn joined(&self) -> LocalBoxFuture<'static, ()> {
+        self.0.joined()
+    }
+
+    /// Whether a file has fewer copies than it could have. One that is sealed gets them in the background. One that is written to
+    /// does not, until it is sealed: whoever writes goes on in another one.
+    pub fn is_short(&self, file: FileId) -> bool {
+        self.0.is_short(file)
     }
 
     /// Every file, by id.

@@ -2,7 +2,8 @@
 //!
 //! Flow: [`TableLog::open`] recovers the table of the lives before, seals their last file at the end that was chosen,
 //! writes the whole table as the checkpoint of a new file, and deletes the older files; then it takes changes. A full
-//! file, or one with a failed append, is replaced in the same way. A clean stop seals it ([`TableLog::close`]).
+//! file, or one with a failed append, is replaced in the same way, and so is one with fewer copies than it could have, when a
+//! directory has come ([`TableLog::renew`]). A clean stop seals it ([`TableLog::close`]).
 //!
 //! Invariants: one append is in flight; a file takes changes only after every older file is deleted; a file of an
 //! earlier life is never appended to; the last [`RESERVE`] bytes of a file are for deletions, so that a full disk can
@@ -29,6 +30,8 @@ pub struct TableLog {
     writer: FileWriter,
     /// The last record that is durable.
     sequence: LogSequence,
+    /// A newer file could not be begun, and nobody knows whether it counts: this one takes no more changes.
+    is_doubtful: bool,
 }
 
 impl TableLog {
@@ -45,7 +48,7 @@ impl TableLog {
             }
         }
         let (writer, sequence) = begin_file(store, redundancy, &recovered.table, recovered.sequence).await?;
-        let log = TableLog { store: store.clone(), redundancy, writer, sequence };
+        let log = TableLog { store: store.clone(), redundancy, writer, sequence, is_doubtful: false };
         Ok((recovered, log))
     }
 
@@ -56,9 +59,9 @@ impl TableLog {
     /// `Full`, `Io`.
     pub async fn append(&mut self, table: impl Fn() -> VolumeTable, change: &Change) -> Result<()> {
         let is_deletion = matches!(change, Change::MarkDeleted(_) | Change::Forget(_));
-        if self.writer.has_failed() || self.writer.room() < RESERVE {
-            match begin_file(&self.store, self.redundancy, &table(), self.sequence).await {
-                Ok((writer, sequence)) => (self.writer, self.sequence) = (writer, sequence),
+        if self.writer.has_failed() || self.writer.room() < RESERVE || self.is_doubtful {
+            match self.restate(&table()).await {
+                Ok(()) => {}
                 Err(_) if is_deletion && self.is_newest() => {}
                 Err(error) => return Err(error.context("the volume table needs a new file")),
             }
@@ -96,8 +99,21 @@ impl TableLog {
     /// # Errors
     /// `Full`, `Io`: nobody knows which of the two files counts.
     pub async fn restate(&mut self, table: &VolumeTable) -> Result<()> {
+        self.is_doubtful = true;
         (self.writer, self.sequence) = begin_file(&self.store, self.redundancy, table, self.sequence).await?;
+        self.is_doubtful = false;
         Ok(())
+    }
+
+    /// A directory has come: where the file has fewer copies than a new one would have, the log goes on in a new one.
+    ///
+    /// # Errors
+    /// Those of [`TableLog::restate`]: the next change tries it again.
+    pub async fn renew(&mut self, table: &VolumeTable) -> Result<()> {
+        match self.store.is_short(self.writer.id()) {
+            true => self.restate(table).await,
+            false => Ok(()),
+        }
     }
 
     /// Ends the file behind its last record: what is missing before that at the next start is no torn tail.

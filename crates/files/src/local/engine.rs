@@ -146,6 +146,14 @@ impl FileEngine for Rc<Local> {
         self.readiness.on_activity();
     }
 
+    fn joined(&self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(self.resync.joined.wait())
+    }
+
+    fn is_short(&self, file: FileId) -> bool {
+        self.catalogue.get_any(file).is_some_and(|entry| self.lacks_copies(&entry))
+    }
+
     fn set_spare_bandwidth(&self, left: Left) {
         self.spare.set(Spare::new(self.handle.now(), left));
     }

@@ -12,7 +12,8 @@
 //! members' copy, which was there all the time, is read first.
 //!
 //! **A missing copy** of a sealed file is written to another directory, under a temporary name until it is complete.
-//! Files that are still written to get their missing copies after they are sealed.
+//! Files that are still written to get their missing copies after they are sealed, which whoever writes to them does soon: he is
+//! told that a directory has joined.
 //!
 //! Both go in the background, at a set pace, one file at a time; who deletes a file does not wait for its copying.
 
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use base::seeded::is_on;
 use base::{AlignedBuf, BLOCK, MIB};
+use runtime::sync::Event;
 use runtime::{Class, File};
 
 use super::Local;
@@ -53,6 +55,8 @@ pub(crate) struct Resync {
     /// The last look found no file that lacks a copy, and no directory has come or gone since.
     complete: Cell<bool>,
     watching: Cell<bool>,
+    /// A directory has become a member that was none.
+    pub(crate) joined: Event,
 }
 
 impl Resync {
@@ -345,6 +349,7 @@ impl Local {
             Ok(true) => {
                 tracing::info!("{} is a member again", directory.path.display());
                 self.request_repair();
+                self.resync.joined.notify();
             }
             Ok(false) => {
                 directory.state.set(State::Missing);

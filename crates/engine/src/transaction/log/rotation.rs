@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, LogSequence, Result};
 use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
+use runtime::Class;
 
 use super::{LogFile, Progress, TransactionLog};
 
@@ -61,6 +62,21 @@ impl TransactionLog {
         self.refill_spare().await;
     }
 
+    /// A directory has come: if the present file has fewer copies than a new one would have, the log goes on in a new one, and a
+    /// checkpoint makes the old one unneeded.
+    pub(crate) fn renew_file(&self) {
+        {
+            let mut state = self.0.state.borrow_mut();
+            let is_short = state.writer.as_ref().is_some_and(|writer| self.0.store.is_short(writer.id()));
+            if !is_short || state.opening || state.closed || state.broken.is_some() {
+                return;
+            }
+            state.opening = true;
+        }
+        let this = self.clone();
+        self.0.handle.spawn(Class::Io, "transaction file", async move { this.rotate(0).await }).detach();
+    }
+
     async fn try_rotate(&self, len: u64) -> Result<FileWriter> {
         let failed = {
             let mut state = self.0.state.borrow_mut();
@@ -78,11 +94,14 @@ impl TransactionLog {
         let spare = {
             let mut state = self.0.state.borrow_mut();
             let last = state.files.back().map(|file| file.file);
-            state.spare.take().map(|spare| (spare.room() >= len && Some(spare.id()) > last, spare))
+            let is_fit = |spare: &FileWriter| {
+                spare.room() >= len && Some(spare.id()) > last && !self.0.store.is_short(spare.id())
+            };
+            state.spare.take().map(|spare| (is_fit(&spare), spare))
         };
         match spare {
             Some((true, spare)) => return Ok(spare),
-            // Too small, or made while a file with a higher id was begun.
+            // Too small, made while a file with a higher id was begun, or in too few copies.
             Some((false, unfit)) => self.0.store.delete(unfit.id()).await?,
             None => {}
         }

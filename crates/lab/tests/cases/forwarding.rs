@@ -1,6 +1,5 @@
 //! A quick look at the experiments on where writes go: they run, the same seed gives the same, and without what a figure is about
 //! it is missed. All of it: `levee lab run sig23 --necessity`.
-#![allow(clippy::unwrap_used, reason = "a test panics where something is not as it should be")]
 
 use lab::experiments::row::Better;
 use lab::experiments::sig23::{Measured, Parameters, Point, Sig23};

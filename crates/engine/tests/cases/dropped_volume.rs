@@ -1,7 +1,5 @@
 //! What is under way when a volume is dropped does not bring it back at the next start.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::time::Duration;
 
 use base::io::fragment_checksums;

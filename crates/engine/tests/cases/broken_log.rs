@@ -2,8 +2,6 @@
 //! memtables back. Everybody is told, reads go on, and no acknowledged write is lost. Where the transaction log cannot
 //! be written any more, that lasts until a restart; else until the work comes through again.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,5 +1,4 @@
 //! Real traces as the load of an experiment. They are not part of the project: where they are missing, that is said.
-#![allow(clippy::unwrap_used, reason = "a test panics where something is not as it should be")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

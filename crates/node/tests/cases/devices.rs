@@ -1,6 +1,5 @@
 //! Disks of virtual machines that were asked for while the store ran are there again after a restart, and after a kill; those
 //! of a volume that is gone are not, though another one has its name.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,9 +2,6 @@
 //!
 //! Each test first lets the store learn what is usual, then makes a request slow, and looks up what the store says that
 //! it waited for.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
-mod client;
 
 use std::time::Duration;
 
@@ -16,7 +13,7 @@ use runtime::sim::{DiskOptions, Fault, NodeOptions, SimDisk, World};
 use runtime::{Class, Handle};
 use wire::api::SlowRequest;
 
-use self::client::{Client, request};
+use crate::client::{Client, request};
 
 /// Blocks of the volume that tests use: in one data sector, so in one segment.
 const BLOCKS: u64 = 32;

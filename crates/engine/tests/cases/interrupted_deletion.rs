@@ -2,8 +2,6 @@
 //! one directory, without the other copies that it had to heal from. Whatever is in it, the store starts and has
 //! everything.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::path::Path;
 
 use base::io::{ReadPart, fragment_checksums};

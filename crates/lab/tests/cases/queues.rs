@@ -1,6 +1,5 @@
 //! A quick look at the experiments on queues of virtual machines and several loops, and at the one in real time. All points with
 //! all requests: `levee lab run osdi24 --necessity`.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,8 +1,5 @@
 //! A disk swallows the record of a volume's creation, and says that it is durable. The store has data of a volume then
 //! that its table does not know, and must not give the id of that volume to another one.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
-mod client;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +11,7 @@ use node::{Node, Settings};
 use runtime::Handle;
 use runtime::sim::{DiskOptions, Fault, NodeOptions, World};
 
-use self::client::{Client, request};
+use crate::client::{Client, request};
 
 fn settings(address: IpAddr, accept_data_loss: bool) -> Settings {
     let mut settings = Settings { directories: vec!["/disk/store".into()], accept_data_loss, ..Settings::default() };

@@ -1,5 +1,4 @@
 //! A quick look at the experiments: they run, the same seed gives the same, and each figure needs what it is about.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 
 use lab::experiments::nsdi26::{Measured, Nsdi26, Parameters, Point};
 use lab::experiments::row::Better;

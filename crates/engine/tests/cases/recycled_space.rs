@@ -1,7 +1,5 @@
 //! Large writes go where something was written before, be it zeros, also if that is a smaller file than a new one would be.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::time::Duration;
 
 use base::io::fragment_checksums;

@@ -1,6 +1,5 @@
 //! A quick look at the experiments on tenants: they run, the same seed gives the same, and without what a figure is about it
 //! is another one. All points with all requests, and which figures are missed without what: `levee lab run osdi24 --necessity`.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where something is not as it should be")]
 
 use std::time::Duration;
 

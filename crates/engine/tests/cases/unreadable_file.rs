@@ -2,8 +2,6 @@
 //! knows what is in it. The engine opens with everything that was acknowledged, or reads it as an error, or does not
 //! open; and it never gives anything up that a later start could read.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::path::Path;
 use std::time::Duration;
 

@@ -1,7 +1,4 @@
 //! A store with several loops: every segment lives in the shard of one of them, and a client does not notice.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
-mod client;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +13,7 @@ use runtime::Handle;
 use runtime::sim::{DiskOptions, NodeId, NodeOptions, SimDisk, World};
 use wire::api::Size;
 
-use self::client::{Client, request};
+use crate::client::{Client, request};
 
 /// The stripe unit: neighbouring ones lie in different segments.
 const SECTOR: u64 = 128 * KIB;

@@ -1,5 +1,4 @@
 //! A whole calibration on simulated disks: what it finds, and what it leaves behind.
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::cell::RefCell;
 use std::path::PathBuf;

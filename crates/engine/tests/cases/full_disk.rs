@@ -1,7 +1,5 @@
 //! A disk that has less room than its file system last said: writes are told that it is full, and soon.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::time::Duration;
 
 use base::io::fragment_checksums;

@@ -1,5 +1,4 @@
 //! Loops pay: with clients on all of them a store does several times what it does on one.
-#![allow(clippy::unwrap_used, reason = "a test panics where something is not as it should be")]
 
 use lab::experiments::scaling::{Charges, Clients};
 
