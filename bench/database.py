@@ -32,6 +32,14 @@ class Database:
         execute("insert into history (source, target, amount) values (?, ?, ?)", (source, target, amount))
         execute("commit")
 
+    def run(self, seconds):
+        """Transactions one after the other; gives the latency of each in microseconds."""
+        latencies, until = [], time.monotonic() + seconds
+        while (begun := time.monotonic()) < until:
+            self.transfer()
+            latencies.append((time.monotonic() - begun) * 1e6)
+        return latencies
+
     def load(self, rate, seconds):
         """Transactions at a fixed rate, one at a time; gives the latency of each in microseconds."""
         latencies, begun = [], time.monotonic()

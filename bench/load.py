@@ -1,13 +1,21 @@
 """The load: fio with a fixed set of options, and what is taken from its report."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
 from dataclasses import dataclass
 
 import targets
+from database import Database
+from store import file_device, loop_device, new_file_system
+
+
+# The pattern of a workload that is a database and not fio's.
+DATABASE = "sqlite"
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,11 @@ class Workload:
     stretch: int = 1
     jobs: int = 1  # clients, each with a connection and a depth of its own
     tcp: bool = False  # through TCP, where a target speaks it
+
+    @property
+    def is_possible(self):
+        """Whether this machine can run it: a file system on a volume needs root, and something that makes it a device."""
+        return self.pattern != DATABASE or (os.geteuid() == 0 and shutil.which("nbdfuse"))
 
     @property
     def writes(self):
@@ -53,6 +66,8 @@ WORKLOADS = [
     Workload("1 MiB sequential write, depth 4", "write", "1m", 4),
     Workload("1 MiB sequential read, depth 4", "read", "1m", 4),
     Workload("4 KiB random write, depth 1, TCP", "randwrite", "4k", 1, stretch=5, tcp=True),
+    # The last one: a file system discards the disk when it is made, and what is read after that are holes.
+    Workload("SQLite in ext4, one transaction after the other", DATABASE, "", 1, stretch=2),
 ]
 
 
@@ -106,12 +121,12 @@ def measure(target, workload, seconds, extra=()):
     """One sample, with what the server spent on it, until it rests again."""
     pid = target.process.pid if target.process else None
     before = (targets.process_cpu_seconds(pid), targets.process_written_bytes(pid)) if pid else None
-    side = run_fio(target, workload, seconds, extra)
+    side = run_database(target, seconds) if workload.pattern == DATABASE else run_fio(target, workload, seconds, extra)
     rest(target)
     cpu = amplification = None
     if pid and side["total_ios"]:
         cpu = (targets.process_cpu_seconds(pid) - before[0]) * 1e6 / side["total_ios"]
-        if workload.writes and not workload.mixed and target.durable:
+        if workload.writes and not workload.mixed and target.durable and side["io_bytes"]:
             amplification = (targets.process_written_bytes(pid) - before[1]) / side["io_bytes"]
     latency = percentiles(side)
     return Sample(
@@ -124,6 +139,19 @@ def measure(target, workload, seconds, extra=()):
         server_cpu_us_per_op=cpu,
         disk_bytes_per_byte=amplification,
     )
+
+
+def run_database(target, seconds):
+    """Makes a file system with a database on a target, and runs its transactions as fast as each is durable. What is reported
+    looks like what fio reports of requests."""
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(loop_device(target.uri()) if target.process else file_device(target.path))
+        database = Database(stack.enter_context(new_file_system(device)) / "accounts.db")
+        stack.callback(database.close)
+        latencies = sorted(database.run(seconds))
+    at = lambda share: latencies[min(int(len(latencies) * share / 100), len(latencies) - 1)] * 1e3
+    return {"iops": len(latencies) / seconds, "total_ios": len(latencies), "io_bytes": 0,
+            "clat_ns": {"percentile": {f"{share}": at(share) for share in (50, 99, 99.9, 99.99)}}}
 
 
 def rest(target, still_seconds=0.5, at_most_seconds=5):

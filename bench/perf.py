@@ -28,6 +28,8 @@ def missing():
         return "perf is not installed (Debian: linux-perf)"
     if os.geteuid() != 0:
         return "perf needs root to see the kernel and other processes"
+    if not (TRACING / "instances").is_dir():
+        return f"the kernel's tracing is not mounted: mount -t tracefs nodev {TRACING}"
     done = subprocess.run(["perf", "stat", "-e", "cpu-clock", "--", "true"], capture_output=True, text=True)
     return f"perf does not work here: {done.stderr.strip().splitlines()[-1:]}" if done.returncode else None
 

@@ -18,20 +18,31 @@ class Store(targets.Target):
         self.name = name
         super().__init__(arguments.directory, arguments.size)
         self.binary, self.config, self.volumes, self.volume = arguments.binary, config, volumes, volumes[0]
+        # Where it lives, the first one always there, and what else the command says.
+        self.disks, self.flags = ["store"], []
 
     def launch(self):
         config = self.directory / "levee.toml"
         config.write_text(f'[nbd]\nsocket = "{self.socket()}"\n{self.config}')
-        command = [self.binary, "up", "--dir", self.directory / "store", "--listen", "127.0.0.1:0",
-                   "--api-listen", "127.0.0.1:0", "--config", config, "--volume", self.volume, "--size", str(self.size)]
-        self.spawn([str(part) for part in command])
+        self.run_again()
+        for volume in self.volumes[1:]:
+            self.ask("volume", "create", volume, "--size", str(self.size))
+
+    def run_again(self):
+        """Starts it on what is there, with its disks and flags as they are now."""
+        places = [part for disk in self.disks for part in ("--dir", self.directory / disk)]
+        command = [self.binary, "up", *places, *self.flags, "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0",
+                   "--config", self.directory / "levee.toml", "--volume", self.volume, "--size", str(self.size)]
         log = self.directory / "log"
+        log.unlink(missing_ok=True)
+        self.spawn([str(part) for part in command])
         self.wait_for(lambda: "control  http" in log.read_text())
         self.api = next(line.split()[1] for line in log.read_text().splitlines() if line.startswith("control "))
+
+    def ask(self, *command):
+        """Runs a command on the store that runs."""
         token = (self.directory / "store" / "api.token").read_text().strip()
-        for volume in self.volumes[1:]:
-            subprocess.run([self.binary, "volume", "create", volume, "--size", str(self.size), "--api", self.api],
-                           check=True, capture_output=True, env={"LEVEE_TOKEN": token})
+        subprocess.run([self.binary, *command, "--api", self.api], check=True, capture_output=True, env={"LEVEE_TOKEN": token})
 
     def uri(self):
         return f"nbd+unix:///{self.volume}?socket={self.socket()}"
@@ -75,6 +86,16 @@ def loop_device(uri):
             except subprocess.TimeoutExpired:
                 bridge.kill()
                 bridge.wait()
+
+
+@contextlib.contextmanager
+def file_device(path):
+    """A file as a block device; this needs root. Yields its path."""
+    device = run("losetup", "--direct-io=on", "-f", "--show", path).strip()
+    try:
+        yield device
+    finally:
+        run("losetup", "-d", device)
 
 
 @contextlib.contextmanager
