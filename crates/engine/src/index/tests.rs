@@ -344,14 +344,14 @@ async fn check_latest(index: &Index, latest: &BTreeMap<(u32, u32), Entry>) {
 #[test]
 fn what_was_written_is_in_memory() {
     run(1, |handle| async move {
-        for (page_cache_bytes, is_kept) in [(1 << 20, true), (300 << 10, false)] {
+        for (page_cache_bytes, is_kept) in [(1 << 20, true), (270 << 10, false)] {
             let memory = Memory::new(1, MemoryOptions::default());
             let files = VerifiedFiles::new(&handle, &memory.open(&handle));
             let options =
                 IndexOptions { page_cache_bytes, memtable_bytes_max: 1 << 24, copies: 1, ownership: Ownership::Whole };
             let index = Index::new(&files, &Garbage::new(), options);
             let log = TestLog::new(&handle, 1);
-            let latest = fill(&index, &mut Prng::new(1), 1, 60).await;
+            let latest = fill(&index, &mut Prng::new(1), 1, 50).await;
             index.flush_all(&log).await.unwrap();
             check_latest(&index, &latest).await;
             let pages = index.statistics().pages;

@@ -19,7 +19,7 @@
 //! comes home: [`Index::next_batch`] is what an owner is asked to merge, when [`Depths`] and [`Merges`] let it; then a watermark
 //! is written down durably, and only then [`Index::merged`] forgets the entries, and [`Space::release`] their addresses.
 //!
-//! **Invariants** (rules F1 to F4 of docs/SAFETY.md):
+//! **Invariants** (rules 52 to 57 of docs/SAFETY.md):
 //! - a write goes to its owner directly only where nothing overlaps it that is logged and not merged. So to merge entries twice,
 //!   in the order of their serials, changes nothing;
 //! - a watermark never passes an entry of which nobody knows whether it was appended;

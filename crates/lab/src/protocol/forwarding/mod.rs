@@ -1,5 +1,5 @@
 //! Model of forwarding: writes of one segment that go to logs or to its owner, what the owner merges, and agents that die in the
-//! middle of it (rules F1 to F4, docs/SAFETY.md).
+//! middle of it (rules 52 to 57, docs/SAFETY.md).
 //!
 //! **Intuition.** There are three places where the newest bytes may be: the owner, a log, and nowhere yet. Whoever reads believes
 //! one index, which is in the memory of an agent, and which the next agent makes again from what it finds in the logs. So two things

@@ -36,8 +36,8 @@ fn expected(flaw: Flaw) -> (&'static str, usize, Left) {
         Flaw::AttachesUntraversed => (FRESH, 4, FEW),
         Flaw::WritesOverLogged => (FRESH, 4, FEW),
         Flaw::StopsAtHoles => (HOME, 6, Left { refusals: 1, deaths: 0, ..FEW }),
-        Flaw::LosesOrder => (FRESH, 4, FEW),
-        Flaw::ForgetsVoids => (FRESH, 6, Left { refusals: 1, silences: 1, ..FEW }),
+        Flaw::LosesOrder => (FRESH, 5, FEW),
+        Flaw::ForgetsVoids => (FRESH, 5, Left { refusals: 1, silences: 1, ..FEW }),
     }
 }
 

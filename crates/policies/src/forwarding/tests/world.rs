@@ -13,13 +13,13 @@ const STEPS: usize = 160;
 /// What is wrong on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
-    /// F1: an agent forgets entries before it is durable that they were merged.
+    /// 52: an agent forgets entries before it is durable that they were merged.
     TrimsBeforeWatermark,
-    /// F4: what was on its way to a log is tried again at another one, under another serial.
+    /// 55: what was on its way to a log is tried again at another one, under another serial.
     RetriesElsewhere,
-    /// F3: whoever attaches does not look into the logs.
+    /// 54: whoever attaches does not look into the logs.
     AttachesUntraversed,
-    /// F2: a stable write goes to the owner though it overlaps what is logged.
+    /// 53: a stable write goes to the owner though it overlaps what is logged.
     WritesOverLogged,
     /// An entry that never was appended holds up all behind it.
     StopsAtHoles,
