@@ -68,6 +68,11 @@ impl Devices {
             tracing::error!(%error, "disks of virtual machines that were asked for are not served: ask again with levee attach");
             Kept::default()
         });
+        // Whoever wrote the list may have been killed before its name was durable: what is served now is served after the next
+        // power loss, too.
+        if let Err(error) = handle.sync_directory(beside).await {
+            tracing::warn!(%error, "the list of the disks of virtual machines may not be durable");
+        }
         Rc::new(Devices {
             handle: handle.clone(),
             agent: agent.clone(),
