@@ -160,6 +160,11 @@ impl Detector {
         traffic
     }
 
+    /// TH is so much of the average traffic from here on.
+    pub fn set_threshold(&mut self, threshold: Duration) {
+        self.settings.threshold = threshold;
+    }
+
     /// R in bytes per second, if it is known yet.
     pub fn average(&self) -> Option<u64> {
         self.rate.known()

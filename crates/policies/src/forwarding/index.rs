@@ -21,8 +21,8 @@ pub struct LogNumber(pub u8);
 pub enum Content {
     /// Bytes, from an address of its log on.
     Data(u64),
-    /// Nothing: it was discarded.
-    Zeros,
+    /// Nothing: it was discarded. That is noted at this address of its log.
+    Zeros(u64),
 }
 
 /// Where a piece of a segment is to be read.
@@ -42,7 +42,7 @@ impl Split for Place {
     fn split_off(&mut self, at: u64) -> Place {
         let content = match self.content {
             Content::Data(address) => Content::Data(address + at),
-            Content::Zeros => Content::Zeros,
+            Content::Zeros(address) => Content::Zeros(address),
         };
         Place { content, ..*self }
     }
@@ -260,6 +260,17 @@ impl Index {
         self.merged
     }
 
+    /// Whether this entry is after the watermark, and counts.
+    pub fn has(&self, serial: Serial) -> bool {
+        let at = serial.0.checked_sub(self.merged.0 + 1).and_then(|at| self.entries.get(at as usize));
+        at.is_some_and(|entry| entry.state != State::Void)
+    }
+
+    /// Those after the watermark that count for nothing, wherever they may be found.
+    pub fn void(&self) -> impl Iterator<Item = Serial> {
+        self.entries.iter().filter(|entry| entry.state == State::Void).map(|entry| entry.place.serial)
+    }
+
     /// Entries that wait to be merged, those on their way included.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -283,7 +294,7 @@ impl Index {
     fn leave_out_below(&mut self, next: Serial) {
         while self.next_serial() < next {
             let place =
-                Place { serial: self.next_serial(), log: LogNumber(0), content: Content::Zeros, reschedules: 0 };
+                Place { serial: self.next_serial(), log: LogNumber(0), content: Content::Zeros(0), reschedules: 0 };
             self.entries.push_back(Entry { range: 0..0, place, state: State::Void });
         }
     }
@@ -328,7 +339,7 @@ impl Entry {
     fn bytes(&self) -> u64 {
         match self.place.content {
             Content::Data(_) => self.range.end - self.range.start,
-            Content::Zeros => 0,
+            Content::Zeros(_) => 0,
         }
     }
 }

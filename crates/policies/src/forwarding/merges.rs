@@ -56,8 +56,12 @@ impl Merges {
         Merges { settings, waiting: Vec::new(), forced_at: Instant(0), next_forced: Instant(0) }
     }
 
-    /// A batch is asked for, of a log that has so many bytes of so many.
+    /// A batch is asked for, of a log that has so many bytes of so many. Asked again it has waited since it was asked first.
     pub fn on_asked(&mut self, now: Instant, ticket: u64, log_bytes: u64, log_bytes_max: u64) {
+        if let Some(known) = self.waiting.iter_mut().find(|waiting| waiting.ticket == ticket) {
+            (known.log_bytes, known.log_bytes_max) = (log_bytes, log_bytes_max);
+            return;
+        }
         self.waiting.push(Waiting { ticket, since: now, log_bytes, log_bytes_max });
     }
 

@@ -4,8 +4,13 @@
 //! is freed from the low end on: the *low* address is the first one that somebody may still need. A low address counts when it is
 //! durable, since a traversal begins at the one that it finds written down; only then what lies below is written again.
 //!
+//! A traversal has to know where to stop. Appends land in any order, so it goes on over holes, for as far as there may be one: the
+//! *window*. Nothing is reserved farther than that behind the first append that has not landed. One that failed never lands: behind
+//! it there is room again when it is below the low address.
+//!
 //! Invariants: what is reserved and not released lies between low and the next address; between the durable low and the next one
-//! there are never more than `bytes_max`; no reservation crosses the end of the log.
+//! there are never more than `bytes_max`; no reservation crosses the end of the log; of what has landed and is not below low, no
+//! two neighbours have more than the window between them, nor has the first one more before it.
 
 use std::collections::VecDeque;
 
@@ -19,6 +24,7 @@ pub struct Space {
     /// Bytes of the log, and how many of them may be in use.
     size: u64,
     bytes_max: u64,
+    window: u64,
     next: u64,
     durable_low: u64,
     /// What was reserved, by address.
@@ -28,6 +34,7 @@ pub struct Space {
 #[derive(Clone, Copy, Debug)]
 struct Reserved {
     at: u64,
+    has_landed: bool,
     is_released: bool,
 }
 
@@ -36,9 +43,9 @@ impl Space {
     ///
     /// # Panics
     /// More than there are.
-    pub fn new(size: u64, bytes_max: u64, low: Address) -> Space {
+    pub fn new(size: u64, bytes_max: u64, window: u64, low: Address) -> Space {
         assert!(bytes_max <= size, "no more can be in use than there is");
-        Space { size, bytes_max, next: low.0, durable_low: low.0, reserved: VecDeque::new() }
+        Space { size, bytes_max, window, next: low.0, durable_low: low.0, reserved: VecDeque::new() }
     }
 
     /// A traversal found something of `len` bytes here. By address.
@@ -47,21 +54,37 @@ impl Space {
     /// Out of order.
     pub fn found(&mut self, at: Address, len: u64) {
         assert!(at.0 >= self.next, "what was found is taken in order");
-        self.reserved.push_back(Reserved { at: at.0, is_released: false });
+        self.reserved.push_back(Reserved { at: at.0, has_landed: true, is_released: false });
         self.next = at.0 + len;
+    }
+
+    /// Whether there is room for an append of so many bytes.
+    pub fn has_room(&self, len: u64) -> bool {
+        self.place(len).is_some()
     }
 
     /// Where an append of so many bytes goes; none: there is no room.
     pub fn reserve(&mut self, len: u64) -> Option<Address> {
+        let at = self.place(len)?;
+        self.reserved.push_back(Reserved { at, has_landed: false, is_released: false });
+        self.next = at + len;
+        Some(Address(at))
+    }
+
+    fn place(&self, len: u64) -> Option<u64> {
         // It would cross the end: the rest of this round stays empty.
         let left = self.size - self.next % self.size;
         let at = if len > left { self.next + left } else { self.next };
-        if at + len - self.durable_low > self.bytes_max {
-            return None;
+        let first_open = self.reserved.iter().find(|reserved| !reserved.has_landed).map_or(at, |first| first.at);
+        let is_room = at + len - self.durable_low <= self.bytes_max && at + len - first_open.min(at) <= self.window;
+        is_room.then_some(at)
+    }
+
+    /// What was reserved here is there, durably.
+    pub fn landed(&mut self, at: Address) {
+        if let Ok(index) = self.reserved.binary_search_by_key(&at.0, |reserved| reserved.at) {
+            self.reserved[index].has_landed = true;
         }
-        self.reserved.push_back(Reserved { at, is_released: false });
-        self.next = at + len;
-        Some(Address(at))
     }
 
     /// Nobody needs what was reserved here.
@@ -110,7 +133,7 @@ mod tests {
 
     #[test]
     fn what_is_released_is_used_again_when_that_is_durable() {
-        let mut space = Space::new(100, 60, Address(0));
+        let mut space = Space::new(100, 60, 60, Address(0));
         let [one, two, three] = [20, 20, 20].map(|len| space.reserve(len).expect("there is room"));
         assert_eq!([one, two, three], [Address(0), Address(20), Address(40)]);
         assert_eq!(space.reserve(1), None);
@@ -126,7 +149,7 @@ mod tests {
         space.release(three);
         space.low_is_durable(Address(60));
         // Ten bytes would cross the end.
-        let mut space = Space::new(100, 60, Address(95));
+        let mut space = Space::new(100, 60, 60, Address(95));
         let at = space.reserve(10).expect("there is room");
         assert_eq!((at, space.offset(at)), (Address(100), 0));
         assert_eq!(space.low(), at);
@@ -138,7 +161,7 @@ mod tests {
         for seed in 0..200 {
             let mut prng = Prng::new(seed);
             let (size, most) = (64, prng.between(8, 64));
-            let mut space = Space::new(size, most, Address(prng.below(1_000)));
+            let mut space = Space::new(size, most, most, Address(prng.below(1_000)));
             let mut held: Vec<(Address, u64)> = Vec::new();
             // Of each byte of the log who has it.
             let mut bytes: Vec<Option<Address>> = vec![None; size as usize];
@@ -176,9 +199,41 @@ mod tests {
         }
     }
 
+    /// However appends land, a traversal that goes on over holes of the window finds all that did.
+    #[test]
+    fn holes_are_no_longer_than_the_window() {
+        for seed in 0..200 {
+            let mut prng = Prng::new(seed);
+            let window = prng.between(10, 60);
+            let mut space = Space::new(400, 400, window, Address(0));
+            let (mut open, mut landed, mut full) = (Vec::new(), Vec::new(), 0);
+            for _ in 0..100 {
+                let len = prng.between(1, 10);
+                match prng.below(3) {
+                    0 if !open.is_empty() => {
+                        let (at, len): (Address, u64) = open.swap_remove(prng.below(open.len() as u64) as usize);
+                        space.landed(at);
+                        landed.push((at.0, len));
+                    }
+                    _ => match space.has_room(len) {
+                        true => open.push((space.reserve(len).expect("there is room"), len)),
+                        false => full += 1,
+                    },
+                }
+                landed.sort();
+                let mut end = 0;
+                for (at, len) in &landed {
+                    assert!(at - end <= window, "seed {seed}: a hole from {end} to {at}, beyond {window}");
+                    end = at + len;
+                }
+            }
+            assert!(full > 0, "seed {seed}: the test reaches what it checks");
+        }
+    }
+
     #[test]
     fn what_a_traversal_finds_is_in_use() {
-        let mut space = Space::new(1000, 500, Address(2100));
+        let mut space = Space::new(1000, 500, 500, Address(2100));
         space.found(Address(2200), 50);
         space.found(Address(2300), 10);
         assert_eq!((space.low(), space.used()), (Address(2200), 110));

@@ -46,7 +46,10 @@ fn the_index_agrees_with_a_list() {
                 0..5 => {
                     let start = prng.below(BYTES - 1);
                     let range = start..prng.between(start + 1, (start + 20).min(BYTES));
-                    let content = if prng.one_in(4) { Content::Zeros } else { Content::Data(prng.below(1_000)) };
+                    let content = match prng.one_in(4) {
+                        true => Content::Zeros(prng.below(1_000)),
+                        false => Content::Data(prng.below(1_000)),
+                    };
                     let serial = index.begin(range.clone(), LogNumber(prng.below(3) as u8), content, 0);
                     if prng.one_in(8) {
                         index.failed(serial);
@@ -89,7 +92,7 @@ fn the_index_agrees_with_a_list() {
 fn at(content: Content, further: u64) -> Option<u64> {
     match content {
         Content::Data(address) => Some(address + further),
-        Content::Zeros => None,
+        Content::Zeros(_) => None,
     }
 }
 
@@ -154,5 +157,5 @@ fn what_a_traversal_finds_is_what_was_there() {
     assert_eq!((batch.through, batch.parts.len()), (Serial(10), 3));
     let released: Vec<_> = index.merged(batch.through).into_iter().map(|(log, _)| log.0).collect();
     assert_eq!(released, [2, 0, 0], "and nothing of those that were nowhere");
-    assert_eq!(index.begin(0..1, LogNumber(0), Content::Zeros, 0), Serial(11));
+    assert_eq!(index.begin(0..1, LogNumber(0), Content::Zeros(0), 0), Serial(11));
 }
