@@ -19,6 +19,14 @@ pub fn check_name(name: &str) -> Result<()> {
     check(name, "a volume name", VOLUME_NAME_MAX)
 }
 
+/// Checks a name that a table has: a volume's, or that of a hidden one.
+///
+/// # Errors
+/// `Invalid`.
+pub fn check_recorded(name: &str) -> Result<()> {
+    check_name(name.strip_prefix('.').unwrap_or(name))
+}
+
 /// Checks the name of a server, an agent or a manager.
 ///
 /// # Errors
@@ -144,12 +152,13 @@ mod tests {
     #[test]
     fn names_that_need_no_escaping() {
         for good in ["a", "vm-1", "db.prod_7", "0", &"x".repeat(63)] {
-            assert!(check_name(good).is_ok(), "{good}");
+            assert!(check_name(good).is_ok() && check_recorded(good).is_ok(), "{good}");
         }
         for bad in ["", "-a", ".hidden", "a b", "a/b", "a?b", "ü", "a\n", "a\0", &"x".repeat(64)] {
             let error = check_name(bad).unwrap_err();
             assert_eq!(error.kind, base::ErrorKind::Invalid, "{bad}");
             assert!(error.message.contains("beginning with a letter or digit"), "{error}");
+            assert_eq!(check_recorded(bad).is_ok(), bad == ".hidden", "{bad}");
         }
     }
 

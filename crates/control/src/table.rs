@@ -4,13 +4,16 @@
 //! only then applied; applying a change that was planned never fails, and replaying the same changes gives the same
 //! table. [`format`] is what they look like in bytes, [`log`] keeps them in a file.
 //!
+//! A volume whose name begins with a dot is *hidden*: nobody can ask for it by name. One has the logs of another volume
+//! (DiffForward; `agent::forwarding`).
+//!
 //! Invariants: an id is given out once, also when a name is created again; at most one *active* volume has a given
 //! name (volumes that are being deleted have lost theirs); a generation only grows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::levels::Levels;
-use base::limits::VOLUMES_MAX;
+use base::limits::{DATA_SECTOR_DEFAULT, SEGMENT_SIZE, VOLUMES_MAX};
 use base::seeded::is_on;
 use base::units::format_size;
 use base::{Error, Generation, Result, VolumeId};
@@ -58,6 +61,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether it is for something that people do not see.
+    pub fn is_hidden(&self) -> bool {
+        self.name.starts_with('.')
+    }
+
     /// What agents and block servers need to know of it.
     pub fn descriptor(&self) -> VolumeDescriptor {
         VolumeDescriptor {
@@ -68,6 +76,15 @@ impl Row {
             ..VolumeDescriptor::new(self.id, self.name.as_str(), self.size)
         }
     }
+}
+
+/// What the volume with the logs of a volume is called: as no other can be.
+fn logs_name(volume: VolumeId) -> String {
+    format!(".logs-{}", volume.0)
+}
+
+fn too_many() -> Error {
+    Error::full(format!("there are {VOLUMES_MAX} volumes already, the most that a store keeps"))
 }
 
 /// One step in the life of the table.
@@ -120,15 +137,26 @@ impl VolumeTable {
         self.next_id
     }
 
-    /// The active volume called `name`.
+    /// The volumes that people see.
+    pub fn shown(&self) -> impl Iterator<Item = &Row> {
+        self.rows().filter(|row| row.state == VolumeState::Active && !row.is_hidden())
+    }
+
+    /// The active volume that has the logs of a volume, if it has any.
+    pub fn logs_of(&self, volume: VolumeId) -> Option<&Row> {
+        self.by_name.get(&logs_name(volume)).and_then(|id| self.rows.get(id))
+    }
+
+    /// The active volume called `name`, of those that people see.
     ///
     /// # Errors
     /// `NotFound`, with the nearest name.
     pub fn find(&self, name: &str) -> Result<&Row> {
-        if let Some(row) = self.by_name.get(name).and_then(|id| self.rows.get(id)) {
+        let found = self.by_name.get(name).and_then(|id| self.rows.get(id));
+        if let Some(row) = found.filter(|row| !row.is_hidden()) {
             return Ok(row);
         }
-        let hint = rules::nearest(name, self.by_name.keys().map(String::as_str));
+        let hint = rules::nearest(name, self.shown().map(|row| row.name.as_str()));
         let hint = hint.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
         Err(Error::not_found(format!("there is no volume {name:?}{hint}")))
     }
@@ -167,10 +195,31 @@ impl VolumeTable {
             )));
         }
         if self.rows.len() >= VOLUMES_MAX {
-            return Err(Error::full(format!("there are {VOLUMES_MAX} volumes already, the most that a store keeps")));
+            return Err(too_many());
         }
         let fresh = Row { id: self.next_id, generation: Generation(0), state: VolumeState::Active, ..wanted };
         Ok(Change::Create(fresh))
+    }
+
+    /// Decides on a hidden volume for the logs of a volume that has none.
+    ///
+    /// # Errors
+    /// `Full`.
+    pub fn plan_create_logs(&self, volume: VolumeId, logs: u64, created_wall_ms: u64) -> Result<Change> {
+        if self.rows.len() >= VOLUMES_MAX {
+            return Err(too_many());
+        }
+        Ok(Change::Create(Row {
+            id: self.next_id,
+            name: logs_name(volume),
+            size: logs * SEGMENT_SIZE,
+            data_sector_bytes: DATA_SECTOR_DEFAULT,
+            owner: String::new(),
+            created_wall_ms,
+            generation: Generation(0),
+            state: VolumeState::Active,
+            levels: Levels::default(),
+        }))
     }
 
     /// Decides on a new attachment.

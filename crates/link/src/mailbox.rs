@@ -196,6 +196,19 @@ impl VolumeDirectory for NearEnd<dyn VolumeDirectory> {
                 .map_err(to_error)?
         })
     }
+
+    fn take_logs(
+        &self,
+        volume: VolumeId,
+        generation: Generation,
+        make: bool,
+    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(async move {
+            self.ask(move |manager| Box::pin(async move { manager.take_logs(volume, generation, make).await }))
+                .await
+                .map_err(to_error)?
+        })
+    }
 }
 
 #[cfg(test)]

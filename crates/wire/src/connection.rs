@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use base::{Bytes, Error, Instant, Map, Result};
 
-use crate::frame::{Frame, HEADER_LEN, Header, Hello, Kind, Marks, Message, Request, Services, VERSION, Value};
+use crate::frame::{
+    FEATURES, Frame, HEADER_LEN, Header, Hello, Kind, Marks, Message, Request, Services, VERSION, Value,
+};
 use crate::service::Reply;
 
 /// A payload of so many bytes is asked for by itself ([`Needs::Payload`]), so that it can be received where it is to
@@ -142,8 +144,8 @@ impl Connection {
     pub fn new(options: Options, now: Instant) -> (Connection, Frame) {
         let hello = Hello {
             versions: VERSION..=VERSION,
-            features: 0,
-            required: 0,
+            features: FEATURES,
+            required: FEATURES,
             services: options.services,
             requests_max: options.requests_max,
             bytes_max: options.bytes_max,

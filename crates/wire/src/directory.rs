@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::levels::Levels;
 use base::limits::{DATA_SECTOR_DEFAULT, GROUP_SIZE, SEGMENTS_PER_GROUP};
-use base::{Generation, Result, VolumeId};
+use base::{Error, Generation, Result, VolumeId};
 
 use crate::layout::Layout;
 use crate::service::LocalBoxFuture;
@@ -90,6 +90,21 @@ pub trait VolumeDirectory {
     /// # Errors
     /// `Io` where the table cannot be written.
     fn detach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<()>>;
+
+    /// Attaches the hidden volume that has the logs of `volume`, for whoever has attached that under `generation`; makes it
+    /// first where there is none, if `make` says so.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none. `Fenced`: a newer attachment of the volume is recorded. `Full`, `Io`.
+    fn take_logs(
+        &self,
+        volume: VolumeId,
+        _generation: Generation,
+        _make: bool,
+    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        let none = Error::not_found(format!("volume {volume} has no logs: it is all on one machine"));
+        Box::pin(std::future::ready(Err(none)))
+    }
 }
 
 /// What a manager asks of the side that owns a volume's segments.

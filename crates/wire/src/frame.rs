@@ -36,7 +36,7 @@ mod segments;
 mod volume;
 
 pub use self::header::{HEADER_LEN, Header, Marks};
-pub use self::hello::{Hello, Services};
+pub use self::hello::{FEATURES, Hello, Services};
 pub use self::kind::Kind;
 pub use self::message::{Frame, Message};
 pub use self::reply::Value;

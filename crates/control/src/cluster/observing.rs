@@ -20,7 +20,7 @@ use wire::{LocalBoxFuture, Observer, api};
 
 use super::ClusterManager;
 use crate::service::VolumeView;
-use crate::table::{Row, VolumeState};
+use crate::table::Row;
 
 /// How long whoever is asked may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -224,8 +224,7 @@ impl ClusterManager {
     /// Servers know volumes by number, and agents have counted some that are gone.
     fn name_volumes(&self, all: &mut Snapshot) -> Result<()> {
         self.look(|_, volumes| {
-            let active = volumes.rows().filter(|row| row.state == VolumeState::Active);
-            let names: BTreeMap<VolumeId, &str> = active.map(|row| (row.id, row.name.as_str())).collect();
+            let names: BTreeMap<VolumeId, &str> = volumes.shown().map(|row| (row.id, row.name.as_str())).collect();
             let sources = all.sources.iter_mut().map(|source| &mut source.snapshot.traffic);
             for traffic in sources.chain([&mut all.traffic]) {
                 traffic.retain_mut(|volume| match names.get(&volume.volume) {

@@ -7,8 +7,9 @@ use policies::ownership::{Death, Segment, Table};
 use wire::api;
 use wire::observe::Snapshot;
 
+use crate::table::VolumeTable;
+
 use super::ClusterManager;
-use crate::table::{VolumeState, VolumeTable};
 
 /// Segments on their way that are named; of the others there is a count.
 const NAMED_MAX: usize = 100;
@@ -19,13 +20,12 @@ impl ClusterManager {
     /// # Errors
     /// `Moved`: another manager is in charge.
     pub(super) fn own(&self) -> Result<Snapshot> {
-        let active = |volumes: &VolumeTable| volumes.rows().filter(|row| row.state == VolumeState::Active).count();
         Ok(Snapshot {
             name: self.name.clone(),
             store: self.store.id().to_string(),
             incarnation: self.store.incarnation().0,
             uptime_seconds: (self.handle.now() - self.begun).as_secs_f64(),
-            volumes: self.look(|_, volumes| active(volumes))?,
+            volumes: self.look(|_, volumes| volumes.shown().count())?,
             ..Snapshot::default()
         })
     }

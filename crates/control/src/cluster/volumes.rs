@@ -3,9 +3,13 @@
 //! Every change is one of the volume table and of the table of owners at once. What engines have to do because of it
 //! follows from the tables, and goes on whoever is in charge; here somebody waits for it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use base::{Error, Generation, Instant, Result, VolumeId};
+use base::limits::SEGMENTS_PER_GROUP;
+use base::seeded::is_on;
+use base::{Error, Generation, Instant, Result, SegmentId, VolumeId};
+use policies::ownership::Table;
 use runtime::sync::first;
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
@@ -13,12 +17,14 @@ use super::{ClusterManager, Users, described};
 use crate::levels::LevelsChange;
 use crate::owners::keeper::Desk;
 use crate::service::{CreateVolume, VolumeView};
-use crate::table::{Change, Row, VolumeState};
+use crate::table::{Change, Row};
 
 /// How long a deletion is waited for before it is said to go on in the background.
 const DELETION_PATIENCE: Duration = Duration::from_secs(5);
 /// How long agents may take to say who uses a volume, or to let go of it.
 const AGENT_PATIENCE: Duration = Duration::from_secs(2);
+/// Logs of a volume where there are more servers than segments in a group.
+const LOGS_MAX: u64 = 2 * SEGMENTS_PER_GROUP;
 
 impl ClusterManager {
     /// Decides something about volumes, and returns when that is durable.
@@ -69,7 +75,11 @@ impl ClusterManager {
     /// # Errors
     /// `Moved`.
     pub(super) async fn rows(&self) -> Result<Vec<Row>> {
-        self.decide(|desk, _, _| Ok(desk.volumes().rows().map(|row| as_shown(desk, row)).collect())).await
+        self.decide(|desk, _, _| {
+            let rows = desk.volumes().rows().filter(|row| !row.is_hidden());
+            Ok(rows.map(|row| as_shown(desk, row)).collect())
+        })
+        .await
     }
 
     /// Promises a volume something else.
@@ -99,16 +109,22 @@ impl ClusterManager {
             check_unused(name, users)?;
         }
         let decided = self.decide(|desk, now, random| {
-            let planned = desk.volumes().plan_delete(volume)?;
-            desk.owners.drop_volume(now, random, volume)?;
-            desk.change(planned);
-            Ok(())
+            // Its logs go with it: nobody looks for what is in them any more.
+            let logs = desk.volumes().logs_of(volume).map(|row| row.id);
+            let all: Vec<VolumeId> = [volume].into_iter().chain(logs).collect();
+            for &volume in &all {
+                let planned = desk.volumes().plan_delete(volume)?;
+                desk.owners.drop_volume(now, random, volume)?;
+                desk.change(planned);
+            }
+            Ok(all)
         });
-        decided.await?;
+        let all = decided.await?;
         let letting_go = self.others.agents.release(volume);
         let _ = first(letting_go, self.handle.sleep(AGENT_PATIENCE)).await;
         let what = format!("the deletion of {name:?}");
-        let gone = self.wait(&what, |owners, _| owners.volume(volume).is_none().then_some(()));
+        let gone =
+            self.wait(&what, |owners, _| all.iter().all(|volume| owners.volume(*volume).is_none()).then_some(()));
         let is_done = first(gone, self.handle.sleep(DELETION_PATIENCE)).await.is_ok_and(|gone| gone.is_ok());
         Ok((VolumeView { clients: users.clients, row, nbd: self.listeners().await }, is_done))
     }
@@ -126,7 +142,54 @@ impl ClusterManager {
             desk.owners.attach(now, random, volume, generation)?;
             Ok(VolumeDescriptor { generation, ..descriptor })
         });
-        let descriptor = decided.await?;
+        self.recorded(decided.await?).await
+    }
+
+    /// A new attachment of the logs of a volume that is attached under `generation`.
+    async fn attach_logs(&self, volume: VolumeId, generation: Generation, make: bool) -> Result<VolumeDescriptor> {
+        if make {
+            self.make_logs(volume, generation).await?;
+        }
+        let decided = self.decide(move |desk, now, random| {
+            check_newest(desk, volume, generation)?;
+            let row = desk.volumes().logs_of(volume);
+            let row = row.ok_or_else(|| Error::not_found(format!("volume {volume} has no logs")))?;
+            let descriptor = described(desk.owners.table(), row);
+            let generation = Generation(descriptor.generation.0 + 1);
+            desk.owners.attach(now, random, descriptor.id, generation)?;
+            Ok(VolumeDescriptor { generation, ..descriptor })
+        });
+        self.recorded(decided.await?).await
+    }
+
+    /// Makes the logs of a volume, if it has none, and returns when they have owners.
+    async fn make_logs(&self, volume: VolumeId, generation: Generation) -> Result<()> {
+        let wall_ms = self.handle.wall_ms();
+        let decided = self.decide(move |desk, now, random| {
+            check_newest(desk, volume, generation)?;
+            if desk.volumes().logs_of(volume).is_some() {
+                return Ok(None);
+            }
+            let servers: BTreeSet<&str> = desk.owners.table().living().map(|(_, server)| server).collect();
+            let logs = if servers.len() > SEGMENTS_PER_GROUP as usize { LOGS_MAX } else { SEGMENTS_PER_GROUP };
+            let Change::Create(row) = desk.volumes().plan_create_logs(volume, logs, wall_ms)? else {
+                return Err(Error::internal("a creation became another change"));
+            };
+            let made = row.descriptor();
+            desk.owners.create(now, random, made.id, made.segments)?;
+            desk.change(Change::Create(row));
+            Ok(Some(made))
+        });
+        let Some(made) = decided.await? else { return Ok(()) };
+        let segments = (0..made.segments).map(|index| SegmentId { volume: made.id, index });
+        let has_owner = |owners: &Table, segment| owners.segment(segment).is_none_or(|row| row.holder.is_some());
+        let what = format!("making logs of volume {volume}");
+        self.wait(&what, |owners, _| segments.clone().all(|segment| has_owner(owners, segment)).then_some(())).await
+    }
+
+    /// Returns when the owners of all segments have recorded an attachment.
+    async fn recorded(&self, descriptor: VolumeDescriptor) -> Result<VolumeDescriptor> {
+        let volume = descriptor.id;
         let what = format!("attaching {:?}", descriptor.name);
         let recorded = self.wait(&what, |owners, _| match owners.volume(volume).filter(|row| !row.is_dropping) {
             None => Some(Err(Error::not_found(format!("there is no volume {volume}")))),
@@ -158,6 +221,18 @@ fn check_unused(name: &str, users: Users) -> Result<()> {
     }
 }
 
+/// Whoever is attached no more must not append what the owners of the volume would refuse (rule 54).
+///
+/// # Errors
+/// `Fenced`: there is a newer attachment. `NotFound`: there is no such volume.
+fn check_newest(desk: &Desk, volume: VolumeId, generation: Generation) -> Result<()> {
+    let newest = desk.volumes().get(volume).map(|row| described(desk.owners.table(), row))?.generation;
+    match newest == generation || is_on("logs-of-an-older-attachment") {
+        true => Ok(()),
+        false => Err(Error::fenced(format!("volume {volume} was attached under {newest}, after {generation}"))),
+    }
+}
+
 /// A row with the attachment that the owners know.
 fn as_shown(desk: &Desk, row: &Row) -> Row {
     Row { generation: described(desk.owners.table(), row).generation, ..row.clone() }
@@ -175,8 +250,7 @@ impl VolumeDirectory for ClusterManager {
 
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
         let names = self.look(|_, volumes| {
-            let active = volumes.rows().filter(|row| row.state == VolumeState::Active);
-            let mut names: Vec<String> = active.map(|row| row.name.clone()).collect();
+            let mut names: Vec<String> = volumes.shown().map(|row| row.name.clone()).collect();
             names.sort();
             names
         });
@@ -190,5 +264,14 @@ impl VolumeDirectory for ClusterManager {
     fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
         // Only generations are kept: who is attached at this moment is known to the agents and dies with them.
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn take_logs(
+        &self,
+        volume: VolumeId,
+        generation: Generation,
+        make: bool,
+    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(self.attach_logs(volume, generation, make))
     }
 }

@@ -258,7 +258,7 @@ impl Reader<'_> {
         if has_levels == 1 && row.levels == Levels::default() {
             return Err(Error::corrupt("a row of the volume table has levels that are none"));
         }
-        rules::check_name(&row.name)
+        rules::check_recorded(&row.name)
             .and_then(|()| rules::check_size(row.size))
             .and_then(|()| rules::check_data_sector(row.data_sector_bytes))
             .and_then(|()| rules::check_owner(&row.owner))

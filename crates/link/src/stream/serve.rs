@@ -48,7 +48,8 @@ impl Duties {
             | Request::Describe { .. }
             | Request::List
             | Request::Take { .. }
-            | Request::GiveBack { .. } => self.directory(request).await.map(|value| reply(epoch, value)),
+            | Request::GiveBack { .. }
+            | Request::TakeLogs { .. } => self.directory(request).await.map(|value| reply(epoch, value)),
             Request::DropVolume { .. }
             | Request::BeginScrub
             | Request::SetLevels(_)
@@ -160,6 +161,9 @@ impl Duties {
             Request::List => directory.list().await.map(Value::Names),
             Request::Take { volume: id } => directory.attach(id).await.map(volume),
             Request::GiveBack { volume: id, generation } => directory.detach(id, generation).await.map(done),
+            Request::TakeLogs { volume: id, generation, make } => {
+                directory.take_logs(id, generation, make).await.map(volume)
+            }
             _ => return None,
         })
     }

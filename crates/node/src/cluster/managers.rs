@@ -94,6 +94,15 @@ impl VolumeDirectory for Managers {
     fn detach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(self.ask(move |end| Box::pin(async move { end.detach(volume, generation).await })))
     }
+
+    fn take_logs(
+        &self,
+        volume: VolumeId,
+        generation: Generation,
+        make: bool,
+    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(self.ask(move |end| Box::pin(async move { end.take_logs(volume, generation, make).await })))
+    }
 }
 
 impl SegmentDirectory for Managers {

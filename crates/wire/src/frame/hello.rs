@@ -72,6 +72,11 @@ impl Services {
     }
 }
 
+/// An agent knows that a volume may have logs: one that did not would read what they hold from owners, who have not got it yet.
+const LOGS: u64 = 1;
+/// What this version knows, and what the other side must know.
+pub const FEATURES: u64 = LOGS;
+
 /// What one side says of itself before anything else. Its form is the same in every version; a later one may say more
 /// behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -60,6 +60,8 @@ kinds! {
     Take = 19, "take";
     /// [`crate::VolumeDirectory::detach`].
     GiveBack = 20, "give back";
+    /// [`crate::VolumeDirectory::take_logs`].
+    TakeLogs = 21, "take logs";
     /// [`crate::VolumeOwner::drop_volume`].
     DropVolume = 32, "drop volume";
     /// [`crate::VolumeOwner::begin_scrub`].

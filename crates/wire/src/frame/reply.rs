@@ -107,7 +107,7 @@ impl Value {
             Value::Attached(_) => kind == Kind::Attach,
             Value::Parts(_) => matches!(kind, Kind::Read | Kind::ReadFile),
             Value::Extents(_) => kind == Kind::Allocation,
-            Value::Volume(_) => matches!(kind, Kind::Resolve | Kind::Describe | Kind::Take),
+            Value::Volume(_) => matches!(kind, Kind::Resolve | Kind::Describe | Kind::Take | Kind::TakeLogs),
             Value::Names(_) => kind == Kind::List,
             Value::Count(_) => matches!(kind, Kind::Users | Kind::CheckHeaders),
             Value::Joined(..) => kind == Kind::Join,
@@ -141,6 +141,7 @@ impl Value {
                     | Kind::Resolve
                     | Kind::Describe
                     | Kind::Take
+                    | Kind::TakeLogs
                     | Kind::List
                     | Kind::Users
                     | Kind::Join
@@ -257,7 +258,7 @@ pub(super) fn result(
         Kind::Attach => Value::Attached(Attachment { session: header.session, epoch: header.epoch }),
         Kind::Read | Kind::ReadFile => Value::Parts(parts(body, payload)?),
         Kind::Allocation => Value::Extents(body.all(extent)?),
-        Kind::Resolve | Kind::Describe | Kind::Take => Value::Volume(Box::new(volume(body)?)),
+        Kind::Resolve | Kind::Describe | Kind::Take | Kind::TakeLogs => Value::Volume(Box::new(volume(body)?)),
         Kind::List => Value::Names(body.all(Fields::text)?),
         Kind::Users | Kind::CheckHeaders => Value::Count(body.u64()?),
         Kind::Grant | Kind::KeepAlive => Value::Lease(lease(body)?),

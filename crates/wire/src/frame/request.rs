@@ -46,6 +46,7 @@ pub enum Request {
     List,
     Take { volume: VolumeId },
     GiveBack { volume: VolumeId, generation: Generation },
+    TakeLogs { volume: VolumeId, generation: Generation, make: bool },
     DropVolume { volume: VolumeId },
     BeginScrub,
     SetLevels(Box<VolumeDescriptor>),
@@ -104,6 +105,7 @@ impl Request {
             Request::List => Kind::List,
             Request::Take { .. } => Kind::Take,
             Request::GiveBack { .. } => Kind::GiveBack,
+            Request::TakeLogs { .. } => Kind::TakeLogs,
             Request::DropVolume { .. } => Kind::DropVolume,
             Request::BeginScrub => Kind::BeginScrub,
             Request::SetLevels(_) => Kind::SetLevels,
@@ -245,7 +247,9 @@ impl Request {
         };
         match self {
             Request::Attach { volume, generation } => attached(*volume, *generation),
-            Request::GiveBack { volume, generation } => attached(*volume, *generation),
+            Request::GiveBack { volume, generation } | Request::TakeLogs { volume, generation, .. } => {
+                attached(*volume, *generation)
+            }
             Request::Detach { session } => Header { session: *session, ..Header::default() },
             Request::Read { target, offset, len } => Header { offset: *offset, len: *len, ..of_target(target) },
             Request::Write { target, offset, data, stamp, .. } => {
@@ -287,6 +291,7 @@ impl Request {
             Request::Resolve { name } => put_text(out, name),
             Request::SetLevels(volume) | Request::LearnLevels(volume) => put_volume(out, volume),
             Request::SetProvisioned { bytes } => out.put_u64_le(*bytes),
+            Request::TakeLogs { make, .. } => out.put_u8((*make).into()),
             Request::Grant { ttl_ms } => out.put_u32_le(*ttl_ms),
             Request::KeepAlive { lease } => out.put_u64_le(lease.0),
             Request::Swap { key, expected, write } => put_change(out, key, *expected, write),
@@ -318,6 +323,7 @@ impl Request {
             Kind::List => Request::List,
             Kind::Take => Request::Take { volume },
             Kind::GiveBack => Request::GiveBack { volume, generation },
+            Kind::TakeLogs => Request::TakeLogs { volume, generation, make: body.bool()? },
             Kind::DropVolume => Request::DropVolume { volume },
             Kind::BeginScrub => Request::BeginScrub,
             Kind::SetLevels => Request::SetLevels(Box::new(self::volume(body)?)),

@@ -87,6 +87,15 @@ impl VolumeDirectory for NearEnd {
     fn detach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(self.0.clone().done(Request::GiveBack { volume, generation }))
     }
+
+    fn take_logs(
+        &self,
+        volume: VolumeId,
+        generation: Generation,
+        make: bool,
+    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(self.0.clone().volume(Request::TakeLogs { volume, generation, make }))
+    }
 }
 
 impl VolumeOwner for NearEnd {

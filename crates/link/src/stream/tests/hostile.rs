@@ -7,7 +7,7 @@ use base::io::fragment_checksums;
 use base::{AlignedBuf, Bytes, ErrorKind, Generation, Instant, WriteStamp};
 use runtime::{Address, Class, Handle, Stream};
 use wire::connection::{self, Connection, Event, Needs};
-use wire::frame::{self, Frame, Hello, Marks, Message, Request, VERSION, Value};
+use wire::frame::{self, FEATURES, Frame, Hello, Marks, Message, Request, VERSION, Value};
 use wire::{BlockService, SessionId, Target, VolumeDirectory};
 
 use super::store::EPOCH;
@@ -154,7 +154,7 @@ impl Raw {
     fn hello() -> Message {
         Message::Hello(Hello {
             versions: VERSION..=VERSION,
-            features: 0,
+            features: FEATURES,
             required: 0,
             services: frame::Services::default(),
             requests_max: 1,
