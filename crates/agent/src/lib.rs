@@ -18,6 +18,7 @@
 mod accounts;
 mod agent;
 mod attachment;
+pub mod forwarding;
 mod home;
 pub mod nbd;
 mod peers;

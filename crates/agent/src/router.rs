@@ -452,7 +452,11 @@ impl BlockService for Router {
             opening: RefCell::default(),
             ended: RefCell::default(),
         };
-        self.holds.borrow_mut().insert(session, Rc::new(hold));
+        let mut holds = self.holds.borrow_mut();
+        // One that was lost was not given back; nothing is sent by it any more.
+        holds.retain(|_, other| other.volume != volume || other.generation >= generation);
+        holds.insert(session, Rc::new(hold));
+        drop(holds);
         // The attachment is recorded at the owners: doors are opened when they are needed.
         Box::pin(std::future::ready(Ok(Attachment { session, epoch: Epoch(1) })))
     }

@@ -254,12 +254,26 @@ pub const ALL: &[SeededBug] = &[
     bug(51, "guest-answered-early", "A write of a virtual machine is answered when it begins.", &[]),
     bug(51, "guest-not-marked", "A request of a virtual machine is not marked as in flight.", &["kill"]),
     bug(51, "guest-stays-marked", "An answered request of a virtual machine stays marked as in flight.", &["kill"]),
+    bug(
+        52,
+        "log-trimmed-before-watermark",
+        "Entries are forgotten before the book says that they are merged.",
+        &["kill"],
+    ),
+    bug(53, "written-over-logged", "A write goes to the owner, over what is in a log.", &[]),
+    bug(54, "logs-not-traversed", "Whoever attaches a volume does not look into its logs.", &[]),
+    rare(54, "logs-of-an-older-attachment", "Logs are given to whoever is attached no more.", &["cut"]),
 ];
 
 impl SeededBug {
     /// Whether the rule is about segments that change hands, which they do where there are several servers.
     pub fn is_of_several(&self) -> bool {
-        (35..=50).contains(&self.rule)
+        (35..=50).contains(&self.rule) || self.is_of_forwarding()
+    }
+
+    /// Whether the rule is about bursts in logs.
+    pub fn is_of_forwarding(&self) -> bool {
+        (52..=57).contains(&self.rule)
     }
 }
 
@@ -322,7 +336,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=51).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=57).contains(&bug.rule), "{}", bug.name);
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::rc::{Rc, Weak};
 
+use agent::forwarding::Forwarder;
 use agent::{
     Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, TenantStatistics, VolumeStatistics,
 };
@@ -119,6 +120,7 @@ pub struct AgentObserver {
     pub name: String,
     pub agent: Agent,
     pub router: Rc<Router>,
+    pub forwarder: Rc<Forwarder>,
     /// Where clients connect, as URIs.
     pub nbd: Vec<String>,
     pub memory_bytes_max: u64,
@@ -142,6 +144,7 @@ impl Observer for AgentObserver {
                 snapshot.traffic.clear();
             }
             snapshot.metrics.extend(of_router(&self.router.statistics()));
+            snapshot.metrics.extend(of_forwarder(&self.forwarder));
             snapshot.memory.limit_bytes = self.memory_bytes_max;
             Ok(snapshot)
         })
@@ -435,6 +438,37 @@ fn of_router(router: &RouterStatistics) -> Vec<Metric> {
         plain("requests_moved_total", "Requests tried again because their segment had moved.", router.moved),
         plain("requests_broken_total", "Requests tried again because a connection broke.", router.broken),
         plain("requests_given_up_total", "Requests that found nobody in time who answered.", router.given_up),
+    ]
+}
+
+/// Nothing of an agent that has never found or written anything in a log.
+fn of_forwarder(forwarder: &Forwarder) -> Vec<Metric> {
+    let (counted, (bytes, entries)) = (forwarder.counted(), forwarder.waiting());
+    if (counted, entries) == Default::default() {
+        return Vec::new();
+    }
+    vec![
+        plain("forwarded_bytes_total", "Written bytes that were a burst, and went to logs.", counted.burst_bytes),
+        plain(
+            "forwarded_rescheduled_bytes_total",
+            "Written bytes that followed others into logs.",
+            counted.rescheduled_bytes,
+        ),
+        plain("forwarded_merged_bytes_total", "Bytes that came home from logs.", counted.merged_bytes),
+        plain("forwarded_log_reads_total", "Reads that went to a log, those of merging included.", counted.log_reads),
+        plain(
+            "forwarded_reads_repeated_total",
+            "Reads done again, since what they had read was merged meanwhile.",
+            counted.repeated_reads,
+        ),
+        plain("forwarded_waits_total", "Times that a write waited for others to be merged.", counted.waits),
+        plain(
+            "forwarded_merges_failed_total",
+            "Batches tried again, since an owner refused them.",
+            counted.failed_merges,
+        ),
+        plain("forwarded_waiting_bytes", "Bytes that wait in logs.", bytes),
+        plain("forwarded_waiting_entries", "Entries that wait in logs.", entries as u64),
     ]
 }
 

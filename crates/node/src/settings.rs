@@ -353,7 +353,21 @@ const KEYS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("loop", &["discipline", "polling", "count"]),
-    ("cluster", &["name", "listen", "store", "leases", "managers", "lease_ms", "patience_seconds", "token_file"]),
+    (
+        "cluster",
+        &[
+            "name",
+            "listen",
+            "store",
+            "leases",
+            "managers",
+            "lease_ms",
+            "patience_seconds",
+            "forwarding",
+            "forwarding_log",
+            "token_file",
+        ],
+    ),
 ];
 
 impl Settings {

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use agent::forwarding::Forwarder;
 use agent::{Agent, Router, RouterOptions, RouterStatistics};
 use base::{Error, Map, Result, VolumeId};
 use link::stream::{NearEnd, Options, Services};
@@ -33,6 +34,7 @@ const STREAMS_KEPT: usize = 256;
 pub struct AgentRole {
     agent: Agent,
     router: Rc<Router>,
+    forwarder: Rc<Forwarder>,
     nbd: Vec<Address>,
     handle: Handle,
     /// Those that are still to be served.
@@ -67,7 +69,8 @@ impl AgentRole {
             queues: resolved.queues,
             ..agent::Options::default()
         };
-        let agent = Agent::new(handle, managers, router.clone(), options, 1);
+        let forwarder = Forwarder::new(handle, managers.clone(), router.clone(), cluster.forwarding);
+        let agent = Agent::new(handle, managers, forwarder.clone(), options, 1);
         let mut wanted = vec![Address::Tcp(settings.nbd.listen)];
         wanted.extend(settings.nbd.socket.clone().map(Address::Unix));
         let mut nbd = Vec::new();
@@ -86,12 +89,13 @@ impl AgentRole {
             name: cluster.name,
             agent: agent.clone(),
             router: router.clone(),
+            forwarder: forwarder.clone(),
             nbd: nbd.iter().map(nbd_uri).collect(),
             memory_bytes_max: resolved.memory_bytes,
             begun: handle.now(),
         };
         *late.0.borrow_mut() = Some(Rc::new(observer));
-        Ok(AgentRole { agent, router, nbd, handle: handle.clone(), _devices: devices })
+        Ok(AgentRole { agent, router, forwarder, nbd, handle: handle.clone(), _devices: devices })
     }
 
     /// Where NBD clients connect.
@@ -107,6 +111,11 @@ impl AgentRole {
     /// What its router did.
     pub fn statistics(&self) -> RouterStatistics {
         self.router.statistics()
+    }
+
+    /// What it forwarded.
+    pub fn forwarder(&self) -> &Rc<Forwarder> {
+        &self.forwarder
     }
 
     /// Accepts nothing more, lets what is in flight finish, and detaches all volumes.

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent::forwarding::{self, LOG_BYTES, Mode};
 use base::{Error, Result};
 use control::rules;
 use runtime::Address;
 use serde::{Deserialize, Serialize};
+use wire::api::Size;
 
 use super::address;
 
@@ -16,6 +18,32 @@ const LEASE_MS: std::ops::RangeInclusive<u64> = 200..=60_000;
 const PATIENCE_MAX: u64 = 3600;
 /// Most managers.
 const MANAGERS_MAX: usize = 9;
+
+/// See [`Mode`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Forwarding {
+    /// None.
+    #[default]
+    Off,
+    /// Bursts, within what that may cost.
+    Auto,
+    /// Bursts, whatever it costs.
+    On,
+    /// Every other write, as chance has it: for tests.
+    Mixed,
+}
+
+impl From<Forwarding> for Mode {
+    fn from(forwarding: Forwarding) -> Mode {
+        match forwarding {
+            Forwarding::Off => Mode::Off,
+            Forwarding::Auto => Mode::Auto,
+            Forwarding::On => Mode::On,
+            Forwarding::Mixed => Mode::Mixed,
+        }
+    }
+}
 
 /// See the module.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -35,6 +63,10 @@ pub struct ClusterSettings {
     pub lease_ms: u64,
     /// How many seconds requests of clients wait for a segment whose server is gone, or does not answer.
     pub patience_seconds: u64,
+    /// Which writes of an agent's volumes go to logs on several servers.
+    pub forwarding: Forwarding,
+    /// Bytes of each of a volume's logs.
+    pub forwarding_log: Size,
     /// Where a manager keeps the token of its API. Give all managers the same one, and any of them can be asked.
     pub token_file: Option<PathBuf>,
 }
@@ -49,6 +81,8 @@ impl Default for ClusterSettings {
             managers: vec![],
             lease_ms: 2_000,
             patience_seconds: 60,
+            forwarding: Forwarding::default(),
+            forwarding_log: Size::Text("64M".into()),
             token_file: None,
         }
     }
@@ -67,6 +101,8 @@ pub struct Resolved {
     pub lease: Duration,
     /// See [`ClusterSettings::patience_seconds`].
     pub patience: Duration,
+    /// See [`ClusterSettings::forwarding`].
+    pub forwarding: forwarding::Options,
 }
 
 impl ClusterSettings {
@@ -100,6 +136,11 @@ impl ClusterSettings {
                 self.patience_seconds
             ));
         }
+        let log_bytes =
+            self.forwarding_log.bytes().map_err(|wrong| Error::invalid(format!("cluster.forwarding_log: {wrong}")))?;
+        if !LOG_BYTES.contains(&log_bytes) {
+            return wrong(format!("cluster.forwarding_log = {log_bytes} is not possible: choose 1M to 1G"));
+        }
         let managers = self.managers.iter().map(|text| place("cluster.managers (--managers)", text));
         Ok(Resolved {
             name: self.name.clone(),
@@ -107,6 +148,7 @@ impl ClusterSettings {
             managers: managers.collect::<Result<_>>()?,
             lease: Duration::from_millis(self.lease_ms),
             patience: Duration::from_secs(self.patience_seconds),
+            forwarding: forwarding::Options { mode: self.forwarding.into(), log_bytes, ..Default::default() },
         })
     }
 

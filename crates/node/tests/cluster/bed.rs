@@ -13,6 +13,7 @@ use node::Settings;
 use node::cluster::agent::AgentRole;
 use node::cluster::manager::ManagerRole;
 use node::cluster::server::ServerRole;
+use node::cluster::settings::Forwarding;
 use node::settings::{ApiSettings, Enforcer, EngineSettings, NbdSettings, TenantsSettings};
 use node::shared_files::{SharedFiles, SharedFilesOptions};
 use runtime::sim::{DiskOptions, NodeId, NodeOptions, World};
@@ -38,10 +39,13 @@ pub struct Bed {
     pub world: World,
     machines: BTreeMap<(Role, usize), Machine>,
     managers: Rc<RefCell<BTreeMap<usize, Rc<ClusterManager>>>>,
+    agents: Rc<RefCell<BTreeMap<usize, Rc<AgentRole>>>>,
     /// How long a server may be silent.
     pub lease_ms: u64,
     /// Who holds volumes to their levels.
     pub enforcer: Enforcer,
+    /// Which writes agents have logged.
+    pub forwarding: Forwarding,
 }
 
 /// The seeds of a test: `LEVEE_SEED` alone, or the first `count`, or as many as `LEVEE_SEEDS` says.
@@ -67,7 +71,15 @@ impl Bed {
                 machines.insert((role, index), Machine { node: world.add_node(options), handle: None });
             }
         }
-        Bed { world, machines, managers: Rc::default(), lease_ms: 2_000, enforcer: Enforcer::Agent }
+        Bed {
+            world,
+            machines,
+            managers: Rc::default(),
+            agents: Rc::default(),
+            lease_ms: 2_000,
+            enforcer: Enforcer::Agent,
+            forwarding: Forwarding::Off,
+        }
     }
 
     pub fn handle(&self, role: Role, index: usize) -> Handle {
@@ -108,6 +120,9 @@ impl Bed {
         cluster.name = format!("{}-{index}", format!("{role:?}").to_lowercase());
         cluster.listen = self.at(role, index).to_string();
         cluster.lease_ms = self.lease_ms;
+        cluster.forwarding = self.forwarding;
+        // They begin anew all the time.
+        cluster.forwarding_log = size("1M");
         cluster.store = self.at(Role::Store, 0).to_string();
         cluster.managers = (0..self.count(Role::Manager)).map(|at| self.at(Role::Manager, at).to_string()).collect();
         settings
@@ -126,7 +141,7 @@ impl Bed {
         let machine = self.machines.get_mut(&(role, index)).unwrap();
         let handle = self.world.restart(machine.node);
         machine.handle = Some(handle.clone());
-        let (inside, managers) = (handle.clone(), self.managers.clone());
+        let (inside, managers, agents) = (handle.clone(), self.managers.clone(), self.agents.clone());
         let listen = self.at(role, index);
         let life = async move {
             match role {
@@ -145,7 +160,10 @@ impl Bed {
                     managers.borrow_mut().insert(index, manager.manager().clone());
                     std::mem::forget(manager);
                 }
-                Role::Agent => std::mem::forget(AgentRole::start(&inside, &settings).await.unwrap()),
+                Role::Agent => {
+                    let agent = AgentRole::start(&inside, &settings).await.unwrap();
+                    agents.borrow_mut().insert(index, Rc::new(agent));
+                }
                 Role::Server => loop {
                     let Ok(server) = ServerRole::start(&inside, &settings).await else {
                         inside.sleep(Duration::from_secs(1)).await;
@@ -170,6 +188,9 @@ impl Bed {
         if role == Role::Manager {
             // It runs no more; dropping what it had would be more than a killed process does.
             std::mem::forget(self.managers.borrow_mut().remove(&index));
+        }
+        if role == Role::Agent {
+            std::mem::forget(self.agents.borrow_mut().remove(&index));
         }
     }
 
@@ -202,6 +223,11 @@ impl Bed {
             self.world.run_for(Duration::from_millis(50));
         }
         panic!("seed {}: {what} has not come about within 30 s: {:?}", self.world.seed(), self.try_cluster());
+    }
+
+    /// An agent that runs.
+    pub fn agent(&self, index: usize) -> Rc<AgentRole> {
+        self.agents.borrow()[&index].clone()
     }
 
     /// Which manager is in charge.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 mod bed;
+mod forwarding;
 mod levels;
 #[path = "../over_a_stream/model.rs"]
 mod model;
@@ -28,21 +29,28 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Clients of one agent, until they are stopped.
 struct Clients {
+    /// Where they run.
+    handle: runtime::Handle,
     models: Vec<Rc<Model>>,
     tasks: Vec<runtime::Task<()>>,
 }
 
 impl Clients {
     fn start(bed: &Bed, count: u64) -> Clients {
+        Clients::start_on(bed, 0, count)
+    }
+
+    /// On the machine of another agent, which may live while the one that serves them does not.
+    fn start_on(bed: &Bed, machine: usize, count: u64) -> Clients {
         let mut prng = bed.world.fork_prng();
         let models: Vec<Rc<Model>> = (0..count).map(|client| Rc::new(Model::new(client, prng.next_u64()))).collect();
-        let handle = bed.handle(Role::Agent, 0);
+        let handle = bed.handle(Role::Agent, machine);
         let start = |model: &Rc<Model>| {
             let life = model.clone().live(handle.clone(), bed.nbd(0));
             handle.spawn(Class::Io, "client", life)
         };
         let tasks = models.iter().map(start).collect();
-        Clients { models, tasks }
+        Clients { handle, models, tasks }
     }
 
     fn answered(&self) -> u64 {
@@ -56,7 +64,7 @@ impl Clients {
     /// Stops them, and reads everything.
     fn end(self, bed: &Bed) {
         self.models.iter().for_each(|model| model.stop());
-        let (handle, address) = (bed.handle(Role::Agent, 0), bed.nbd(0));
+        let (handle, address) = (self.handle, bed.nbd(0));
         let inside = handle.clone();
         bed.world.block_on(&handle, async move {
             for task in self.tasks {

@@ -1,0 +1,300 @@
+//! Bursts go to everybody (DiffForward, SIGMETRICS 2023): a [`BlockService`] in front of the router, which has some writes go to
+//! logs on several servers instead of to the owner of their segment.
+//!
+//! **Intuition** and names: [`policies::forwarding`] decides what goes where; here it is done. To the volume above nothing is
+//! different: a write that was answered is durable, and a read finds it.
+//!
+//! **Where the logs are.** A volume has a hidden one, of as many segments as it has logs, at most eight. The manager makes it when
+//! the first burst comes ([`VolumeDirectory::take_logs`]), and puts its segments on different servers as it does with those of any
+//! volume. A log is one of these segments: an append is a write at an address that grows (`logs.rs`), with a header in front
+//! (`entry.rs`). So a log survives its server as a segment does, and whoever attaches the volume next closes the logs to whoever
+//! was attached before. What is known beside the entries is in the book (`book.rs`).
+//!
+//! **Flow.** `attach: logs there are -> book -> traversal -> index`. Of a write: `detector -> route -> log (reserve, append, index)
+//! or owner, or one after the other`. Of a read: `index -> pieces of logs and owner -> still there? else again`. Behind it
+//! `forwarded/merging.rs` carries home what was logged: `batch -> owner -> book -> forget`.
+//!
+//! **Invariants** are rules 52 to 57 of docs/SAFETY.md. One that is of this place: the attachment of the logs belongs to that of
+//! the volume. The manager gives it to nobody but the newest one, so that nobody appends whom the owners would refuse.
+
+mod book;
+mod entry;
+mod forwarded;
+mod logs;
+
+use std::cell::{Cell, RefCell};
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{AllocationExtent, Bytes, ErrorKind, Generation, Map, ReadPart, Result, VolumeId, WriteStamp};
+use policies::burst::BurstSettings;
+use policies::forwarding::{IndexSettings, Limits, MergeSettings};
+use runtime::Handle;
+use wire::{Answer, Attachment, BlockService, LocalBoxFuture, SessionId, Target, VolumeDirectory};
+
+use forwarded::{Forwarded, Written};
+
+/// How long a volume that is given back may take to empty its logs: what is left the next attachment finds.
+const CLOSING: Duration = Duration::from_secs(1);
+/// After logs could not be made.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Which writes are spread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// None. What was logged before comes home all the same.
+    #[default]
+    Off,
+    /// Bursts; what is called one follows what forwarding costs.
+    Auto,
+    /// Bursts, as the settings of the detector have it.
+    On,
+    /// Every other write, as chance has it: for tests.
+    Mixed,
+}
+
+/// Settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// See there.
+    pub mode: Mode,
+    /// What is a burst.
+    pub burst: BurstSettings,
+    /// What it may cost, where that decides what is a burst.
+    pub limits: Limits,
+    /// Bounds of what one segment may have in logs.
+    pub index: IndexSettings,
+    /// When logs are emptied.
+    pub merges: MergeSettings,
+    /// Bytes of each log, within [`LOG_BYTES`]; holds from when the logs of a volume are empty.
+    pub log_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            mode: Mode::Off,
+            burst: BurstSettings::SENSITIVE,
+            limits: Limits::default(),
+            index: IndexSettings::default(),
+            merges: MergeSettings::default(),
+            log_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Bytes that a log may have: several entries of any length fit into it.
+pub const LOG_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
+
+/// What was forwarded of all volumes, and how it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// Written bytes that were a burst, and went to logs.
+    pub burst_bytes: u64,
+    /// Written bytes that followed others there.
+    pub rescheduled_bytes: u64,
+    /// Bytes that came home.
+    pub merged_bytes: u64,
+    /// Reads that went to a log, those of merging included.
+    pub log_reads: u64,
+    /// Reads that were done again, since what they had read was merged meanwhile.
+    pub repeated_reads: u64,
+    /// Times that a write waited for others to be merged.
+    pub waits: u64,
+    /// Batches that could not be merged, and were tried again.
+    pub failed_merges: u64,
+}
+
+impl Counted {
+    fn add(&mut self, more: &Counted) {
+        self.burst_bytes += more.burst_bytes;
+        self.rescheduled_bytes += more.rescheduled_bytes;
+        self.merged_bytes += more.merged_bytes;
+        self.log_reads += more.log_reads;
+        self.repeated_reads += more.repeated_reads;
+        self.waits += more.waits;
+        self.failed_merges += more.failed_merges;
+    }
+}
+
+/// See the module.
+pub struct Forwarder {
+    shared: Rc<Shared>,
+    volumes: RefCell<Map<SessionId, Rc<Forwarded>>>,
+    /// Of volumes that were given back.
+    past: RefCell<Counted>,
+}
+
+/// What all volumes have in common.
+struct Shared {
+    handle: Handle,
+    service: Rc<dyn BlockService>,
+    directory: Rc<dyn VolumeDirectory>,
+    options: Options,
+    /// Requests of all clients that have no outcome yet.
+    depth: Cell<u64>,
+}
+
+/// A request of a client, for as long as it is on its way.
+struct OnItsWay<'a>(&'a Cell<u64>);
+
+impl<'a> OnItsWay<'a> {
+    fn new(depth: &'a Cell<u64>) -> Self {
+        depth.set(depth.get() + 1);
+        OnItsWay(depth)
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Forwarder {
+    /// Bursts of volumes that `directory` knows, on their way to `service`.
+    pub fn new(
+        handle: &Handle,
+        directory: Rc<dyn VolumeDirectory>,
+        service: Rc<dyn BlockService>,
+        options: Options,
+    ) -> Rc<Forwarder> {
+        let shared = Shared { handle: handle.clone(), service, directory, options, depth: Cell::new(0) };
+        Rc::new(Forwarder { shared: Rc::new(shared), volumes: RefCell::default(), past: RefCell::default() })
+    }
+
+    /// What was forwarded since it started.
+    pub fn counted(&self) -> Counted {
+        let mut all = *self.past.borrow();
+        self.volumes.borrow().values().for_each(|forwarded| all.add(&forwarded.counted.borrow()));
+        all
+    }
+
+    /// Bytes that wait in logs, and entries.
+    pub fn waiting(&self) -> (u64, usize) {
+        let volumes = self.volumes.borrow();
+        let all = volumes.values().map(|forwarded| forwarded.waiting());
+        all.fold((0, 0), |(bytes, entries), (more, others)| (bytes + more, entries + others))
+    }
+
+    /// Whether what is known of logs contradicts itself; for tests.
+    ///
+    /// # Panics
+    /// It does.
+    pub fn check_invariants(&self) {
+        self.volumes.borrow().values().for_each(|forwarded| forwarded.check_invariants());
+    }
+
+    fn forwarded(&self, session: SessionId) -> Option<Rc<Forwarded>> {
+        self.volumes.borrow().get(&session).filter(|forwarded| !forwarded.is_plain()).cloned()
+    }
+
+    /// Finds what is in the logs of a volume that was just attached.
+    async fn begin(&self, volume: VolumeId, generation: Generation, session: SessionId) -> Result<()> {
+        let layout = self.shared.directory.describe(volume).await?.layout();
+        let forwarded = Forwarded::new(self.shared.clone(), session, volume, generation, layout);
+        match forwarded.open_logs(false).await {
+            Ok(()) => {}
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                if self.shared.options.mode == Mode::Off {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        let mut volumes = self.volumes.borrow_mut();
+        // One that was lost was not given back.
+        let is_over = |other: &Forwarded| other.volume == volume && other.generation < generation;
+        let over = volumes.values().filter(|other| is_over(other));
+        over.for_each(|other| self.past.borrow_mut().add(&other.counted.borrow()));
+        volumes.retain(|_, other| !is_over(other));
+        volumes.insert(session, forwarded);
+        Ok(())
+    }
+}
+
+impl BlockService for Forwarder {
+    fn attach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<Attachment>> {
+        Box::pin(async move {
+            let attached = self.shared.service.attach(volume, generation).await?;
+            match self.begin(volume, generation, attached.session).await {
+                Ok(()) => Ok(attached),
+                Err(error) => {
+                    let _ = self.shared.service.detach(attached.session).await;
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn detach(&self, session: SessionId) -> LocalBoxFuture<'_, Result<()>> {
+        let forwarded = self.volumes.borrow().get(&session).cloned();
+        Box::pin(async move {
+            if let Some(forwarded) = forwarded {
+                forwarded.close().await;
+                self.volumes.borrow_mut().remove(&session);
+                self.past.borrow_mut().add(&forwarded.counted.borrow());
+            }
+            self.shared.service.detach(session).await
+        })
+    }
+
+    fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
+        let Some(forwarded) = self.forwarded(target.session) else {
+            return self.shared.service.read(target, offset, len);
+        };
+        Box::pin(async move {
+            let _counts = OnItsWay::new(&self.shared.depth);
+            forwarded.read(target, offset, len).await
+        })
+    }
+
+    fn write(
+        &self,
+        target: Target,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+    ) -> LocalBoxFuture<'_, Answer<()>> {
+        let Some(forwarded) = self.forwarded(target.session) else {
+            return self.shared.service.write(target, offset, data, checksums, stamp);
+        };
+        Box::pin(async move {
+            let _counts = OnItsWay::new(&self.shared.depth);
+            forwarded.write(target, offset, Written::Data { data, checksums, stamp }).await
+        })
+    }
+
+    fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
+        let Some(forwarded) = self.forwarded(target.session) else {
+            return self.shared.service.discard(target, offset, len, stamp);
+        };
+        Box::pin(async move {
+            let _counts = OnItsWay::new(&self.shared.depth);
+            forwarded.write(target, offset, Written::Nothing { len, stamp }).await
+        })
+    }
+
+    fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
+        // What was answered is durable, in a log as with its owner.
+        self.shared.service.flush(target)
+    }
+
+    fn allocation(
+        &self,
+        target: Target,
+        offset: u64,
+        len: u64,
+        extents_max: usize,
+    ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
+        let Some(forwarded) = self.forwarded(target.session) else {
+            return self.shared.service.allocation(target, offset, len, extents_max);
+        };
+        Box::pin(async move { forwarded.allocation(target, offset, len, extents_max).await })
+    }
+}
+
+#[cfg(test)]
+mod tests;

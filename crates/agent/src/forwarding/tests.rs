@@ -1,0 +1,611 @@
+//! Servers that refuse, and what they had taken all the same; logs that are full; agents that are gone in the middle of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::io::fragment_checksums;
+use base::levels::Level;
+use base::{
+    AllocationExtent, Bytes, Epoch, Error, ErrorKind, Generation, Passage, Prng, ReadPart, Result, SegmentId, VolumeId,
+    WriteSequence, WriteStamp,
+};
+use policies::burst::{Average, BurstSettings};
+use policies::forwarding::IndexSettings;
+use runtime::Handle;
+use runtime::sim::{NodeOptions, World};
+use wire::{
+    Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Reply, SessionId, Target, VolumeDescriptor,
+    VolumeDirectory,
+};
+
+use super::{Forwarder, Mode, Options};
+
+const DISK: VolumeId = VolumeId(1);
+const LOGS: VolumeId = VolumeId(2);
+const MIB: u64 = 1 << 20;
+
+/// What becomes of a write.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Done,
+    /// It is refused, and was done all the same.
+    RefusedAndDone,
+    /// It is refused, and nothing of it was done.
+    Refused,
+    /// There is no room.
+    Full,
+    /// Nobody hears of it again; it was done.
+    Lost,
+}
+
+/// Servers and manager of one volume.
+struct Store {
+    handle: Handle,
+    /// Bytes that were written, by 512.
+    sectors: RefCell<BTreeMap<(VolumeId, u32, u64), [u8; 512]>>,
+    generations: RefCell<BTreeMap<VolumeId, Generation>>,
+    sessions: RefCell<BTreeMap<SessionId, (VolumeId, Generation)>>,
+    fate: RefCell<Box<dyn Fn(Target, u64) -> Fate>>,
+    has_logs: Cell<bool>,
+    /// How long a log takes to look for what it is asked for.
+    log_reads_take: Cell<Duration>,
+    /// Writes and discards of the volume itself.
+    direct: Cell<u64>,
+}
+
+impl Store {
+    fn new(handle: &Handle) -> Rc<Store> {
+        Rc::new(Store {
+            handle: handle.clone(),
+            sectors: RefCell::default(),
+            generations: RefCell::default(),
+            sessions: RefCell::default(),
+            fate: RefCell::new(Box::new(|_, _| Fate::Done)),
+            has_logs: Cell::new(false),
+            log_reads_take: Cell::default(),
+            direct: Cell::new(0),
+        })
+    }
+
+    fn set_fate(&self, fate: impl Fn(Target, u64) -> Fate + 'static) {
+        *self.fate.borrow_mut() = Box::new(fate);
+    }
+
+    fn next(&self, volume: VolumeId) -> VolumeDescriptor {
+        let mut generations = self.generations.borrow_mut();
+        let generation = generations.entry(volume).or_default();
+        generation.0 += 1;
+        VolumeDescriptor { generation: *generation, ..VolumeDescriptor::new(volume, "disk", 1 << 30) }
+    }
+
+    fn check(&self, target: Target) -> Result<()> {
+        let sessions = self.sessions.borrow();
+        let (volume, generation) = sessions[&target.session];
+        assert_eq!(volume, target.segment.volume);
+        match self.generations.borrow()[&volume] > generation {
+            true => Err(Error::fenced("a newer attachment")),
+            false => Ok(()),
+        }
+    }
+
+    async fn change(
+        &self,
+        target: Target,
+        offset: u64,
+        len: u64,
+        data: Option<Bytes>,
+        stamp: WriteStamp,
+    ) -> Answer<()> {
+        assert_eq!(stamp.generation, self.sessions.borrow()[&target.session].1, "as a server checks it");
+        self.handle.sleep(Duration::from_micros(self.handle.random_u64() % 500)).await;
+        if target.segment.volume == DISK {
+            self.direct.set(self.direct.get() + 1);
+        }
+        let fate = (self.fate.borrow())(target, offset);
+        let result = self.check(target);
+        if result.is_ok() && !matches!(fate, Fate::Refused | Fate::Full) {
+            let mut sectors = self.sectors.borrow_mut();
+            for at in (0..len).step_by(512) {
+                let key = (target.segment.volume, target.segment.index, (offset + at) / 512);
+                match &data {
+                    Some(data) => drop(sectors.insert(key, data[at as usize..][..512].try_into().unwrap())),
+                    None => drop(sectors.remove(&key)),
+                }
+            }
+        }
+        match fate {
+            Fate::Lost => return Err(LinkLost { message: "cut".into() }),
+            Fate::Full if result.is_ok() => return answer(target, Err(Error::full("no room"))),
+            Fate::Refused | Fate::RefusedAndDone if result.is_ok() => return answer(target, Err(Error::io("no"))),
+            _ => {}
+        }
+        answer(target, result)
+    }
+}
+
+fn answer<T>(target: Target, result: Result<T>) -> Answer<T> {
+    Ok(Reply { epoch: target.epoch, result, passage: Passage::default() })
+}
+
+impl BlockService for Store {
+    fn attach(&self, volume: VolumeId, generation: Generation) -> LocalBoxFuture<'_, Result<Attachment>> {
+        let session = SessionId(self.sessions.borrow().len() as u64);
+        self.sessions.borrow_mut().insert(session, (volume, generation));
+        Box::pin(std::future::ready(Ok(Attachment { session, epoch: Epoch(1) })))
+    }
+
+    fn detach(&self, _session: SessionId) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
+        Box::pin(async move {
+            self.handle.sleep(Duration::from_micros(self.handle.random_u64() % 500)).await;
+            if target.segment.volume == LOGS {
+                self.handle.sleep(self.log_reads_take.get()).await;
+            }
+            if let Err(error) = self.check(target) {
+                return answer(target, Err(error));
+            }
+            let sectors = self.sectors.borrow();
+            let part = |at: u64| {
+                let key = (target.segment.volume, target.segment.index, (offset + at) / 512);
+                sectors.get(&key).map_or(ReadPart::Zeros(512), |sector| ReadPart::Data(Bytes::copy_from_slice(sector)))
+            };
+            answer(target, Ok((0..len).step_by(512).map(part).collect()))
+        })
+    }
+
+    fn write(
+        &self,
+        target: Target,
+        offset: u64,
+        data: Bytes,
+        checksums: Vec<u32>,
+        stamp: WriteStamp,
+    ) -> LocalBoxFuture<'_, Answer<()>> {
+        assert_eq!(checksums, fragment_checksums(target.segment, offset, &data));
+        Box::pin(async move { self.change(target, offset, data.len() as u64, Some(data), stamp).await })
+    }
+
+    fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
+        Box::pin(self.change(target, offset, len, None, stamp))
+    }
+
+    fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
+        Box::pin(std::future::ready(answer(target, Ok(()))))
+    }
+
+    fn allocation(
+        &self,
+        target: Target,
+        _offset: u64,
+        len: u64,
+        _extents_max: usize,
+    ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
+        Box::pin(std::future::ready(answer(target, Ok(vec![AllocationExtent { len, allocated: true }]))))
+    }
+}
+
+impl VolumeDirectory for Store {
+    fn resolve<'a>(&'a self, _name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>> {
+        unreachable!("nobody asks for a name")
+    }
+
+    fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(std::future::ready(Ok(VolumeDescriptor::new(volume, "disk", 1 << 30))))
+    }
+
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
+        unreachable!("nobody asks for all")
+    }
+
+    fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(std::future::ready(Ok(self.next(volume))))
+    }
+
+    fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn take_logs(
+        &self,
+        _volume: VolumeId,
+        _generation: Generation,
+        make: bool,
+    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
+        Box::pin(async move {
+            if !self.has_logs.replace(make || self.has_logs.get()) && !make {
+                return Err(Error::not_found("no logs"));
+            }
+            self.handle.sleep(Duration::from_millis(1)).await;
+            Ok(self.next(LOGS))
+        })
+    }
+}
+
+/// Everything is a burst.
+fn all() -> Options {
+    let burst = BurstSettings { average: Average::Fixed(0), threshold: Duration::ZERO, ..BurstSettings::SENSITIVE };
+    Options { mode: Mode::On, burst, log_bytes: MIB, ..Options::default() }
+}
+
+/// An agent that has the volume.
+struct Holder {
+    store: Rc<Store>,
+    forwarder: Rc<Forwarder>,
+    session: SessionId,
+    generation: Generation,
+    sequence: Cell<u64>,
+}
+
+impl Holder {
+    async fn attach(store: &Rc<Store>, options: Options) -> Holder {
+        let forwarder = Forwarder::new(&store.handle, store.clone(), store.clone(), options);
+        let generation = store.next(DISK).generation;
+        let session = forwarder.attach(DISK, generation).await.unwrap().session;
+        let holder = Holder { store: store.clone(), forwarder, session, generation, sequence: Cell::new(0) };
+        if matches!(options.mode, Mode::On | Mode::Mixed) && !store.has_logs.get() {
+            // The first burst has logs made.
+            holder.write(30 * MIB, &[0; 512]).await.unwrap().unwrap();
+            store.handle.sleep(Duration::from_millis(20)).await;
+        }
+        holder
+    }
+
+    fn target(&self) -> Target {
+        let segment = SegmentId { volume: DISK, index: 0 };
+        Target { session: self.session, segment, epoch: Epoch(1), level: Level::Open }
+    }
+
+    fn stamp(&self) -> WriteStamp {
+        self.sequence.set(self.sequence.get() + 1);
+        let sequence = WriteSequence(self.sequence.get());
+        WriteStamp { generation: self.generation, sequence, ..WriteStamp::default() }
+    }
+
+    async fn write(&self, offset: u64, data: &[u8]) -> Result<Result<()>, LinkLost> {
+        let data = Bytes::copy_from_slice(data);
+        let checksums = fragment_checksums(self.target().segment, offset, &data);
+        let written = self.forwarder.write(self.target(), offset, data, checksums, self.stamp()).await;
+        written.map(|reply| reply.result)
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<Result<()>, LinkLost> {
+        self.forwarder.discard(self.target(), offset, len, self.stamp()).await.map(|reply| reply.result)
+    }
+
+    async fn read(&self, offset: u64, len: u64) -> Vec<u8> {
+        let reply = self.forwarder.read(self.target(), offset, len).await.unwrap();
+        let mut all = Vec::new();
+        for part in reply.result.unwrap() {
+            match part {
+                ReadPart::Data(data) => all.extend_from_slice(&data),
+                ReadPart::Zeros(len) => all.resize(all.len() + len as usize, 0),
+            }
+        }
+        assert_eq!(all.len() as u64, len);
+        all
+    }
+
+    /// Until nothing is in a log.
+    async fn settle(&self) {
+        for _ in 0..2_000 {
+            if self.forwarder.waiting() == (0, 0) {
+                return;
+            }
+            self.store.handle.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("something stays in a log: {:?}", self.forwarder.waiting());
+    }
+}
+
+fn in_a_world<F: Future<Output = ()> + 'static>(seed: u64, test: impl FnOnce(Rc<Store>) -> F) {
+    let world = World::new(seed);
+    let node = world.add_node(NodeOptions::default());
+    let handle = world.restart(node);
+    let store = Store::new(&handle);
+    world.block_on(&handle, test(store));
+}
+
+fn is_entry(target: Target, offset: u64) -> bool {
+    target.segment.volume == LOGS && offset >= super::book::FRONT
+}
+
+#[test]
+fn a_volume_that_never_had_a_burst_has_no_logs() {
+    in_a_world(1, |store| async move {
+        let holder = Holder::attach(&store, Options { mode: Mode::Auto, ..Options::default() }).await;
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        assert_eq!(holder.read(0, 4096).await, [1; 4096]);
+        assert!(!store.has_logs.get() && store.direct.get() == 1);
+    });
+}
+
+/// It was done, though it was refused: whoever looks into the log would find it.
+#[test]
+fn what_was_refused_does_not_come_back() {
+    for done in [Fate::RefusedAndDone, Fate::Refused] {
+        in_a_world(2, move |store| async move {
+            let holder = Holder::attach(&store, all()).await;
+            holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+            holder.settle().await;
+            store.set_fate(move |target, offset| if is_entry(target, offset) { done } else { Fate::Done });
+            // The owner has it instead.
+            holder.write(0, &[2; 4096]).await.unwrap().unwrap();
+            assert_eq!(holder.read(0, 4096).await, [2; 4096]);
+            store.set_fate(|_, _| Fate::Done);
+            holder.write(0, &[3; 4096]).await.unwrap().unwrap();
+            drop(holder);
+            let holder = Holder::attach(&store, all()).await;
+            assert_eq!(holder.read(0, 4096).await, [3; 4096]);
+            holder.settle().await;
+            assert_eq!(holder.read(0, 4096).await, [3; 4096]);
+        });
+    }
+}
+
+/// What it overlaps is in a log: the owner must not have it, and its client is told.
+#[test]
+fn a_refusal_over_an_entry_is_an_error() {
+    in_a_world(3, |store| async move {
+        let holder = Holder::attach(&store, all()).await;
+        // Nothing comes home.
+        store.set_fate(|target, _| if target.segment.volume == DISK { Fate::Refused } else { Fate::Done });
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        store.set_fate(|target, offset| match target.segment.volume {
+            DISK => Fate::Refused,
+            _ if is_entry(target, offset) => Fate::RefusedAndDone,
+            _ => Fate::Done,
+        });
+        assert_eq!(holder.write(0, &[2; 8192]).await.unwrap().unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(holder.read(0, 8192).await[..4096], [1; 4096]);
+        store.set_fate(|_, _| Fate::Done);
+        // It holds up nothing behind it.
+        holder.write(4096, &[4; 4096]).await.unwrap().unwrap();
+        holder.settle().await;
+        assert_eq!(holder.read(0, 8192).await, [[1; 4096], [4; 4096]].concat());
+        drop(holder);
+        let holder = Holder::attach(&store, Options::default()).await;
+        assert_eq!(holder.read(0, 8192).await, [[1; 4096], [4; 4096]].concat());
+    });
+}
+
+#[test]
+fn nothing_is_sent_when_an_outcome_is_unknown() {
+    for unknown in [Fate::Lost, Fate::RefusedAndDone] {
+        in_a_world(4, move |store| async move {
+            let holder = Holder::attach(&store, all()).await;
+            holder.write(MIB, &[5; 4096]).await.unwrap().unwrap();
+            holder.settle().await;
+            // Of an entry; or of the book, without which an entry that failed is not void.
+            store.set_fate(move |target, offset| match target.segment.volume {
+                LOGS if is_entry(target, offset) => unknown,
+                LOGS => Fate::Refused,
+                _ => Fate::Done,
+            });
+            holder.write(0, &[1; 4096]).await.unwrap_err();
+            store.set_fate(|_, _| Fate::Done);
+            let direct = store.direct.get();
+            holder.write(8192, &[1; 4096]).await.unwrap_err();
+            assert_eq!(store.direct.get(), direct);
+            // What it did counts for whoever comes next, or does not.
+            let next = Holder::attach(&store, all()).await;
+            let found = next.read(0, 4096).await;
+            assert!(found == [1; 4096] || found == [0; 4096]);
+            next.settle().await;
+            assert_eq!(next.read(0, 4096).await, found);
+        });
+    }
+}
+
+/// The logs are full, and nothing comes home for a while: what may goes to owners, what may not waits, nothing is lost.
+#[test]
+fn logs_that_are_full_make_writes_slow_and_not_dead() {
+    in_a_world(5, |store| async move {
+        let index = IndexSettings { entries_max: 100, ..IndexSettings::default() };
+        let holder = Holder::attach(&store, Options { index, ..all() }).await;
+        let is_away = Rc::new(Cell::new(true));
+        let away = is_away.clone();
+        store.set_fate(move |target, offset| match target.segment.volume {
+            DISK if away.get() && offset < MIB => Fate::Refused,
+            _ => Fate::Done,
+        });
+        for round in 0..60u8 {
+            for at in 0..2 {
+                holder.write(at * 4096, &[round; 4096]).await.unwrap().unwrap();
+            }
+            if holder.forwarder.waiting().1 >= 100 {
+                break;
+            }
+        }
+        assert!(holder.forwarder.waiting().1 >= 100, "{:?}", holder.forwarder.waiting());
+        // What is free goes to its owner.
+        let before = store.direct.get();
+        holder.write(2 * MIB, &[7; 4096]).await.unwrap().unwrap();
+        assert!(store.direct.get() > before);
+        let handle = store.handle.clone();
+        let late = handle.spawn(runtime::Class::Io, "owner comes back", {
+            let (handle, is_away) = (handle.clone(), is_away.clone());
+            async move {
+                handle.sleep(Duration::from_secs(3)).await;
+                is_away.set(false);
+            }
+        });
+        let begun = handle.now();
+        holder.write(0, &[9; 4096]).await.unwrap().unwrap();
+        assert!(handle.now() - begun >= Duration::from_secs(2), "it waits: {:?}", holder.forwarder.counted());
+        late.await;
+        holder.settle().await;
+        assert_eq!(holder.read(0, 4096).await, [9; 4096]);
+        let counted = holder.forwarder.counted();
+        assert!(counted.failed_merges > 0 && counted.waits > 0, "{counted:?}");
+    });
+}
+
+/// Writes, discards and reads of one client after the other, refusals, and agents that are gone, against a list.
+#[test]
+fn a_random_life_agrees_with_a_list() {
+    const SECTORS: u64 = 600;
+    let (mut refused, mut lives) = (0, 0);
+    for seed in 0..60 {
+        let counts = Rc::new(Cell::new((0, 0)));
+        let counted = counts.clone();
+        in_a_world(seed, move |store| async move {
+            let mut prng = Prng::new(seed);
+            let mut expected = vec![0u8; SECTORS as usize];
+            let mode = |prng: &mut Prng| match prng.below(4) {
+                0 => Options { mode: Mode::Off, ..all() },
+                1 => all(),
+                _ => Options { mode: Mode::Mixed, ..all() },
+            };
+            let mut holder = Holder::attach(&store, mode(&mut prng)).await;
+            for step in 0..400u64 {
+                let len = if prng.one_in(10) { prng.between(1, 590) } else { prng.between(1, 12) };
+                let at = prng.below(SECTORS - len);
+                let range = at as usize..(at + len) as usize;
+                match prng.below(12) {
+                    0..6 => {
+                        let value = (step % 255) as u8 + 1;
+                        if let Ok(()) = holder.write(at * 512, &vec![value; len as usize * 512]).await.unwrap() {
+                            expected[range].fill(value);
+                        } else {
+                            counted.set((counted.get().0 + 1, counted.get().1));
+                            // Each sector has it, or has it not, from here on.
+                            let found = holder.read(at * 512, len * 512).await;
+                            for (sector, bytes) in range.zip(found.chunks(512)) {
+                                assert!([expected[sector], value].contains(&bytes[0]), "seed {seed}");
+                                expected[sector] = bytes[0];
+                            }
+                        }
+                    }
+                    6 => {
+                        if let Ok(()) = holder.discard(at * 512, len * 512).await.unwrap() {
+                            expected[range].fill(0);
+                        } else {
+                            let found = holder.read(at * 512, len * 512).await;
+                            for (sector, bytes) in range.zip(found.chunks(512)) {
+                                assert!([expected[sector], 0].contains(&bytes[0]), "seed {seed}");
+                                expected[sector] = bytes[0];
+                            }
+                        }
+                    }
+                    7..10 => {
+                        let found = holder.read(at * 512, len * 512).await;
+                        for (sector, bytes) in range.zip(found.chunks(512)) {
+                            assert_eq!(bytes, [expected[sector]; 512], "seed {seed}, step {step}, sector {sector}");
+                        }
+                    }
+                    10 => {
+                        let fate = *prng.pick(&[Fate::Done, Fate::Done, Fate::Refused, Fate::RefusedAndDone]);
+                        let one_in = prng.between(1, 8);
+                        let handle = store.handle.clone();
+                        store.set_fate(move |target, offset| {
+                            match is_entry(target, offset) && handle.random_u64().is_multiple_of(one_in) {
+                                true => fate,
+                                false => Fate::Done,
+                            }
+                        });
+                    }
+                    _ => {
+                        if prng.one_in(3) {
+                            holder = Holder::attach(&store, mode(&mut prng)).await;
+                            counted.set((counted.get().0, counted.get().1 + 1));
+                        } else {
+                            store.handle.sleep(Duration::from_millis(prng.below(40))).await;
+                        }
+                    }
+                }
+                holder.forwarder.check_invariants();
+            }
+        });
+        refused += counts.get().0;
+        lives += counts.get().1;
+    }
+    assert!(refused > 50 && lives > 300, "{refused} writes were refused, {lives} lives");
+}
+
+#[test]
+fn a_discard_of_much_is_one_entry() {
+    in_a_world(6, |store| async move {
+        let holder = Holder::attach(&store, Options { mode: Mode::On, ..all() }).await;
+        holder.settle().await;
+        // Nothing comes home.
+        store.set_fate(|target, _| if target.segment.volume == DISK { Fate::Refused } else { Fate::Done });
+        for at in 0..10 {
+            holder.write(at * 8192, &[1; 4096]).await.unwrap().unwrap();
+        }
+        let before = holder.forwarder.waiting().1;
+        holder.discard(0, MIB).await.unwrap().unwrap();
+        assert_eq!(holder.forwarder.waiting().1, before + 1);
+        assert_eq!(holder.read(0, 81_920).await, [0; 81_920]);
+        let extents = holder.forwarder.allocation(holder.target(), 0, 2 * MIB, 10).await.unwrap().result.unwrap();
+        let found: Vec<(u64, bool)> = extents.iter().map(|extent| (extent.len, extent.allocated)).collect();
+        assert_eq!(found, [(MIB, false), (MIB, true)], "what the owner says, and what it does not know yet");
+        store.set_fate(|_, _| Fate::Done);
+        holder.settle().await;
+        assert_eq!(holder.read(0, 81_920).await, [0; 81_920]);
+    });
+}
+
+/// What it is about to read comes home meanwhile, and something else is where it was.
+#[test]
+fn a_read_of_what_is_merged_meanwhile_is_done_again() {
+    in_a_world(7, |store| async move {
+        let holder = Rc::new(Holder::attach(&store, all()).await);
+        holder.settle().await;
+        store.set_fate(|target, _| if target.segment.volume == DISK { Fate::Refused } else { Fate::Done });
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        store.log_reads_take.set(Duration::from_secs(60));
+        let (reader, inside) = (holder.clone(), store.handle.clone());
+        let reading = store.handle.spawn(runtime::Class::Io, "slow read", async move {
+            let begun = inside.now();
+            (reader.read(0, 4096).await, inside.now() - begun)
+        });
+        store.handle.sleep(Duration::from_millis(50)).await;
+        store.log_reads_take.set(Duration::ZERO);
+        store.set_fate(|_, _| Fate::Done);
+        holder.settle().await;
+        // Four logs of a MiB begin anew.
+        for at in 0..48 {
+            holder.write(2 * MIB + at * (MIB / 8), &[2; (MIB / 8) as usize]).await.unwrap().unwrap();
+            // A part of the time is for merging, whoever wants what.
+            store.handle.sleep(Duration::from_millis(50)).await;
+        }
+        let (found, took) = reading.await;
+        assert!(took >= Duration::from_secs(60) && found == [1; 4096], "{took:?}, {}", found[0]);
+        assert_eq!(holder.forwarder.counted().repeated_reads, 1);
+    });
+}
+
+/// The store is full: no write has room, in logs as with owners, and no disk is lost for that.
+#[test]
+fn a_full_store_says_so() {
+    in_a_world(8, |store| async move {
+        let holder = Holder::attach(&store, all()).await;
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        holder.settle().await;
+        for is_clean in [false, true] {
+            if is_clean {
+                // Nothing is in the logs, as the book says: it has to be written first.
+                holder.forwarder.detach(holder.session).await.unwrap();
+            }
+            let holder = Holder::attach(&store, all()).await;
+            store.set_fate(|_, _| Fate::Full);
+            for at in [0, MIB] {
+                let refused = holder.write(at, &[2; 4096]).await.unwrap().unwrap_err();
+                assert_eq!(refused.kind, ErrorKind::Full);
+            }
+            // Of all discards that need no log.
+            store.set_fate(|target, _| if target.segment.volume == LOGS { Fate::Full } else { Fate::Done });
+            holder.discard(MIB, MIB).await.unwrap().unwrap();
+            assert_eq!(holder.read(0, 4096).await, [1; 4096]);
+            holder.write(2 * MIB, &[3; 4096]).await.unwrap().unwrap();
+            store.set_fate(|_, _| Fate::Done);
+            holder.write(3 * MIB, &[4; 4096]).await.unwrap().unwrap();
+            holder.settle().await;
+        }
+    });
+}
