@@ -9,6 +9,8 @@ use std::fmt::Write;
 
 use base::seeded::{self, SeededBug};
 
+use node::cluster::settings::Forwarding;
+
 use crate::verify::{FaultKind, Plan, run};
 
 /// Seeds between two starts of a survey, so that their plans have nothing in common.
@@ -33,10 +35,13 @@ pub fn hunt(bug: &SeededBug, start: u64, seeds_max: u64) -> Hunt {
     let mut reached = 0;
     for count in 1..=seeds_max {
         let seed = start + count - 1;
-        let plan = match bug.is_of_several() {
+        let mut plan = match bug.is_of_several() {
             true => Plan::draw_several(seed, &FaultKind::ALL),
             false => Plan::draw_alone(seed, &FaultKind::ALL),
         };
+        if bug.is_of_forwarding() {
+            plan.shape.forwarding = Forwarding::Mixed;
+        }
         seeded::choose(Some(bug.name));
         let violation = run(&plan).violation;
         reached += seeded::reached();

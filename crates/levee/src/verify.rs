@@ -260,7 +260,7 @@ impl Report {
     fn text(&self) -> String {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
-        let Coverage { audits, sectors, throttled, ordered, spread, .. } = self.coverage;
+        let Coverage { audits, sectors, throttled, logged, ordered, spread, .. } = self.coverage;
         let Coverage { guests, guest_requests, carried_over, driver_resets, .. } = self.coverage;
         let events: Vec<String> = self.events.iter().map(|(name, count)| format!("{name} {count}")).collect();
         let faults: Vec<String> = self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -285,6 +285,7 @@ impl Report {
                 format!("{requests} done, {failed_requests} failed, {broken_requests} lost with their connection"),
             ),
             ("throttled", format!("{throttled} times somebody waited for a level or a bucket")),
+            ("forwarding", format!("{logged} requests while something was in a log")),
             (
                 "loops",
                 format!("{spread} requests while several had connections; {ordered} looks at the order of writes"),

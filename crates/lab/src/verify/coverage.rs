@@ -23,6 +23,8 @@ pub struct Coverage {
     pub broken_requests: u64,
     /// Requests that were answered while others had to wait for their turn.
     pub throttled: u64,
+    /// Requests that were answered while something of a volume was in a log.
+    pub logged: u64,
     /// Requests that were answered while more than one write was in flight at a session.
     pub ordered: u64,
     /// Requests that were answered while several loops had connections.
@@ -76,6 +78,7 @@ impl Coverage {
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;
         self.throttled += other.throttled;
+        self.logged += other.logged;
         self.ordered += other.ordered;
         self.spread += other.spread;
         self.guests += other.guests;

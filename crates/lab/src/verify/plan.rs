@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use base::{GIB, KIB, MIB, Prng, SECTOR};
 use control::levels::LevelsChange;
+use node::cluster::settings::Forwarding;
 use node::settings::{Queues, Throttle};
 
 pub use self::faults::{Fault, FaultKind, Reach};
@@ -96,6 +97,8 @@ pub struct Shape {
     pub queues: Queues,
     /// What all clients of an agent together may read and write, per second.
     pub limit: Option<u64>,
+    /// Which writes are logged, where there are several servers.
+    pub forwarding: Forwarding,
     /// The machines, where there are several.
     pub several: Option<Several>,
 }
@@ -311,6 +314,7 @@ impl Shape {
             vms: Vec::new(),
             queues: Queues::Shared,
             limit: None,
+            forwarding: Forwarding::Off,
             several: None,
         }
     }

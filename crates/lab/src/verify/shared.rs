@@ -92,6 +92,8 @@ pub struct Door {
     /// Whether admission keeps its promises, and how many requests wait: of the agent's tenants
     /// ([`agent::Agent::audit_tenants`]), and of the whole store, where that is one process.
     pub audit: Rc<dyn Fn() -> Result<usize, String>>,
+    /// Writes of its clients that wait in logs.
+    pub logged: Rc<dyn Fn() -> usize>,
 }
 
 /// By agent, while it runs.
@@ -254,6 +256,7 @@ impl Shared {
                 Err(what) => self.fail(format!("admission: {what}")),
                 Ok(waiting) => self.coverage.throttled += u64::from(waiting > 0),
             }
+            self.coverage.logged += u64::from((door.logged)() > 0);
         }
     }
 

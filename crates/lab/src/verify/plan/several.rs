@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use base::{GIB, KIB, MIB, Prng, SECTOR};
 
+use node::cluster::settings::Forwarding;
+
 use super::machines::{Harm, Machine, Role};
 use super::{Fault, FaultKind, Plan, Promise, Request, Shape, Step, guests, micros};
 
@@ -131,7 +133,16 @@ impl Plan {
         }
         let (vms, queues) = guests::draw(seed, shape.clients);
         let limit = guests::draw_limit(seed);
-        Plan { seed, shape: Shape { vms, queues, limit, ..shape }, steps }
+        let forwarding = draw_forwarding(seed);
+        Plan { seed, shape: Shape { vms, queues, limit, forwarding, ..shape }, steps }
+    }
+}
+
+/// Whether writes go to logs, which they do in a third of the worlds.
+fn draw_forwarding(seed: u64) -> Forwarding {
+    match Prng::new(seed ^ 0x6c6f_6773).one_in(3) {
+        true => Forwarding::Mixed,
+        false => Forwarding::Off,
     }
 }
 

@@ -75,7 +75,14 @@ impl Hands {
                     };
                     let (serve, statistics) = (Rc::new(serve), Rc::new(node.agent_statistics()));
                     let audit = Rc::new(node.fairness());
-                    hands.set_door(Some(Door { beside, handle: inside.clone(), serve, statistics, audit }));
+                    hands.set_door(Some(Door {
+                        beside,
+                        handle: inside.clone(),
+                        serve,
+                        statistics,
+                        audit,
+                        logged: Rc::new(|| 0),
+                    }));
                     let volumes = hands.share.borrow().slots.len();
                     // A deletion that failed counts, or it does not.
                     for slot in &mut hands.share.borrow_mut().slots {

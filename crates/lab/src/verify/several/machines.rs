@@ -10,8 +10,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use agent::Agent;
-use base::{Incarnation, Instant, Result, SegmentId};
+use base::{Incarnation, Instant, MIB, Result, SegmentId};
 use control::cluster::ClusterManager;
 use engine::{Engine, Tenure};
 use files::shared::LifeInfo;
@@ -264,6 +263,8 @@ impl Machines {
         cluster.name = name(machine);
         cluster.listen = at(machine);
         cluster.store = at(Machine { role: Role::Store, index: 0 });
+        cluster.forwarding = shape.forwarding;
+        cluster.forwarding_log = Size::Bytes(MIB);
         cluster.managers = self.of(Role::Manager).map(at).collect();
         settings
     }
@@ -332,7 +333,8 @@ impl Machines {
     }
 }
 
-fn door(handle: &Handle, beside: &Handle, agent: &Agent) -> Door {
+fn door(handle: &Handle, beside: &Handle, role: &AgentRole) -> Door {
+    let (agent, forwarder) = (role.agent(), role.forwarder().clone());
     let (devices, counting) = (agent.clone(), agent.clone());
     let serve = move |volume: String, path: PathBuf| -> LocalBoxFuture<'static, Result<()>> {
         let devices = devices.clone();
@@ -344,6 +346,10 @@ fn door(handle: &Handle, beside: &Handle, agent: &Agent) -> Door {
         serve: Rc::new(serve),
         statistics: Rc::new(move || counting.statistics()),
         audit: Rc::new(agent.audit_tenants()),
+        logged: Rc::new(move || {
+            forwarder.check_invariants();
+            forwarder.waiting().1
+        }),
     }
 }
 
@@ -375,7 +381,7 @@ async fn live(
         Role::Agent => {
             let role = AgentRole::start(handle, settings).await?;
             if let Some((beside, doors)) = beside {
-                doors.borrow_mut()[machine.index] = Some(door(handle, beside, role.agent()));
+                doors.borrow_mut()[machine.index] = Some(door(handle, beside, &role));
             }
             std::future::pending().await
         }
