@@ -127,10 +127,17 @@ impl Book {
         is_possible.then_some(Book { key, edition, is_clean, log_bytes, lows, segments })
     }
 
-    /// The newer one of both places, if there is any.
-    pub(super) fn newest(front: &[u8]) -> Option<Book> {
+    /// The newer one of both places, if anything was ever written there.
+    ///
+    /// # Errors
+    /// `Corrupt`: there were books, and none is whole. The second edition is the first one in place 0, when the other place has one.
+    pub(super) fn newest(front: &[u8]) -> Result<Option<Book>> {
         let places = front.chunks(PLACE as usize).filter_map(Book::parse);
-        places.max_by_key(|book| book.edition)
+        let newest = places.max_by_key(|book| book.edition);
+        match newest.is_none() && front[..HEAD].iter().any(|byte| *byte != 0) {
+            true => Err(Error::corrupt("neither place of the book of a volume's logs is whole")),
+            false => Ok(newest),
+        }
     }
 }
 
@@ -185,20 +192,24 @@ mod tests {
     #[test]
     fn the_newer_one_that_is_whole_counts() {
         let mut front = vec![0; FRONT as usize];
-        assert_eq!(Book::newest(&front), None);
+        assert_eq!(Book::newest(&front).unwrap(), None);
         for edition in 1..5 {
             let book = book(edition);
             let bytes = book.bytes().unwrap();
             front[book.place() as usize..][..bytes.len()].copy_from_slice(&bytes);
-            assert_eq!(Book::newest(&front), Some(book));
+            assert_eq!(Book::newest(&front).unwrap(), Some(book));
         }
         let mut prng = Prng::new(1);
         for _ in 0..2_000 {
             let mut torn = front.clone();
             let bit = prng.below(112 * 8) as usize;
             torn[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Book::newest(&torn), Some(book(3)), "bit {bit} of edition 4");
+            assert_eq!(Book::newest(&torn).unwrap(), Some(book(3)), "bit {bit} of edition 4");
         }
+        // Whatever was acknowledged with these books: that there was nothing would be wrong.
+        front[20] ^= 1;
+        front[PLACE as usize + 20] ^= 1;
+        assert_eq!(Book::newest(&front).unwrap_err().kind, base::ErrorKind::Corrupt);
     }
 
     /// Whatever is in a place, it is a book or none.

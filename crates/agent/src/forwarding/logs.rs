@@ -95,7 +95,7 @@ impl Logs {
         let count = (volume.segments as usize).min(LOGS_MAX);
         let reader = Reader { service: &*service, volume: &volume, session };
         let front = reader.read(LogNumber(0), 0, FRONT).await?;
-        let found = Book::newest(&front);
+        let found = Book::newest(&front).map_err(|error| error.context(format!("{:?}", volume.name)))?;
         let fresh =
             || Book { key: handle.random_u64(), lows: vec![Address(0); count], is_clean: true, ..Book::default() };
         let mut book = found.unwrap_or_else(fresh);
