@@ -261,6 +261,7 @@ pub const ALL: &[SeededBug] = &[
         &["kill"],
     ),
     bug(53, "written-over-logged", "A write goes to the owner, over what is in a log.", &[]),
+    rare(53, "merged-by-two", "A batch comes home while another one of the same segment still does.", &[]),
     bug(54, "logs-not-traversed", "Whoever attaches a volume does not look into its logs.", &[]),
     rare(54, "logs-of-an-older-attachment", "Logs are given to whoever is attached no more.", &["cut"]),
 ];

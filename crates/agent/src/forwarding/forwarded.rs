@@ -14,7 +14,7 @@ use base::seeded::is_on;
 use base::{Generation, Instant, Result, VolumeId, WriteStamp};
 use policies::burst::Detector;
 use policies::forwarding::{Content, Index, LogNumber, Place, Seen, Serial, Tuning};
-use runtime::sync::Event;
+use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle, Task};
 use wire::{BlockService, Layout, LinkLost, SessionId};
 
@@ -45,6 +45,8 @@ pub(super) struct Forwarded {
     /// Why nothing is sent any more: an outcome is unknown.
     lost: RefCell<Option<String>>,
     merging: RefCell<Option<Task<()>>>,
+    /// One batch at a time.
+    merges: Budget,
     pub(super) counted: RefCell<Counted>,
     /// What was written and logged since TH was looked at.
     interval: Cell<(u64, u64)>,
@@ -93,6 +95,7 @@ impl Forwarded {
             waiters: Cell::new(0),
             lost: RefCell::default(),
             merging: RefCell::default(),
+            merges: Budget::new(1),
             counted: RefCell::default(),
             interval: Cell::default(),
             shared,
@@ -157,6 +160,7 @@ impl Forwarded {
                     logs.release(log, header.at);
                 }
             }
+            tracing::trace!(volume = %self.volume, segment, ?merged, ?void, entries = ?notes.keys(), "found in logs");
             segments.insert(segment, Segment { index, merged, notes });
         }
     }

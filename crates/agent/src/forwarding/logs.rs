@@ -232,7 +232,9 @@ impl Logs {
         // written to the same place.
         let logs = self.clone();
         let writing = async move {
+            tracing::trace!(volume = %logs.volume.name, ?book, "to be written down");
             logs.write(LogNumber(0), book.place(), bytes).await?;
+            tracing::trace!(volume = %logs.volume.name, edition, "written down");
             logs.book.is_open.set(!is_clean);
             logs.book.written.set(has_all);
             for (space, low) in logs.spaces.borrow_mut().iter_mut().zip(lows) {

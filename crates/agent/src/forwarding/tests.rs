@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use base::io::fragment_checksums;
@@ -42,6 +42,8 @@ enum Fate {
 
 /// Servers and manager of one volume.
 struct Store {
+    /// Itself.
+    this: Weak<Store>,
     handle: Handle,
     /// Bytes that were written, by 512.
     sectors: RefCell<BTreeMap<(VolumeId, u32, u64), [u8; 512]>>,
@@ -51,13 +53,16 @@ struct Store {
     has_logs: Cell<bool>,
     /// How long a log takes to look for what it is asked for.
     log_reads_take: Cell<Duration>,
+    /// How long an owner takes for a write that comes now.
+    owner_takes: Cell<Duration>,
     /// Writes and discards of the volume itself.
     direct: Cell<u64>,
 }
 
 impl Store {
     fn new(handle: &Handle) -> Rc<Store> {
-        Rc::new(Store {
+        Rc::new_cyclic(|this| Store {
+            this: this.clone(),
             handle: handle.clone(),
             sectors: RefCell::default(),
             generations: RefCell::default(),
@@ -65,6 +70,7 @@ impl Store {
             fate: RefCell::new(Box::new(|_, _| Fate::Done)),
             has_logs: Cell::new(false),
             log_reads_take: Cell::default(),
+            owner_takes: Cell::default(),
             direct: Cell::new(0),
         })
     }
@@ -90,7 +96,21 @@ impl Store {
         }
     }
 
+    /// It goes on though nobody may wait for it any more, as with any server.
     async fn change(
+        self: Rc<Self>,
+        target: Target,
+        offset: u64,
+        len: u64,
+        data: Option<Bytes>,
+        stamp: WriteStamp,
+    ) -> Answer<()> {
+        let handle = self.handle.clone();
+        let changing = async move { self.change_alone(target, offset, len, data, stamp).await };
+        super::logs::to_its_end(&handle, "change", changing).await?
+    }
+
+    async fn change_alone(
         &self,
         target: Target,
         offset: u64,
@@ -101,6 +121,7 @@ impl Store {
         assert_eq!(stamp.generation, self.sessions.borrow()[&target.session].1, "as a server checks it");
         self.handle.sleep(Duration::from_micros(self.handle.random_u64() % 500)).await;
         if target.segment.volume == DISK {
+            self.handle.sleep(self.owner_takes.get()).await;
             self.direct.set(self.direct.get() + 1);
         }
         let fate = (self.fate.borrow())(target, offset);
@@ -167,11 +188,12 @@ impl BlockService for Store {
         stamp: WriteStamp,
     ) -> LocalBoxFuture<'_, Answer<()>> {
         assert_eq!(checksums, fragment_checksums(target.segment, offset, &data));
-        Box::pin(async move { self.change(target, offset, data.len() as u64, Some(data), stamp).await })
+        let len = data.len() as u64;
+        Box::pin(self.this.upgrade().expect("it is called").change(target, offset, len, Some(data), stamp))
     }
 
     fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(self.change(target, offset, len, None, stamp))
+        Box::pin(self.this.upgrade().expect("it is called").change(target, offset, len, None, stamp))
     }
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
@@ -511,6 +533,9 @@ fn a_random_life_agrees_with_a_list() {
                     }
                     _ => {
                         if prng.one_in(3) {
+                            if prng.one_in(2) {
+                                holder.forwarder.detach(holder.session).await.unwrap();
+                            }
                             holder = Holder::attach(&store, mode(&mut prng)).await;
                             counted.set((counted.get().0, counted.get().1 + 1));
                         } else {
@@ -577,6 +602,25 @@ fn a_read_of_what_is_merged_meanwhile_is_done_again() {
         let (found, took) = reading.await;
         assert!(took >= Duration::from_secs(60) && found == [1; 4096], "{took:?}, {}", found[0]);
         assert_eq!(holder.forwarder.counted().repeated_reads, 1);
+    });
+}
+
+/// What was on its way home when the volume was given back must not arrive after what is newer.
+#[test]
+fn what_is_on_its_way_when_a_volume_is_given_back_comes_home_once() {
+    in_a_world(9, |store| async move {
+        let holder = Holder::attach(&store, all()).await;
+        holder.settle().await;
+        store.owner_takes.set(Duration::from_millis(100));
+        holder.write(0, &[1; 8192]).await.unwrap().unwrap();
+        store.handle.sleep(Duration::from_millis(20)).await;
+        store.owner_takes.set(Duration::ZERO);
+        holder.write(4096, &[2; 4096]).await.unwrap().unwrap();
+        holder.forwarder.detach(holder.session).await.unwrap();
+        store.handle.sleep(Duration::from_millis(200)).await;
+        let holder = Holder::attach(&store, all()).await;
+        assert_eq!(holder.forwarder.waiting(), (0, 0));
+        assert_eq!(holder.read(0, 8192).await, [[1; 4096], [2; 4096]].concat());
     });
 }
 

@@ -24,7 +24,7 @@ use wire::{Answer, Target};
 
 use super::super::Options;
 use super::super::entry::HEADER;
-use super::super::logs::{Logs, Trouble};
+use super::super::logs::{Logs, Trouble, to_its_end};
 use super::{Forwarded, Segment};
 
 /// Bytes and pieces of one batch.
@@ -119,9 +119,28 @@ fn ask(forwarded: &Forwarded, logs: &Logs, merges: &mut Merges, options: Options
 }
 
 /// Merges a batch of one segment.
+///
+/// It comes to its end before the next one begins, though nobody may wait for it any more: what is on its way to an owner, and
+/// lands there after what the next one carries, would be older than that.
 async fn batch(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Result<(), Trouble> {
+    let alone = match is_on("merged-by-two") {
+        true => None,
+        false => Some(forwarded.merges.take(1).await),
+    };
+    let (this, logs) = (forwarded.clone(), logs.clone());
+    let merging = async move {
+        let merged = batch_alone(&this, &logs, segment).await;
+        drop(alone);
+        merged
+    };
+    to_its_end(forwarded.handle(), "merge a batch", merging).await?
+}
+
+async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Result<(), Trouble> {
     let found = forwarded.with(segment, |known| known.index.next_batch(BATCH_BYTES, BATCH_PARTS));
     let Some(found) = found else { return Ok(()) };
+    let volume = forwarded.volume;
+    tracing::trace!(%volume, segment, through = ?found.through, parts = ?found.parts, "to be merged");
     for parts in found.parts.chunks(AT_ONCE) {
         let carried = parts.iter().map(|(range, place)| carry(forwarded, segment, range.clone(), *place));
         for outcome in join_all(carried).await {
@@ -141,6 +160,7 @@ async fn batch(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Resu
             logs.release(log, Address(at));
         }
     };
+    tracing::trace!(%volume, segment, through = ?found.through, "merged");
     forwarded.with(segment, |known| known.merged = found.through);
     match is_on("log-trimmed-before-watermark") {
         true => {

@@ -256,7 +256,8 @@ impl Forwarded {
         let len = range.end - range.start;
         let mut segments = self.segments.borrow_mut();
         let known = segments.entry(segment).or_insert_with(|| Segment::new(self.shared.options));
-        let serial = known.index.begin(range, log, content, reschedules);
+        let serial = known.index.begin(range.clone(), log, content, reschedules);
+        tracing::trace!(volume = %self.volume, segment, ?range, ?serial, ?log, ?content, "to a log");
         known.notes.insert(serial, (stamp, self.handle().now()));
         let mut counted = self.counted.borrow_mut();
         match reschedules {
@@ -274,6 +275,7 @@ impl Forwarded {
         serial: Serial,
         outcome: Result<Passage, Trouble>,
     ) -> Result<Result<Passage>, LinkLost> {
+        tracing::trace!(volume = %self.volume, segment, ?serial, error = ?outcome.as_ref().err(), "came of it");
         let error = match outcome {
             Ok(passage) => {
                 self.with(segment, |known| known.index.logged(serial));
