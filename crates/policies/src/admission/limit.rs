@@ -114,12 +114,15 @@ impl<T> Admission<T> {
         }
     }
 
-    /// What the cheque bucket holds: what was set, or what steady segments may ask for at once, within bounds of that. Too
+    /// What the cheque bucket holds: what was set, or what steady segments may ask for at once, up to twice of that. Too
     /// small, they wait; too large, the store below is asked for more than it takes.
+    ///
+    /// **Chosen.** It is never smaller than what was set: a volume that wakes would find little of it before its demand is known,
+    /// and what nobody draws asks the store below for nothing.
     fn cheque_size(&self) -> u64 {
         let (_, usual) = self.settings.bucket_sizes(self.limit);
         match self.settings.cheque_follows_demand {
-            true => self.steady_demand.saturating_mul(CHEQUE_INTERVALS).clamp(usual / 4, usual.saturating_mul(2)),
+            true => self.steady_demand.saturating_mul(CHEQUE_INTERVALS).clamp(usual, usual.saturating_mul(2)),
             false => usual,
         }
     }

@@ -46,7 +46,7 @@ pub struct AdmissionSettings {
     pub hot_parts: u64,
     /// The cheque bucket's size in thousandths of the main one's.
     pub cheque_permille: u64,
-    /// Whether that size follows what steady segments ask for (between a quarter and twice of it), at most every 100 ms.
+    /// Whether that size follows what steady segments ask for (up to twice of it), at most every 100 ms.
     pub cheque_follows_demand: bool,
     /// What is assumed of the store below.
     pub estimator: EstimatorSettings,

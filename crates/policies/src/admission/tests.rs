@@ -488,7 +488,8 @@ fn beside_large_requests(settings: AdmissionSettings) -> (u64, u64) {
 
 #[test]
 fn the_cheque_bucket_follows_what_steady_segments_ask_for() {
-    for (follows, per_interval, size) in [(true, 1, 5_000), (true, 15, 30_000), (true, 60, 40_000), (false, 60, 20_000)]
+    for (follows, per_interval, size) in
+        [(true, 1, 20_000), (true, 15, 30_000), (true, 60, 40_000), (false, 60, 20_000)]
     {
         let settings = AdmissionSettings { cheque_follows_demand: follows, ..settings(Throttle::DualBuckets) };
         let mut server = Server::new(settings);
