@@ -1,5 +1,5 @@
 //! What admission takes of an I/O that starts at once, what the scheduler of tenants takes of one and of a window, and what
-//! it takes to tell whether a write is part of a burst.
+//! it takes to tell whether a write is part of a burst, and to know where it is.
 //!
 //! It does so many of them in one of several ways; `bench/instructions` measures that from outside.
 #![allow(clippy::expect_used, reason = "a tool for the command line")]
@@ -11,6 +11,7 @@ use base::{Instant, SegmentId, VolumeId};
 use policies::admission::knee::KneeSettings;
 use policies::admission::{Admission, AdmissionSettings, ClientId, Outcome, Request};
 use policies::burst::{BurstSettings, Detector};
+use policies::forwarding::{Content, Index, IndexSettings, LogNumber, Serial};
 use policies::slow_requests::Direction;
 use policies::tenants::{Cost, Frontend, Operation, Promise, Scheduler, TenantsSettings, Verdict};
 
@@ -89,6 +90,44 @@ fn detect(ios: u64) {
     }
 }
 
+/// Entries that an index has: for 90% of volumes no more in what DiffForward prints (§5.6).
+const ENTRIES: usize = 645;
+
+/// A place for a write.
+fn scattered(number: u64) -> std::ops::Range<u64> {
+    let at = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44) * 4096;
+    at..at + 4096
+}
+
+/// Puts a write into a log.
+fn append(index: &mut Index, number: u64) {
+    let serial = index.begin(scattered(number), LogNumber((number % 4) as u8), Content::Data(number * 4608), 0);
+    index.logged(serial);
+}
+
+/// So many writes that go to logs, and come home in batches.
+fn log(ios: u64) {
+    let mut index = Index::new(IndexSettings::default(), Serial(0));
+    for number in 0..ios {
+        black_box(request(number));
+        append(&mut index, number);
+        if index.len() > ENTRIES {
+            let batch = index.next_batch(1 << 20, 64).expect("there is something");
+            black_box(index.merged(batch.through));
+        }
+    }
+}
+
+/// So many writes that are no burst, while others are in logs.
+fn route(ios: u64) {
+    let mut index = Index::new(IndexSettings::default(), Serial(0));
+    (0..ENTRIES as u64).for_each(|number| append(&mut index, number));
+    for number in 0..ios {
+        black_box(request(number));
+        black_box(index.route(scattered(number + 1_000_000)));
+    }
+}
+
 /// The same I/Os, and nothing else.
 fn ask(ios: u64) {
     for number in 0..ios {
@@ -98,7 +137,8 @@ fn ask(ios: u64) {
 
 fn main() {
     let mut given = std::env::args().skip(1);
-    let case = given.next().expect("a case: admission, levels, auto, tenants, windows, burst or nothing");
+    let case =
+        given.next().expect("a case: admission, levels, auto, tenants, windows, burst, logged, routed or nothing");
     let ios = given.next().and_then(|text| text.parse().ok()).expect("a number of I/Os");
     match case.as_str() {
         "admission" => admit(ios, false, None),
@@ -107,6 +147,8 @@ fn main() {
         "tenants" => schedule(ios),
         "windows" => allocate(ios),
         "burst" => detect(ios),
+        "logged" => log(ios),
+        "routed" => route(ios),
         _ => ask(ios),
     }
 }
