@@ -31,7 +31,9 @@ use base::{AllocationExtent, Bytes, ErrorKind, Generation, Map, ReadPart, Result
 use policies::burst::BurstSettings;
 use policies::forwarding::{IndexSettings, Limits, MergeSettings};
 use runtime::Handle;
-use wire::{Answer, Attachment, BlockService, LocalBoxFuture, SessionId, Target, VolumeDirectory};
+use wire::{
+    Answer, Attachment, BlockService, Forwarding, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory,
+};
 
 use forwarded::{Forwarded, Written};
 
@@ -84,12 +86,36 @@ impl Default for Options {
     }
 }
 
+impl Mode {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::Auto => "auto",
+            Mode::On => "on",
+            Mode::Mixed => "mixed",
+        }
+    }
+
+    /// That of a volume, for which `forwarding` was set, where this is what the agent does.
+    fn of(self, forwarding: Forwarding) -> Mode {
+        match forwarding {
+            Forwarding::Default => self,
+            Forwarding::Off => Mode::Off,
+            Forwarding::Auto => Mode::Auto,
+            Forwarding::On => Mode::On,
+        }
+    }
+}
+
 /// Bytes that a log may have: several entries of any length fit into it.
 pub const LOG_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 30;
 
 /// What was forwarded of all volumes, and how it went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
+    /// Written bytes of volumes whose bursts were spread.
+    pub written_bytes: u64,
     /// Written bytes that were a burst, and went to logs.
     pub burst_bytes: u64,
     /// Written bytes that followed others there.
@@ -108,6 +134,7 @@ pub struct Counted {
 
 impl Counted {
     fn add(&mut self, more: &Counted) {
+        self.written_bytes += more.written_bytes;
         self.burst_bytes += more.burst_bytes;
         self.rescheduled_bytes += more.rescheduled_bytes;
         self.merged_bytes += more.merged_bytes;
@@ -116,6 +143,25 @@ impl Counted {
         self.waits += more.waits;
         self.failed_merges += more.failed_merges;
     }
+}
+
+/// How it stands with the bursts of one volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    /// Which writes are spread.
+    pub mode: Mode,
+    /// Whether it has logs.
+    pub has_logs: bool,
+    /// What was done since it was attached.
+    pub counted: Counted,
+    /// Bytes that wait in logs.
+    pub waiting_bytes: u64,
+    /// Entries that wait there.
+    pub waiting_entries: u64,
+    /// For how long the oldest of them does.
+    pub lag: Duration,
+    /// What is called a burst: TH.
+    pub threshold: Duration,
 }
 
 /// See the module.
@@ -178,6 +224,24 @@ impl Forwarder {
         all.fold((0, 0), |(bytes, entries), (more, others)| (bytes + more, entries + others))
     }
 
+    /// How it stands with the bursts of a volume that is attached here.
+    pub fn state(&self, volume: VolumeId) -> Option<State> {
+        self.newest(volume).map(|forwarded| forwarded.state())
+    }
+
+    /// Says whether the bursts of a volume are spread from now on. What is in logs comes home all the same.
+    pub fn learn(&self, volume: &VolumeDescriptor) {
+        if let Some(forwarded) = self.newest(volume.id) {
+            forwarded.set_mode(self.shared.options.mode.of(volume.forwarding));
+        }
+    }
+
+    fn newest(&self, volume: VolumeId) -> Option<Rc<Forwarded>> {
+        let volumes = self.volumes.borrow();
+        let of_volume = volumes.values().filter(|forwarded| forwarded.volume == volume);
+        of_volume.max_by_key(|forwarded| forwarded.generation).cloned()
+    }
+
     /// Whether what is known of logs contradicts itself; for tests.
     ///
     /// # Panics
@@ -192,15 +256,12 @@ impl Forwarder {
 
     /// Finds what is in the logs of a volume that was just attached.
     async fn begin(&self, volume: VolumeId, generation: Generation, session: SessionId) -> Result<()> {
-        let layout = self.shared.directory.describe(volume).await?.layout();
-        let forwarded = Forwarded::new(self.shared.clone(), session, volume, generation, layout);
+        let described = self.shared.directory.describe(volume).await?;
+        let mode = self.shared.options.mode.of(described.forwarding);
+        let forwarded = Forwarded::new(self.shared.clone(), session, volume, generation, described.layout(), mode);
         match forwarded.open_logs(false).await {
             Ok(()) => {}
-            Err(error) if error.kind == ErrorKind::NotFound => {
-                if self.shared.options.mode == Mode::Off {
-                    return Ok(());
-                }
-            }
+            Err(error) if error.kind == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         let mut volumes = self.volumes.borrow_mut();

@@ -1,6 +1,43 @@
-//! A change of a volume's levels: only what is named changes.
+//! A change of what a volume is promised, and of where its bursts go: only what is named changes.
 
 use base::levels::{Credits, Levels, Rate};
+use base::{Error, Result};
+use wire::Forwarding;
+
+/// What is to change of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VolumeChange {
+    /// Of what it is promised, and the most that it gets.
+    pub levels: LevelsChange,
+    /// Whether its bursts are spread.
+    pub forwarding: Option<Forwarding>,
+}
+
+impl VolumeChange {
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == VolumeChange::default()
+    }
+}
+
+impl From<LevelsChange> for VolumeChange {
+    fn from(levels: LevelsChange) -> Self {
+        VolumeChange { levels, forwarding: None }
+    }
+}
+
+/// Refuses to spread bursts where all is on one machine.
+///
+/// # Errors
+/// `Invalid`.
+pub(crate) fn check_spread_on_one_machine(forwarding: Option<Forwarding>) -> Result<()> {
+    match forwarding {
+        Some(Forwarding::Auto | Forwarding::On) => Err(Error::invalid(
+            "bursts cannot be spread: this store has one server, and that takes several (see docs/CLUSTER.md)",
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// What is to change; 0 takes one away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -28,9 +28,12 @@ use files::{Redundancy, Store};
 use runtime::sync::{Budget, oneshot};
 use runtime::{Class, Handle, Task};
 use wire::observe::{Detail, Explained, Snapshot};
-use wire::{Device, DeviceHost, LocalBoxFuture, Observer, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+use wire::{
+    Device, DeviceHost, Forwarding, LocalBoxFuture, Observer, VolumeDescriptor, VolumeDirectory, VolumeOwner,
+    VolumeUser,
+};
 
-use crate::levels::LevelsChange;
+use crate::levels::{LevelsChange, VolumeChange, check_spread_on_one_machine};
 use crate::table::log::TableLog;
 use crate::table::{Change, Row, VolumeState, VolumeTable};
 
@@ -66,6 +69,8 @@ pub struct CreateVolume {
     pub allow_existing: bool,
     /// Its levels.
     pub levels: LevelsChange,
+    /// Whether its bursts are spread.
+    pub forwarding: Forwarding,
 }
 
 impl CreateVolume {
@@ -78,6 +83,7 @@ impl CreateVolume {
             owner: String::new(),
             allow_existing: false,
             levels: LevelsChange::default(),
+            forwarding: Forwarding::default(),
         }
     }
 
@@ -109,6 +115,7 @@ impl CreateVolume {
             generation: Generation(0),
             state: VolumeState::Active,
             levels: self.levels.over(Levels::default()),
+            forwarding: self.forwarding,
         }
     }
 }
@@ -149,12 +156,12 @@ pub enum Request {
         /// Whether clients may lose it.
         force: bool,
     },
-    /// Promises a volume something else: [`Reply::Volume`].
-    SetLevels {
+    /// Changes what a volume is promised, or where its bursts go: [`Reply::Volume`].
+    Set {
         /// Its name.
         name: String,
         /// What changes.
-        change: LevelsChange,
+        change: VolumeChange,
     },
     /// Why I/O of a volume waits: [`Reply::Explained`].
     Explain(String),
@@ -400,7 +407,7 @@ impl Manager {
             Request::Delete { name, force } => {
                 self.delete(&name, force).await.map(|(view, is_done)| Reply::Deleted(view, is_done))
             }
-            Request::SetLevels { name, change } => self.set_levels(&name, change).await.map(Reply::Volume),
+            Request::Set { name, change } => self.set(&name, change).await.map(Reply::Volume),
             Request::Explain(name) => {
                 self.explain(&name).await.map(|(view, explained)| Reply::Explained(view, Box::new(explained)))
             }
@@ -443,6 +450,7 @@ impl Manager {
     /// # Errors
     /// `Invalid`, `Conflict` for a name that exists (with another size, if an existing one is allowed), `Full`, `Io`.
     pub async fn create(&self, wanted: CreateVolume) -> Result<(VolumeView, bool)> {
+        check_spread_on_one_machine(Some(wanted.forwarding))?;
         let name = wanted.name.clone();
         if wanted.allow_existing
             && let Some(existing) = self.existing(&wanted)?
@@ -491,9 +499,10 @@ impl Manager {
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for levels against the rules, `Full`, `Io`.
-    pub async fn set_levels(&self, name: &str, change: LevelsChange) -> Result<VolumeView> {
+    pub async fn set(&self, name: &str, change: VolumeChange) -> Result<VolumeView> {
+        check_spread_on_one_machine(change.forwarding)?;
         let wanted = name.to_owned();
-        self.commit(move |table| table.plan_set_levels(&wanted, |levels| change.over(levels))).await?;
+        self.commit(move |table| table.plan_set(&wanted, &change)).await?;
         self.show(name)
     }
 
@@ -669,7 +678,7 @@ impl Manager {
     /// happens to the volume, so that a volume which is being dropped is not known anew.
     fn tell_owner(&self, change: &Change) {
         let volume = match change {
-            Change::SetLevels { volume, .. } => volume,
+            Change::Set { volume, .. } => volume,
             Change::Create(_) | Change::MarkDeleted(_) => return self.tell_provisioned(),
             Change::Attach { .. } | Change::Forget(_) => return,
         };

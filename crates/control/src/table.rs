@@ -17,8 +17,9 @@ use base::limits::{DATA_SECTOR_DEFAULT, SEGMENT_SIZE, VOLUMES_MAX};
 use base::seeded::is_on;
 use base::units::format_size;
 use base::{Error, Generation, Result, VolumeId};
-use wire::VolumeDescriptor;
+use wire::{Forwarding, VolumeDescriptor};
 
+use crate::levels::VolumeChange;
 use crate::rules;
 
 pub mod format;
@@ -58,6 +59,8 @@ pub struct Row {
     pub state: VolumeState,
     /// What it was promised, and the most that it gets.
     pub levels: Levels,
+    /// Whether its bursts are spread over several servers.
+    pub forwarding: Forwarding,
 }
 
 impl Row {
@@ -73,6 +76,7 @@ impl Row {
             generation: self.generation,
             owner: self.owner.clone(),
             levels: self.levels,
+            forwarding: self.forwarding,
             ..VolumeDescriptor::new(self.id, self.name.as_str(), self.size)
         }
     }
@@ -103,12 +107,14 @@ pub enum Change {
     MarkDeleted(VolumeId),
     /// Nothing of a deleted volume is left.
     Forget(VolumeId),
-    /// A volume is promised something else.
-    SetLevels {
+    /// A volume is promised something else, or its bursts go elsewhere.
+    Set {
         /// The volume.
         volume: VolumeId,
-        /// What it has from now on.
+        /// What it is promised from now on.
         levels: Levels,
+        /// Whether its bursts are spread from now on.
+        forwarding: Forwarding,
     },
 }
 
@@ -219,6 +225,7 @@ impl VolumeTable {
             generation: Generation(0),
             state: VolumeState::Active,
             levels: Levels::default(),
+            forwarding: Forwarding::Off,
         }))
     }
 
@@ -239,15 +246,15 @@ impl VolumeTable {
         self.get(volume).map(|row| Change::MarkDeleted(row.id))
     }
 
-    /// Decides on the levels of a volume, given those that it has.
+    /// Decides on what is to change of a volume.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for levels against the rules.
-    pub fn plan_set_levels(&self, name: &str, change: impl FnOnce(Levels) -> Levels) -> Result<Change> {
+    pub fn plan_set(&self, name: &str, change: &VolumeChange) -> Result<Change> {
         let row = self.find(name)?;
-        let levels = change(row.levels);
+        let levels = change.levels.over(row.levels);
         rules::check_levels(&levels)?;
-        Ok(Change::SetLevels { volume: row.id, levels })
+        Ok(Change::Set { volume: row.id, levels, forwarding: change.forwarding.unwrap_or(row.forwarding) })
     }
 
     /// Takes an id out of use without a volume: the outcome of its creation is unknown.
@@ -274,7 +281,7 @@ impl VolumeTable {
             Change::Attach { volume, generation } => self.get(*volume).is_ok_and(|row| row.generation < *generation),
             Change::MarkDeleted(volume) => self.get(*volume).is_ok(),
             Change::Forget(volume) => self.rows.get(volume).is_some_and(|row| row.state == VolumeState::Deleting),
-            Change::SetLevels { volume, .. } => self.get(*volume).is_ok(),
+            Change::Set { volume, .. } => self.get(*volume).is_ok(),
         };
         match fits {
             true => Ok(()),
@@ -304,7 +311,10 @@ impl VolumeTable {
                     self.next_id = VolumeId(self.rows.keys().next_back().map_or(1, |last| last.0 + 1));
                 }
             }
-            Change::SetLevels { volume, levels } => self.row_mut(volume).levels = levels,
+            Change::Set { volume, levels, forwarding } => {
+                let row = self.row_mut(volume);
+                (row.levels, row.forwarding) = (levels, forwarding);
+            }
         }
     }
 
@@ -357,6 +367,7 @@ mod tests {
     use base::{ErrorKind, GIB, KIB};
 
     use super::*;
+    use crate::levels::LevelsChange;
 
     fn row(name: &str, size: u64) -> Row {
         Row {
@@ -369,6 +380,7 @@ mod tests {
             generation: Generation(0),
             state: VolumeState::Active,
             levels: Levels::default(),
+            forwarding: Forwarding::default(),
         }
     }
 
@@ -416,26 +428,31 @@ mod tests {
     }
 
     #[test]
-    fn levels_change_and_nothing_else_does() {
+    fn what_is_set_changes_and_nothing_else_does() {
         let mut table = VolumeTable::default();
         let volume = create(&mut table, "a");
         let before = table.get(volume).unwrap().clone();
-        let iops = |levels: Levels, base, burst| Levels {
-            base: Rate { iops: base, ..levels.base },
-            burst: Rate { iops: burst, ..levels.burst },
-            ..levels
+        let iops = |base| Rate { iops: base, ..Rate::default() };
+        let change = |base, burst| {
+            let levels = LevelsChange { base_iops: base, burst_iops: burst, ..LevelsChange::default() };
+            VolumeChange::from(levels)
         };
-        table.apply(table.plan_set_levels("a", |levels| iops(levels, 100, 200)).unwrap());
-        let after = table.get(volume).unwrap();
-        assert_eq!(after.levels, iops(Levels::default(), 100, 200));
+        table.apply(table.plan_set("a", &change(Some(100), Some(200))).unwrap());
+        let after = table.get(volume).unwrap().clone();
+        assert_eq!(after.levels, Levels { base: iops(100), burst: iops(200), ..Levels::default() });
         assert_eq!((after.descriptor().levels, after.descriptor().owner.as_str()), (after.levels, ""));
         assert_eq!(Row { levels: before.levels, ..after.clone() }, before);
+        let spread = VolumeChange { forwarding: Some(Forwarding::On), ..VolumeChange::default() };
+        table.apply(table.plan_set("a", &spread).unwrap());
+        let spread = table.get(volume).unwrap();
+        assert_eq!(spread.descriptor().forwarding, Forwarding::On);
+        assert_eq!(Row { forwarding: Forwarding::Default, ..spread.clone() }, after);
         // Rules look at the whole, not at what was changed.
-        assert_eq!(table.plan_set_levels("a", |levels| iops(levels, 100, 99)).unwrap_err().kind, ErrorKind::Invalid);
-        assert_eq!(table.plan_set_levels("b", |levels| levels).unwrap_err().kind, ErrorKind::NotFound);
-        let bad = Row { levels: iops(Levels::default(), 200_001, 0), ..row("b", GIB) };
+        assert_eq!(table.plan_set("a", &change(None, Some(99))).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(table.plan_set("b", &change(Some(1), None)).unwrap_err().kind, ErrorKind::NotFound);
+        let bad = Row { levels: Levels { base: iops(200_001), ..Levels::default() }, ..row("b", GIB) };
         assert_eq!(table.plan_create(bad).unwrap_err().kind, ErrorKind::Invalid);
-        let late = table.plan_set_levels("a", |levels| levels).unwrap();
+        let late = table.plan_set("a", &VolumeChange::default()).unwrap();
         table.apply(table.plan_delete(volume).unwrap());
         assert!(table.check(&late).is_err(), "a volume that is being deleted has none");
     }

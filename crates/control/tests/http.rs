@@ -240,6 +240,7 @@ fn a_volume_from_creation_to_deletion() {
     let expected = json!({
         "id": 1, "name": "vm-1", "size_bytes": 10737418240u64, "data_sector_bytes": 131072, "segments": 4,
         "state": "active", "generation": 0, "clients": 1, "owner": "ops", "created_ms": created["created_ms"], "levels": levels(&[]),
+        "forwarding": "default",
         "uris": ["nbd+unix:///vm-1?socket=/store/nbd.sock"],
     });
     assert_eq!(created, expected);
@@ -335,11 +336,29 @@ fn waiting_is_explained() {
             "waiting_requests": 2, "active_segments": 1, "hot_segments": 0, "started_bytes": 12_288,
             "overdrawn_bytes": 4096, "p95_ns": null, "p99999_ns": null, "available_bytes_per_second": null,
         },
+        "forwarding": null,
     });
     assert_eq!((status, &found), (200, &expected));
     let [p50, p99] = ["p50_ns", "p99_ns"].map(|key| found["latency"][1][key].as_u64().unwrap());
     assert!((1_000..2_000).contains(&p50) && p99 >= 1_000_000, "{p50} {p99}");
     assert_eq!(kind(&api.get("/v1/volumes/b/explain").1), "not_found");
+}
+
+/// All is on one machine.
+#[test]
+fn bursts_are_not_spread_over_one_server() {
+    let api = start();
+    for forwarding in ["auto", "on"] {
+        let wanted = json!({"name": "a", "size": "1G", "forwarding": forwarding});
+        let (status, body) = api.post(&wanted.to_string());
+        assert_eq!((status, kind(&body)), (400, "invalid"));
+        assert!(body["error"]["message"].as_str().unwrap().contains("has one server"), "{body}");
+    }
+    assert_eq!(api.post(r#"{"name": "a", "size": "1G", "forwarding": "off"}"#).1["forwarding"], json!("off"));
+    assert_eq!(api.patch("/v1/volumes/a", r#"{"base_iops": 7, "forwarding": "on"}"#).0, 400);
+    let unchanged = api.get("/v1/volumes/a").1;
+    assert_eq!((&unchanged["forwarding"], &unchanged["levels"]), (&json!("off"), &levels(&[])));
+    assert_eq!(api.patch("/v1/volumes/a", r#"{"forwarding": null}"#).1["forwarding"], json!("default"));
 }
 
 #[test]
@@ -525,6 +544,7 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("Agent", &of_several(api::Agent::default())),
         ("SegmentMove", &of_several(api::SegmentMove::default())),
         ("ExplainedEngine", &of_several(api::ExplainedEngine::default())),
+        ("ForwardedBursts", &of_several(api::ForwardedBursts::default())),
     ] {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let mut required: Vec<String> = serde_json::from_value(schemas[name]["required"].clone()).unwrap();
@@ -536,9 +556,10 @@ fn the_openapi_document_says_what_the_routes_do() {
         assert_eq!((&found, &found), (&required, &properties), "{name}");
     }
     // What is taken is what is documented: a body with every field of the document is read.
-    let fields = schemas["SetLevels"]["properties"].as_object().unwrap();
-    let all: Value = fields.keys().map(|key| (key.clone(), json!(1))).collect();
-    assert_eq!(fields.len(), 6);
+    let fields = schemas["SetVolume"]["properties"].as_object().unwrap();
+    let value = |key: &str| if key == "forwarding" { json!("off") } else { json!(1) };
+    let all: Value = fields.keys().map(|key| (key.clone(), value(key))).collect();
+    assert_eq!(fields.len(), 7);
     let created = api.post(&json!({"name": "b", "size": "1G"}).to_string()).0;
     assert_eq!((created, api.patch("/v1/volumes/b", &all.to_string()).0), (201, 200));
     assert!(fields.keys().all(|key| schemas["CreateVolume"]["properties"][key] == fields[key]));

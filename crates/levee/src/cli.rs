@@ -8,6 +8,7 @@ use base::units::parse_size;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use lab::verify::FaultKind;
 use node::calibrate::Mix;
+use wire::Forwarding;
 use wire::api::Size;
 
 /// Levee, an elastic block store: virtual disks over NBD on local directories.
@@ -633,7 +634,7 @@ pub enum Volume {
         #[arg(long)]
         allow_existing: bool,
         #[command(flatten)]
-        levels: Levels,
+        changes: VolumeChanges,
         #[command(flatten)]
         api: Api,
     },
@@ -649,13 +650,14 @@ pub enum Volume {
         #[command(flatten)]
         api: Api,
     },
-    /// Change what a volume is promised and the most that it gets, also while it is in use. What is not named stays.
-    #[command(group = ArgGroup::new("what changes").required(true).multiple(true).args(LEVELS))]
+    /// Change what a volume is promised, the most that it gets, and whether its bursts are spread, also while it is in use.
+    /// What is not named stays.
+    #[command(group = ArgGroup::new("what changes").required(true).multiple(true).args(CHANGES))]
     Set {
         /// Its name.
         name: String,
         #[command(flatten)]
-        levels: Levels,
+        changes: VolumeChanges,
         #[command(flatten)]
         api: Api,
     },
@@ -679,13 +681,13 @@ pub enum Volume {
     },
 }
 
-/// The flags of [`Levels`].
-const LEVELS: [&str; 6] =
-    ["base_iops", "base_bandwidth", "burst_iops", "burst_bandwidth", "credit_seconds", "credit_percent"];
+/// The flags of [`VolumeChanges`].
+const CHANGES: [&str; 7] =
+    ["base_iops", "base_bandwidth", "burst_iops", "burst_bandwidth", "credit_seconds", "credit_percent", "forwarding"];
 
-/// Base and burst levels; 0 takes one away.
+/// Base and burst levels, of which 0 takes one away, and where bursts go.
 #[derive(Args)]
-pub struct Levels {
+pub struct VolumeChanges {
     /// Promise so many operations per second: they come before everybody's bursts. At most 200000.
     #[arg(long, value_name = "N")]
     pub base_iops: Option<u64>,
@@ -704,6 +706,14 @@ pub struct Levels {
     /// How much of what it does not use is saved, in percent.
     #[arg(long, value_name = "P")]
     pub credit_percent: Option<u32>,
+    /// Whether bursts are spread over several servers: off, auto (where that costs no more than agents may spend), on, or
+    /// default (as the agent is set).
+    #[arg(long, value_name = "HOW", value_parser = parse_forwarding)]
+    pub forwarding: Option<Forwarding>,
+}
+
+fn parse_forwarding(text: &str) -> Result<Forwarding, String> {
+    Forwarding::named(text).ok_or_else(|| format!("choose {}", Forwarding::NAMES.map(|(_, name)| name).join(", ")))
 }
 
 /// How to reach a running store.

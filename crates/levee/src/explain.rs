@@ -2,7 +2,9 @@
 //! its slowest requests waited for, then the numbers.
 
 use base::units::format_size;
-use wire::api::{Admission, ExplainedEngine, Explanation, Latency, Levels, SlowReason, SlowRequest, Waiting};
+use wire::api::{
+    Admission, ExplainedEngine, Explanation, ForwardedBursts, Latency, Levels, SlowReason, SlowRequest, Waiting,
+};
 
 /// Slow requests that are told one by one; `--json` has all that are kept.
 const TOLD_MAX: usize = 5;
@@ -229,7 +231,37 @@ fn numbers(found: &Explanation) -> Vec<String> {
         lines.extend(disks_of(server).map(|disks| format!("disks    {disks}")));
     }
     lines.extend(found.engines.iter().map(|engine| format!("server   {}", engine_of(engine))));
+    let bursts = found.forwarding.as_ref().filter(|bursts| bursts.has_logs || bursts.mode != "off");
+    lines.extend(bursts.map(|bursts| format!("bursts   {}", bursts_of(bursts))));
     lines
+}
+
+/// Where bursts go, and what of them is still there.
+fn bursts_of(bursts: &ForwardedBursts) -> String {
+    let percent = |part: u64| format!("{}%", part.saturating_mul(100) / bursts.written_bytes.max(1));
+    let mut parts = vec![
+        format!("forwarding {}", bursts.mode),
+        format!("{} of {} written went to logs", percent(bursts.burst_bytes), format_size(bursts.written_bytes)),
+    ];
+    if bursts.rescheduled_bytes > 0 {
+        parts.push(format!("{} followed there", percent(bursts.rescheduled_bytes)));
+    }
+    parts.push(match bursts.waiting_entries {
+        0 => "nothing waits there".into(),
+        entries => format!(
+            "{} in {} wait to come home, since {}",
+            format_size(bursts.waiting_bytes),
+            count(entries, "entry", "entries"),
+            duration(bursts.lag_ns)
+        ),
+    });
+    if bursts.waits > 0 {
+        parts.push(format!("{} for that", count(bursts.waits, "write waited", "writes waited")));
+    }
+    if bursts.failed_merges > 0 {
+        parts.push(format!("{} by an owner", count(bursts.failed_merges, "batch was refused", "batches were refused")));
+    }
+    parts.join(", ")
 }
 
 fn latency_of(latency: &Latency) -> String {
@@ -340,6 +372,7 @@ mod tests {
                 available_bytes_per_second: None,
             }),
             engines: Vec::new(),
+            forwarding: None,
         }
     }
 
@@ -490,6 +523,39 @@ The last of them:
         // Whatever a newer store calls it is named.
         found.waits = vec![wait("tax_return", 0, 1)];
         assert!(sentences(&found).starts_with("vm-1 waits because of tax_return.\n  0 requests waited"));
+    }
+
+    #[test]
+    fn where_bursts_go_is_told() {
+        let mut found = quiet();
+        assert!(!sentences(&found).contains("bursts"));
+        // Nothing is spread, and nothing was.
+        found.forwarding = Some(ForwardedBursts { mode: "off".into(), ..ForwardedBursts::default() });
+        assert!(!sentences(&found).contains("bursts"));
+        let bursts = ForwardedBursts {
+            mode: "auto".into(),
+            written_bytes: 4 << 20,
+            has_logs: true,
+            ..ForwardedBursts::default()
+        };
+        found.forwarding = Some(bursts.clone());
+        let text = sentences(&found);
+        let line = "bursts   forwarding auto, 0% of 4 MiB written went to logs, nothing waits there";
+        assert!(text.ends_with(line), "{text}");
+        found.forwarding = Some(ForwardedBursts {
+            burst_bytes: 1 << 20,
+            rescheduled_bytes: 100 << 10,
+            waiting_bytes: 64 << 10,
+            waiting_entries: 1,
+            lag_ns: 1_200_000_000,
+            waits: 3,
+            failed_merges: 1,
+            ..bursts
+        });
+        let text = sentences(&found);
+        let line = "bursts   forwarding auto, 25% of 4 MiB written went to logs, 2% followed there, 64 KiB in 1 entry wait to come \
+                    home, since 1.2 s, 3 writes waited for that, 1 batch was refused by an owner";
+        assert!(text.ends_with(line), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use ureq::http::Method;
 use wire::api::{self, Size};
 
-use crate::cli::{Levels, Volume as Command};
+use crate::cli::{Volume as Command, VolumeChanges};
 use crate::client::Client;
 use crate::{console, explain};
 
@@ -16,10 +16,10 @@ use crate::{console, explain};
 /// What the store answers.
 pub fn run(command: Command) -> Result<()> {
     match command {
-        Command::Create { name, size, data_sector, owner, allow_existing, levels, api } => {
+        Command::Create { name, size, data_sector, owner, allow_existing, changes, api } => {
             let data_sector = data_sector.map(Size::Bytes);
-            let (size, levels) = (Size::Bytes(size), wanted_levels(&levels));
-            let body = json(&api::CreateVolume { name, size, data_sector, owner, allow_existing, levels })?;
+            let (size, changes) = (Size::Bytes(size), wanted(&changes));
+            let body = json(&api::CreateVolume { name, size, data_sector, owner, allow_existing, changes })?;
             let volume: api::Volume = Client::new(&api)?.change(Method::POST, "/v1/volumes", &body)?;
             match api.json {
                 true => console::print_json(&volume),
@@ -50,8 +50,8 @@ pub fn run(command: Command) -> Result<()> {
                 }
             }
         }
-        Command::Set { name, levels, api } => {
-            let body = json(&wanted_levels(&levels))?;
+        Command::Set { name, changes, api } => {
+            let body = json(&wanted(&changes))?;
             let volume: api::Volume = Client::new(&api)?.change(Method::PATCH, &path_of(&name)?, &body)?;
             match api.json {
                 true => console::print_json(&volume),
@@ -94,14 +94,15 @@ pub fn path_of(name: &str) -> Result<String> {
     Ok(format!("/v1/volumes/{name}"))
 }
 
-fn wanted_levels(levels: &Levels) -> api::SetLevels {
-    api::SetLevels {
-        base_iops: levels.base_iops,
-        base_bandwidth: levels.base_bandwidth.map(Size::Bytes),
-        burst_iops: levels.burst_iops,
-        burst_bandwidth: levels.burst_bandwidth.map(Size::Bytes),
-        credit_seconds: levels.credit_seconds,
-        credit_percent: levels.credit_percent,
+fn wanted(changes: &VolumeChanges) -> api::SetVolume {
+    api::SetVolume {
+        base_iops: changes.base_iops,
+        base_bandwidth: changes.base_bandwidth.map(Size::Bytes),
+        burst_iops: changes.burst_iops,
+        burst_bandwidth: changes.burst_bandwidth.map(Size::Bytes),
+        credit_seconds: changes.credit_seconds,
+        credit_percent: changes.credit_percent,
+        forwarding: changes.forwarding.map(|forwarding| forwarding.name().to_owned()),
     }
 }
 
@@ -165,6 +166,9 @@ fn details_of(volume: &api::Volume) -> String {
     lines.extend(burst.map(|burst| format!("burst level  {burst}")));
     if let (Some(seconds), Some(percent)) = (levels.credit_seconds, levels.credit_percent) {
         lines.push(format!("credits      {percent}% of what it leaves over, up to {seconds} s of its base level"));
+    }
+    if !matches!(volume.forwarding.as_str(), "" | "default") {
+        lines.push(format!("forwarding   {}", volume.forwarding));
     }
     lines.extend(volume.uris.iter().map(|uri| format!("attach       {uri}")));
     lines.join("\n")

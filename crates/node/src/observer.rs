@@ -5,7 +5,7 @@
 
 use std::rc::{Rc, Weak};
 
-use agent::forwarding::Forwarder;
+use agent::forwarding::{self, Forwarder};
 use agent::{
     Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, TenantStatistics, VolumeStatistics,
 };
@@ -152,7 +152,8 @@ impl Observer for AgentObserver {
 
     fn explain(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<Explained>> {
         let explained = explained_by_agent(Explained::default(), &self.agent, volume, self.handle.now());
-        Box::pin(std::future::ready(Ok(explained)))
+        let forwarding = self.forwarder.state(volume).map(forwarded_bursts);
+        Box::pin(std::future::ready(Ok(Explained { forwarding, ..explained })))
     }
 }
 
@@ -292,6 +293,25 @@ fn explained_by_agent(explained: Explained, agent: &Agent, volume: VolumeId, now
         slow_reasons: slow.as_ref().map(slow_reasons).unwrap_or_default(),
         slow_requests: slow.as_ref().map(|slow| slow_requests(slow, now)).unwrap_or_default(),
         ..explained
+    }
+}
+
+fn forwarded_bursts(state: forwarding::State) -> api::ForwardedBursts {
+    let forwarding::State { counted, threshold, lag, .. } = state;
+    api::ForwardedBursts {
+        mode: state.mode.name().into(),
+        has_logs: state.has_logs,
+        written_bytes: counted.written_bytes,
+        burst_bytes: counted.burst_bytes,
+        rescheduled_bytes: counted.rescheduled_bytes,
+        merged_bytes: counted.merged_bytes,
+        waiting_bytes: state.waiting_bytes,
+        waiting_entries: state.waiting_entries,
+        lag_ns: lag.as_nanos() as u64,
+        log_reads: counted.log_reads,
+        waits: counted.waits,
+        failed_merges: counted.failed_merges,
+        threshold_ns: threshold.as_nanos() as u64,
     }
 }
 
@@ -448,6 +468,11 @@ fn of_forwarder(forwarder: &Forwarder) -> Vec<Metric> {
         return Vec::new();
     }
     vec![
+        plain(
+            "forwarded_written_bytes_total",
+            "Written bytes of volumes whose bursts are spread.",
+            counted.written_bytes,
+        ),
         plain("forwarded_bytes_total", "Written bytes that were a burst, and went to logs.", counted.burst_bytes),
         plain(
             "forwarded_rescheduled_bytes_total",

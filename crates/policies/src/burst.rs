@@ -165,6 +165,11 @@ impl Detector {
         self.settings.threshold = threshold;
     }
 
+    /// TH, as time of the average traffic.
+    pub fn threshold(&self) -> Duration {
+        self.settings.threshold
+    }
+
     /// R in bytes per second, if it is known yet.
     pub fn average(&self) -> Option<u64> {
         self.rate.known()

@@ -29,6 +29,9 @@ pub struct Volume {
     pub owner: String,
     /// What it was promised, and the most that it gets.
     pub levels: Levels,
+    /// Whether its bursts are spread over several servers: `off`, `auto`, `on`, or `default`, as its agent is set.
+    #[serde(default)]
+    pub forwarding: String,
     /// When it was created, in milliseconds since 1970: a label.
     pub created_ms: u64,
     /// Where clients attach it.
@@ -90,14 +93,14 @@ pub struct CreateVolume {
     /// Whether a volume of that name and size may exist already. It keeps the levels that it has.
     #[serde(default)]
     pub allow_existing: bool,
-    /// Its levels.
+    /// Its levels, and where its bursts go.
     #[serde(flatten)]
-    pub levels: SetLevels,
+    pub changes: SetVolume,
 }
 
 /// The body of `PATCH /v1/volumes/{name}`: what is left out stays as it is, 0 or null takes one away.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SetLevels {
+pub struct SetVolume {
     /// Operations per second that it is promised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_iops: Option<u64>,
@@ -116,6 +119,9 @@ pub struct SetLevels {
     /// How much of an unused base level is saved, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credit_percent: Option<u32>,
+    /// Whether its bursts are spread over several servers: `off`, `auto`, `on`, or `default`, as its agent is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forwarding: Option<String>,
 }
 
 /// `GET /v1/scrub`, and `POST`, which begins a round unless one is under way: what reads and scrubbing found since the
@@ -172,6 +178,40 @@ pub struct Explanation {
     /// Of several servers: the engines that have segments of the volume, or had requests of it.
     #[serde(default)]
     pub engines: Vec<ExplainedEngine>,
+    /// Of several servers: where its bursts go; null while no agent has it.
+    #[serde(default)]
+    pub forwarding: Option<ForwardedBursts>,
+}
+
+/// What became of the bursts of a volume since it was attached (DiffForward, SIGMETRICS 2023).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ForwardedBursts {
+    /// `off`, `auto` or `on`: what its agent does with bursts that come now.
+    pub mode: String,
+    /// Whether it has logs.
+    pub has_logs: bool,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Those that were a burst, and went to logs.
+    pub burst_bytes: u64,
+    /// Those that were none, and followed into logs what they overlapped there.
+    pub rescheduled_bytes: u64,
+    /// Bytes that came home.
+    pub merged_bytes: u64,
+    /// Bytes that wait in logs.
+    pub waiting_bytes: u64,
+    /// Entries that wait in logs.
+    pub waiting_entries: u64,
+    /// For how long the oldest of them waits.
+    pub lag_ns: u64,
+    /// Reads that went to a log, those of merging included.
+    pub log_reads: u64,
+    /// Writes that waited until others had come home.
+    pub waits: u64,
+    /// Batches that an owner refused, and that were tried again.
+    pub failed_merges: u64,
+    /// How much of the average traffic, as time, may stand in the queue before a write is a burst.
+    pub threshold_ns: u64,
 }
 
 /// What one engine of several does with a volume.
@@ -726,9 +766,9 @@ mod tests {
     #[test]
     fn levels_that_are_not_given_are_left_out_of_a_request_and_null_in_an_answer() {
         let levels =
-            SetLevels { base_iops: Some(100), burst_bandwidth: Some(Size::Text("1M".into())), ..SetLevels::default() };
+            SetVolume { base_iops: Some(100), burst_bandwidth: Some(Size::Text("1M".into())), ..SetVolume::default() };
         assert_eq!(serde_json::to_string(&levels).unwrap(), r#"{"base_iops":100,"burst_bandwidth":"1M"}"#);
-        let wanted = CreateVolume { levels: levels.clone(), ..CreateVolume::default() };
+        let wanted = CreateVolume { changes: levels.clone(), ..CreateVolume::default() };
         let text = serde_json::to_string(&wanted).unwrap();
         assert_eq!(text, r#"{"name":"","size":0,"allow_existing":false,"base_iops":100,"burst_bandwidth":"1M"}"#);
         assert_eq!(serde_json::from_str::<CreateVolume>(&text).unwrap(), wanted);

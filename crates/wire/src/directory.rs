@@ -9,6 +9,47 @@ use base::{Error, Generation, Result, VolumeId};
 use crate::layout::Layout;
 use crate::service::LocalBoxFuture;
 
+/// Whether bursts of a volume are spread over several servers (DiffForward, SIGMETRICS 2023). The numbers are on disk and in
+/// frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Forwarding {
+    /// As the agent has it that it is attached to.
+    #[default]
+    Default = 0,
+    /// They are not.
+    Off = 1,
+    /// They are, where that costs no more than agents may spend.
+    Auto = 2,
+    /// They are.
+    On = 3,
+}
+
+impl Forwarding {
+    /// All of them, with what people call them.
+    pub const NAMES: [(Forwarding, &'static str); 4] = [
+        (Forwarding::Default, "default"),
+        (Forwarding::Off, "off"),
+        (Forwarding::Auto, "auto"),
+        (Forwarding::On, "on"),
+    ];
+
+    /// The one with this number.
+    pub fn of(number: u8) -> Option<Forwarding> {
+        Self::NAMES.iter().map(|(one, _)| *one).find(|one| *one as u8 == number)
+    }
+
+    /// The one that people call so.
+    pub fn named(name: &str) -> Option<Forwarding> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(one, _)| *one)
+    }
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(one, _)| *one == self).expect("every one has a name").1
+    }
+}
+
 /// What the control plane knows of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeDescriptor {
@@ -30,6 +71,8 @@ pub struct VolumeDescriptor {
     pub owner: String,
     /// What it was promised, and the most that it gets.
     pub levels: Levels,
+    /// Whether its bursts are spread.
+    pub forwarding: Forwarding,
 }
 
 impl VolumeDescriptor {
@@ -45,6 +88,7 @@ impl VolumeDescriptor {
             read_only: false,
             owner: String::new(),
             levels: Levels::default(),
+            forwarding: Forwarding::default(),
         }
     }
 
@@ -137,7 +181,8 @@ pub trait VolumeUser {
     /// How many clients are connected to the volume.
     fn users(&self, volume: VolumeId) -> usize;
 
-    /// Says what a volume was promised from now on. Who does not hear it learns it with the next connection.
+    /// Says what a volume was promised from now on, and whether its bursts are spread. Who does not hear it learns it with the
+    /// next connection, or attachment.
     fn learn_levels(&self, _volume: &VolumeDescriptor) {}
 }
 

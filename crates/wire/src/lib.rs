@@ -32,7 +32,7 @@ pub mod owner;
 pub mod registry;
 pub mod service;
 
-pub use directory::{Device, DeviceHost, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+pub use directory::{Device, DeviceHost, Forwarding, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
 pub use files::FileService;
 pub use layout::{Layout, Piece};
 pub use lease::LeaseStore;

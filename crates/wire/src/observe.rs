@@ -321,6 +321,8 @@ pub struct Explained {
     pub slow_reasons: Vec<api::SlowReason>,
     /// The last of these, the latest first.
     pub slow_requests: Vec<api::SlowRequest>,
+    /// Where its bursts go; none of who has not attached it.
+    pub forwarding: Option<api::ForwardedBursts>,
     /// What each engine said, where there are several servers.
     #[serde(skip)]
     pub engines: Vec<api::ExplainedEngine>,

@@ -9,6 +9,7 @@ mod writing;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::seeded::is_on;
 use base::{Generation, Instant, Result, VolumeId, WriteStamp};
@@ -23,7 +24,7 @@ pub(super) use self::writing::Written;
 use super::book::Watermark;
 use super::entry::Header;
 use super::logs::{Found, Logs, Trouble};
-use super::{Counted, Mode, Options, Shared};
+use super::{Counted, Mode, Options, Shared, State};
 
 /// See the module.
 pub(super) struct Forwarded {
@@ -32,6 +33,7 @@ pub(super) struct Forwarded {
     pub(super) volume: VolumeId,
     pub(super) generation: Generation,
     layout: Layout,
+    mode: Cell<Mode>,
     detector: RefCell<Detector>,
     tuning: RefCell<Tuning>,
     segments: RefCell<BTreeMap<u32, Segment>>,
@@ -77,6 +79,7 @@ impl Forwarded {
         volume: VolumeId,
         generation: Generation,
         layout: Layout,
+        mode: Mode,
     ) -> Rc<Forwarded> {
         let now = shared.handle.now();
         let Options { burst, limits, .. } = shared.options;
@@ -86,6 +89,7 @@ impl Forwarded {
             volume,
             generation,
             layout,
+            mode: Cell::new(mode),
             detector: RefCell::new(Detector::new(burst, now)),
             tuning: RefCell::new(tuning),
             segments: RefCell::default(),
@@ -112,7 +116,16 @@ impl Forwarded {
 
     /// Whether requests go their way without a look here.
     pub(super) fn is_plain(&self) -> bool {
-        self.shared.options.mode == Mode::Off && matches!(*self.logs.borrow(), LogsState::None)
+        self.mode.get() == Mode::Off && matches!(*self.logs.borrow(), LogsState::None)
+    }
+
+    pub(super) fn set_mode(&self, mode: Mode) {
+        if self.mode.replace(mode) != mode {
+            // What tuned itself begins anew, and otherwise it is as it was set.
+            let Options { burst, limits, .. } = self.shared.options;
+            *self.tuning.borrow_mut() = Tuning::new(limits);
+            self.detector.borrow_mut().set_threshold(burst.threshold);
+        }
     }
 
     /// Takes the logs that there are, with what is in them; makes them first, if that is wanted.
@@ -242,17 +255,33 @@ impl Forwarded {
 
     /// Looks at how much was a burst, and how that went: TH from here on.
     fn tune(&self) {
-        if self.shared.options.mode != Mode::Auto {
+        if self.mode.get() != Mode::Auto {
             return;
         }
-        let now = self.handle().now();
         let (logged, written) = self.interval.take();
+        let seen = Seen { written, logged, log_bytes: self.waiting().0, lag: self.lag() };
+        let threshold = self.tuning.borrow_mut().on_interval(seen);
+        self.detector.borrow_mut().set_threshold(threshold);
+    }
+
+    /// For how long the oldest entry waits.
+    fn lag(&self) -> Duration {
         let segments = self.segments.borrow();
         let oldest = segments.values().filter_map(|known| known.notes.first_key_value()).map(|(_, (_, at))| *at).min();
-        let log_bytes = segments.values().map(|known| known.index.bytes()).sum();
-        let lag = oldest.map_or(std::time::Duration::ZERO, |at| now.since(at));
-        let threshold = self.tuning.borrow_mut().on_interval(Seen { written, logged, log_bytes, lag });
-        self.detector.borrow_mut().set_threshold(threshold);
+        oldest.map_or(Duration::ZERO, |at| self.handle().now().since(at))
+    }
+
+    pub(super) fn state(&self) -> State {
+        let (waiting_bytes, entries) = self.waiting();
+        State {
+            mode: self.mode.get(),
+            has_logs: self.opened().is_some(),
+            counted: *self.counted.borrow(),
+            waiting_bytes,
+            waiting_entries: entries as u64,
+            lag: self.lag(),
+            threshold: self.detector.borrow().threshold(),
+        }
     }
 
     /// Bytes that wait in logs, and entries.

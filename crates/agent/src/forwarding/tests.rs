@@ -16,7 +16,7 @@ use policies::forwarding::IndexSettings;
 use runtime::Handle;
 use runtime::sim::{NodeOptions, World};
 use wire::{
-    Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Reply, SessionId, Target, VolumeDescriptor,
+    Answer, Attachment, BlockService, Forwarding, LinkLost, LocalBoxFuture, Reply, SessionId, Target, VolumeDescriptor,
     VolumeDirectory,
 };
 
@@ -51,6 +51,8 @@ struct Store {
     sessions: RefCell<BTreeMap<SessionId, (VolumeId, Generation)>>,
     fate: RefCell<Box<dyn Fn(Target, u64) -> Fate>>,
     has_logs: Cell<bool>,
+    /// What is set for the volume.
+    forwarding: Cell<Forwarding>,
     /// How long a log takes to look for what it is asked for.
     log_reads_take: Cell<Duration>,
     /// How long an owner takes for a write that comes now.
@@ -69,6 +71,7 @@ impl Store {
             sessions: RefCell::default(),
             fate: RefCell::new(Box::new(|_, _| Fate::Done)),
             has_logs: Cell::new(false),
+            forwarding: Cell::default(),
             log_reads_take: Cell::default(),
             owner_takes: Cell::default(),
             direct: Cell::new(0),
@@ -77,6 +80,10 @@ impl Store {
 
     fn set_fate(&self, fate: impl Fn(Target, u64) -> Fate + 'static) {
         *self.fate.borrow_mut() = Box::new(fate);
+    }
+
+    fn described(&self, volume: VolumeId) -> VolumeDescriptor {
+        VolumeDescriptor { forwarding: self.forwarding.get(), ..VolumeDescriptor::new(volume, "disk", 1 << 30) }
     }
 
     fn next(&self, volume: VolumeId) -> VolumeDescriptor {
@@ -217,7 +224,7 @@ impl VolumeDirectory for Store {
     }
 
     fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        Box::pin(std::future::ready(Ok(VolumeDescriptor::new(volume, "disk", 1 << 30))))
+        Box::pin(std::future::ready(Ok(self.described(volume))))
     }
 
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
@@ -621,6 +628,45 @@ fn what_is_on_its_way_when_a_volume_is_given_back_comes_home_once() {
         let holder = Holder::attach(&store, all()).await;
         assert_eq!(holder.forwarder.waiting(), (0, 0));
         assert_eq!(holder.read(0, 8192).await, [[1; 4096], [2; 4096]].concat());
+    });
+}
+
+/// What is set for a volume comes before what is set for its agent, also while it is attached.
+#[test]
+fn a_volume_is_spread_as_it_is_set() {
+    in_a_world(10, |store| async move {
+        let bursts = |holder: &Holder| holder.forwarder.counted().burst_bytes;
+        let holder = Holder::attach(&store, Options { mode: Mode::Off, ..all() }).await;
+        let set = |forwarding| {
+            store.forwarding.set(forwarding);
+            holder.forwarder.learn(&store.described(DISK));
+        };
+        for (forwarding, expected) in [
+            (Forwarding::Default, false),
+            (Forwarding::On, true),
+            (Forwarding::Off, false),
+            (Forwarding::Auto, true),
+            (Forwarding::Default, false),
+        ] {
+            set(forwarding);
+            // The first burst of all has logs made.
+            holder.write(30 * MIB, &[0; 512]).await.unwrap().unwrap();
+            store.handle.sleep(Duration::from_millis(20)).await;
+            let before = bursts(&holder);
+            holder.write(0, &[forwarding as u8 + 1; 4096]).await.unwrap().unwrap();
+            assert_eq!(bursts(&holder) > before, expected, "{forwarding:?}");
+            assert_eq!(store.has_logs.get(), forwarding != Forwarding::Default || before > 0);
+            assert_eq!(holder.read(0, 4096).await, [forwarding as u8 + 1; 4096]);
+        }
+        // What was logged comes home all the same.
+        holder.settle().await;
+        let state = holder.forwarder.state(DISK).unwrap();
+        assert!(state.mode == Mode::Off && state.has_logs && state.waiting_entries == 0, "{state:?}");
+        assert_eq!(state.counted.merged_bytes, state.counted.burst_bytes + state.counted.rescheduled_bytes);
+        store.forwarding.set(Forwarding::On);
+        let holder = Holder::attach(&store, Options { mode: Mode::Off, ..all() }).await;
+        holder.write(0, &[9; 4096]).await.unwrap().unwrap();
+        assert!(bursts(&holder) == 4096 && holder.forwarder.state(LOGS).is_none());
     });
 }
 

@@ -29,7 +29,7 @@ impl ClusterManager {
             Request::Delete { name, force } => {
                 self.delete(&name, force).await.map(|(view, is_done)| Reply::Deleted(view, is_done))
             }
-            Request::SetLevels { name, change } => self.set_levels(&name, change).await.map(Reply::Volume),
+            Request::Set { name, change } => self.set(&name, change).await.map(Reply::Volume),
             Request::Explain(name) => {
                 let view = self.show(&name).await?;
                 let explained = self.explained(view.row.id).await?;

@@ -14,7 +14,7 @@ use runtime::sync::first;
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
 use super::{ClusterManager, Users, described};
-use crate::levels::LevelsChange;
+use crate::levels::VolumeChange;
 use crate::owners::keeper::Desk;
 use crate::service::{CreateVolume, VolumeView};
 use crate::table::{Change, Row};
@@ -82,13 +82,13 @@ impl ClusterManager {
         .await
     }
 
-    /// Promises a volume something else.
+    /// Promises a volume something else, or has its bursts go elsewhere.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for levels against the rules, `Io`, `Moved`.
-    pub(super) async fn set_levels(&self, name: &str, change: LevelsChange) -> Result<VolumeView> {
+    pub(super) async fn set(&self, name: &str, change: VolumeChange) -> Result<VolumeView> {
         let planned = self.decide(|desk, _, _| {
-            let planned = desk.volumes().plan_set_levels(name, |levels| change.over(levels))?;
+            let planned = desk.volumes().plan_set(name, &change)?;
             desk.change(planned);
             desk.volumes().find(name).map(|row| as_shown(desk, row))
         });

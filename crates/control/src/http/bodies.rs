@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use base::Error;
 use base::limits::DATA_SECTOR_DEFAULT;
 use serde_json::{Map, Value};
+use wire::Forwarding;
 use wire::api::Size;
 
-use crate::levels::LevelsChange;
+use crate::levels::{LevelsChange, VolumeChange};
 use crate::rules;
 use crate::service::CreateVolume;
 
-/// What a change of levels may name, and a creation, too.
-const LEVELS: [&str; 6] =
-    ["base_iops", "base_bandwidth", "burst_iops", "burst_bandwidth", "credit_seconds", "credit_percent"];
+/// What a change of a volume may name, and a creation, too.
+const CHANGES: [&str; 7] =
+    ["base_iops", "base_bandwidth", "burst_iops", "burst_bandwidth", "credit_seconds", "credit_percent", "forwarding"];
 
 /// Reads the body of a creation.
 ///
@@ -34,17 +35,19 @@ pub fn parse_create(body: &[u8]) -> Result<CreateVolume, Error> {
             Some(other) => return Err(Error::invalid(format!("\"allow_existing\" is true or false, not {other}"))),
         },
         levels: fields.levels()?,
+        forwarding: fields.forwarding()?.unwrap_or_default(),
     })
 }
 
-/// Reads the body of a change of levels.
+/// Reads the body of a change of a volume.
 ///
 /// # Errors
 /// `Invalid`, also where nothing is to change.
-pub fn parse_levels(body: &[u8]) -> Result<LevelsChange, Error> {
-    let change = Fields::read(body, &[])?.levels()?;
+pub fn parse_change(body: &[u8]) -> Result<VolumeChange, Error> {
+    let fields = Fields::read(body, &[])?;
+    let change = VolumeChange { levels: fields.levels()?, forwarding: fields.forwarding()? };
     match change.is_empty() {
-        true => Err(Error::invalid(format!("nothing is to change; send some of {}", LEVELS.join(", ")))),
+        true => Err(Error::invalid(format!("nothing is to change; send some of {}", CHANGES.join(", ")))),
         false => Ok(change),
     }
 }
@@ -111,9 +114,9 @@ pub fn parse_force(query: &str) -> Result<bool, Error> {
 struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// Reads an object that has some of `known` and of the levels; the error names the nearest one of an unknown field.
+    /// Reads an object that has some of `known` and of the changes; the error names the nearest one of an unknown field.
     fn read(body: &[u8], known: &[&str]) -> Result<Fields, Error> {
-        Fields::read_only(body, &[known, &LEVELS].concat())
+        Fields::read_only(body, &[known, &CHANGES].concat())
     }
 
     /// Reads an object that has some of `known`.
@@ -153,6 +156,19 @@ impl Fields {
             Some(value) => match value.as_u64().filter(|number| *number <= max) {
                 Some(number) => Ok(Some(number)),
                 None => Err(Error::invalid(format!("{key:?} is a whole number up to {max}, or null, not {value}"))),
+            },
+        }
+    }
+
+    /// Null is the default.
+    fn forwarding(&self) -> Result<Option<Forwarding>, Error> {
+        let known = Forwarding::NAMES.map(|(_, name)| name).join(", ");
+        match self.0.get("forwarding") {
+            None => Ok(None),
+            Some(Value::Null) => Ok(Some(Forwarding::default())),
+            Some(value) => match value.as_str().and_then(Forwarding::named) {
+                Some(forwarding) => Ok(Some(forwarding)),
+                None => Err(Error::invalid(format!("\"forwarding\" is one of {known}, or null, not {value}"))),
             },
         }
     }
@@ -214,9 +230,13 @@ mod tests {
             credit_seconds: Some(60),
             credit_percent: Some(50),
         };
-        assert_eq!(parse_levels(full).unwrap(), change);
+        assert_eq!(parse_change(full).unwrap(), change.into());
+        let spread = VolumeChange { forwarding: Some(Forwarding::Auto), ..VolumeChange::default() };
+        assert_eq!(parse_change(br#"{"forwarding": "auto"}"#).unwrap(), spread);
+        let created = parse_create(br#"{"name": "a", "size": "1G", "forwarding": "on"}"#).unwrap();
+        assert_eq!(created.forwarding, Forwarding::On);
         let one = LevelsChange { burst_bytes_per_sec: Some(0), ..LevelsChange::default() };
-        assert_eq!(parse_levels(br#"{"burst_bandwidth": null}"#).unwrap(), one);
+        assert_eq!(parse_change(br#"{"burst_bandwidth": null}"#).unwrap(), one.into());
         let created = parse_create(br#"{"name": "a", "size": 1, "burst_bandwidth": null}"#).unwrap();
         assert_eq!(created.levels, one);
         for (body, part) in [
@@ -230,8 +250,9 @@ mod tests {
             (r#"{"base_bandwidth": "x"}"#, "'x' is not a size"),
             (r#"{"credit_seconds": 4294967296}"#, "up to 4294967295"),
             (r#"{"credit_percent": true}"#, "not true"),
+            (r#"{"forwarding": "sometimes"}"#, "one of default, off, auto, on, or null, not \"sometimes\""),
         ] {
-            let error = parse_levels(body.as_bytes()).unwrap_err();
+            let error = parse_change(body.as_bytes()).unwrap_err();
             assert!(error.kind == ErrorKind::Invalid && error.message.contains(part), "{body}: {error}");
         }
     }
@@ -264,8 +285,8 @@ mod tests {
                     Ok(wanted) => drop(rules::check_size(wanted.size)),
                     Err(error) => assert!(error.kind == ErrorKind::Invalid && !error.message.is_empty()),
                 }
-                match parse_levels(body) {
-                    Ok(change) => drop(rules::check_levels(&change.over(Default::default()))),
+                match parse_change(body) {
+                    Ok(change) => drop(rules::check_levels(&change.levels.over(Default::default()))),
                     Err(error) => assert!(error.kind == ErrorKind::Invalid && !error.message.is_empty()),
                 }
             }

@@ -26,5 +26,6 @@ pub fn explanation(view: VolumeView, explained: Explained) -> api::Explanation {
         slow_requests: explained.slow_requests,
         server: explained.admission,
         engines: explained.engines,
+        forwarding: explained.forwarding,
     }
 }

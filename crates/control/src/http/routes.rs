@@ -17,7 +17,7 @@ use wire::api;
 use wire::observe::Snapshot;
 
 use super::api::Api;
-use super::bodies::{parse_attach, parse_create, parse_detach, parse_drained, parse_force, parse_levels, parse_move};
+use super::bodies::{parse_attach, parse_change, parse_create, parse_detach, parse_drained, parse_force, parse_move};
 use super::refusal::Refusal;
 use super::{explain, guard, relay, status};
 use crate::metrics;
@@ -115,8 +115,8 @@ async fn show_volume(State(api): State<Arc<Api>>, Path(name): Path<String>) -> A
 }
 
 async fn change_volume(State(api): State<Arc<Api>>, Path(name): Path<String>, body: Body) -> Answer<Json<api::Volume>> {
-    let change = parse_levels(&read(body).await?)?;
-    let Reply::Volume(view) = api.ask(Request::SetLevels { name, change }).await? else { return Err(mixed_up()) };
+    let change = parse_change(&read(body).await?)?;
+    let Reply::Volume(view) = api.ask(Request::Set { name, change }).await? else { return Err(mixed_up()) };
     Ok(Json(api.volume(view)))
 }
 
@@ -269,6 +269,7 @@ impl Api {
             generation: view.row.generation.0,
             clients: view.clients,
             levels: view.row.levels.into(),
+            forwarding: view.row.forwarding.name().into(),
             created_ms: view.row.created_wall_ms,
             uris,
             name: view.row.name,

@@ -40,6 +40,7 @@ fn some_tables(seed: u64) -> (Tables, Vec<Entry>) {
             generation: base::Generation(0),
             state: VolumeState::Active,
             levels: base::levels::Levels::default(),
+            forwarding: wire::Forwarding::default(),
         };
         let mut planned = vec![tables.volumes.plan_create(row).unwrap()];
         let id = tables.volumes.next_id();

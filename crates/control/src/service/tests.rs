@@ -152,24 +152,24 @@ fn levels_are_durable_before_the_owner_hears_of_them() {
         let wanted = CreateVolume { levels: base(100), ..CreateVolume::new("a", GIB) };
         assert_eq!(manager.create(wanted).await.unwrap().0.row.levels, iops(100, 0));
         let burst = LevelsChange { burst_iops: Some(200), ..LevelsChange::default() };
-        assert_eq!(manager.set_levels("a", burst).await.unwrap().row.levels, iops(100, 200));
+        assert_eq!(manager.set("a", burst.into()).await.unwrap().row.levels, iops(100, 200));
         assert_eq!(*others.levels.borrow(), [("a".to_owned(), iops(100, 200))]);
 
         // What is refused or fails changes nothing, and nobody hears of it.
-        assert_eq!(manager.set_levels("a", base(201)).await.unwrap_err().kind, ErrorKind::Invalid);
-        assert_eq!(manager.set_levels("b", base(1)).await.unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(manager.set("a", base(201).into()).await.unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(manager.set("b", base(1).into()).await.unwrap_err().kind, ErrorKind::NotFound);
         memory.fail_appends(None, 1, AppendFault::Lost);
-        assert_eq!(manager.set_levels("a", base(7)).await.unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(manager.set("a", base(7).into()).await.unwrap_err().kind, ErrorKind::Io);
         assert_eq!((others.levels.borrow().len(), manager.show("a").unwrap().row.levels), (1, iops(100, 200)));
 
         // Two at once, of which one has nobody waiting: both happen, in order.
         let impatient = manager.clone();
         let change = base(50);
-        let first = handle.spawn(Class::Io, "levels", async move { impatient.set_levels("a", change).await.map(drop) });
+        let first = handle.spawn(Class::Io, "levels", async move { impatient.set("a", change.into()).await.map(drop) });
         handle.yield_now().await;
         drop(first);
         let none = LevelsChange { burst_iops: Some(0), ..LevelsChange::default() };
-        manager.set_levels("a", none).await.unwrap();
+        manager.set("a", none.into()).await.unwrap();
         assert_eq!(others.levels.borrow()[1..], [("a".to_owned(), iops(50, 200)), ("a".to_owned(), iops(50, 0))]);
         let existing = CreateVolume { allow_existing: true, ..CreateVolume::new("a", GIB) };
         assert_eq!(manager.create(existing).await.unwrap().0.row.levels, iops(50, 0));

@@ -4,6 +4,7 @@ use base::checksum::{crc32c, crc32c_append};
 use base::levels::{Credits, Levels, Rate};
 use base::units::round_up;
 use base::{BLOCK, Error, FileId, Generation, Incarnation, LogSequence, Result, VolumeId};
+use wire::Forwarding;
 
 use super::{Change, Row, VolumeState, VolumeTable};
 use crate::rules;
@@ -142,8 +143,9 @@ fn put_row(bytes: &mut Vec<u8>, row: &Row) {
     put_u64(bytes, row.created_wall_ms);
     put_u64(bytes, row.generation.0);
     let has_levels = row.levels != Levels::default();
+    let forwarding = row.forwarding as u8;
     let lengths = [row.name.len() as u8, row.owner.len() as u8];
-    bytes.extend_from_slice(&[row.state as u8, lengths[0], lengths[1], u8::from(has_levels), 0, 0, 0, 0]);
+    bytes.extend_from_slice(&[row.state as u8, lengths[0], lengths[1], u8::from(has_levels), forwarding, 0, 0, 0]);
     bytes.extend_from_slice(row.name.as_bytes());
     bytes.extend_from_slice(row.owner.as_bytes());
     if has_levels {
@@ -180,9 +182,10 @@ pub(crate) fn put_change(bytes: &mut Vec<u8>, change: &Change) {
             put_u64(bytes, 4);
             put_u64(bytes, volume.0);
         }
-        Change::SetLevels { volume, levels } => {
-            put_u64(bytes, 5);
+        Change::Set { volume, levels, forwarding } => {
+            put_u64(bytes, 6);
             put_u64(bytes, volume.0);
+            put_u64(bytes, *forwarding as u64);
             put_levels(bytes, levels);
         }
     }
@@ -208,6 +211,11 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+fn forwarding(number: u64) -> Result<Forwarding> {
+    let known = u8::try_from(number).ok().and_then(Forwarding::of);
+    known.ok_or_else(|| Error::corrupt(format!("a volume in the table has the unknown forwarding {number}")))
 }
 
 /// Takes a body apart; every step may find that it is too short.
@@ -237,7 +245,8 @@ impl Reader<'_> {
             [self.u64()?, self.u64()?, self.u64()?, self.u64()?, self.u64()?];
         let tail = self.take(8)?;
         let (state, name_len, owner_len, has_levels) = (tail[0], tail[1], tail[2], tail[3]);
-        if has_levels > 1 || tail[4..] != [0; 4] {
+        let forwarding = forwarding(tail[4].into())?;
+        if has_levels > 1 || tail[5..] != [0; 3] {
             return Err(Error::corrupt("a row of the volume table uses bytes that format 1 reserves"));
         }
         let row = Row {
@@ -254,6 +263,7 @@ impl Reader<'_> {
                 _ => return Err(Error::corrupt(format!("a volume in the table has the unknown state {state}"))),
             },
             levels: if has_levels == 1 { self.levels()? } else { Levels::default() },
+            forwarding,
         };
         if has_levels == 1 && row.levels == Levels::default() {
             return Err(Error::corrupt("a row of the volume table has levels that are none"));
@@ -294,7 +304,15 @@ impl Reader<'_> {
             2 => Ok(Change::Attach { volume: VolumeId(self.u64()?), generation: Generation(self.u64()?) }),
             3 => Ok(Change::MarkDeleted(VolumeId(self.u64()?))),
             4 => Ok(Change::Forget(VolumeId(self.u64()?))),
-            5 => Ok(Change::SetLevels { volume: VolumeId(self.u64()?), levels: self.levels()? }),
+            // From when no volume had anything else to set, which is why the bursts of none were spread.
+            5 => {
+                let (volume, levels) = (VolumeId(self.u64()?), self.levels()?);
+                Ok(Change::Set { volume, levels, forwarding: Forwarding::Default })
+            }
+            6 => {
+                let (volume, forwarding) = (VolumeId(self.u64()?), forwarding(self.u64()?)?);
+                Ok(Change::Set { volume, levels: self.levels()?, forwarding })
+            }
             kind => Err(Error::corrupt(format!("the volume table has the unknown change {kind}"))),
         }
     }
@@ -336,6 +354,7 @@ mod tests {
             generation: Generation(3),
             state: VolumeState::Active,
             levels: Levels::default(),
+            forwarding: Forwarding::default(),
         }
     }
 
@@ -348,7 +367,8 @@ mod tests {
     }
 
     pub(super) fn bodies() -> Vec<Body> {
-        let promised = Row { id: VolumeId(7), name: "c".into(), levels: levels(), ..row() };
+        let promised =
+            Row { id: VolumeId(7), name: "c".into(), levels: levels(), forwarding: Forwarding::Auto, ..row() };
         let table = VolumeTable::from_rows(
             VolumeId(9),
             [row(), promised.clone(), Row { id: VolumeId(8), name: "b".into(), ..row() }],
@@ -361,8 +381,12 @@ mod tests {
             Body::Change(Change::MarkDeleted(VolumeId(5))),
             Body::Change(Change::Forget(VolumeId(5))),
             Body::Change(Change::Create(promised)),
-            Body::Change(Change::SetLevels { volume: VolumeId(5), levels: levels() }),
-            Body::Change(Change::SetLevels { volume: VolumeId(5), levels: Levels::default() }),
+            Body::Change(Change::Set { volume: VolumeId(5), levels: levels(), forwarding: Forwarding::Off }),
+            Body::Change(Change::Set {
+                volume: VolumeId(5),
+                levels: Levels::default(),
+                forwarding: Forwarding::default(),
+            }),
         ]
     }
 
@@ -412,17 +436,26 @@ mod tests {
         let five = "
             b80b000000000000 0000000800000000 803e000000000000 0000000000010000
             100e0000 32000000";
-        // create | id, size, data sector | created, generation | state, lengths, levels follow, reserved | name, owner
+        // create | id, size, data sector | created, generation | state, lengths, levels follow, forwarding, reserved | names
         let promised = format!(
             "0100000000000000
             0500000000000000 0000008002000000 0000020000000000
             0068e5cf8b010000 0300000000000000
-            010403 01 00000000 766d2d31 6f7073 {five}"
+            010403 01 02 000000 766d2d31 6f7073 {five}"
         );
         let joined = |text: &str| text.split_whitespace().collect::<String>();
-        assert_eq!(hex(Change::Create(Row { levels: levels(), ..row() }), 103), joined(&promised));
-        let set = format!("0500000000000000 0500000000000000 {five}");
-        assert_eq!(hex(Change::SetLevels { volume: VolumeId(5), levels: levels() }, 56), joined(&set));
+        assert_eq!(
+            hex(Change::Create(Row { levels: levels(), forwarding: Forwarding::Auto, ..row() }), 103),
+            joined(&promised)
+        );
+        let set = |forwarding| Change::Set { volume: VolumeId(5), levels: levels(), forwarding };
+        let expected = format!("0600000000000000 0500000000000000 0300000000000000 {five}");
+        assert_eq!(hex(set(Forwarding::On), 64), joined(&expected));
+        // Nobody writes these any more.
+        let old = joined(&format!("0500000000000000 0500000000000000 {five}"));
+        let old: Vec<u8> =
+            (0..old.len()).step_by(2).map(|at| u8::from_str_radix(&old[at..at + 2], 16).unwrap()).collect();
+        assert_eq!(read_change(&old).unwrap(), set(Forwarding::Default));
     }
 
     #[test]
@@ -439,7 +472,8 @@ mod tests {
         for (at, value) in [
             (63, &[0; 40][..]),            // levels that are none
             (51, &[2]),                    // neither with nor without levels
-            (52, &[1]),                    // reserved
+            (52, &[4]),                    // an unknown forwarding
+            (53, &[1]),                    // reserved
             (63, &u64::MAX.to_le_bytes()), // a base level beyond the limit
             (79, &1u64.to_le_bytes()),     // a burst level below the base level
             (99, &101u32.to_le_bytes()),   // more is saved than was left over

@@ -10,6 +10,7 @@ use files::memory::{AppendFault, Memory, MemoryOptions};
 use files::{FileKind, Redundancy, Store};
 use runtime::sim::{NodeOptions, World};
 use runtime::{Class, Handle};
+use wire::Forwarding;
 
 use super::log::{RESERVE, TableLog};
 use super::{Change, Row, VolumeState, VolumeTable};
@@ -28,6 +29,7 @@ fn wanted(name: String) -> Row {
         generation: Generation(0),
         state: VolumeState::Active,
         levels: Levels::default(),
+        forwarding: Forwarding::default(),
     }
 }
 
@@ -43,7 +45,8 @@ fn random_change(table: &VolumeTable, prng: &mut Prng) -> Change {
         2 => pick(prng, VolumeState::Deleting).map(Change::Forget),
         3 => pick(prng, VolumeState::Active).map(|volume| {
             let burst = Rate { iops: prng.below(1_000), bytes_per_sec: prng.below(1_000) };
-            Change::SetLevels { volume, levels: Levels { burst, ..Levels::default() } }
+            let forwarding = prng.pick(&Forwarding::NAMES).0;
+            Change::Set { volume, levels: Levels { burst, ..Levels::default() }, forwarding }
         }),
         _ => None,
     };

@@ -26,6 +26,7 @@ fn volume(id: u64, name: &str, size: u64, found: &Value, store: &Store) -> Value
             "base_iops": null, "base_bytes_per_second": null, "burst_iops": null, "burst_bytes_per_second": null,
             "credit_seconds": null, "credit_percent": null,
         },
+        "forwarding": "default",
         "uris": [format!("nbd+unix:///{name}?socket={}", socket.display()), format!("{tcp}/{name}")],
     })
 }

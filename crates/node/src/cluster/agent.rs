@@ -179,6 +179,7 @@ impl VolumeUser for LateAgent {
     fn learn_levels(&self, volume: &VolumeDescriptor) {
         if let Ok(observer) = self.observer() {
             observer.agent.learn_levels(volume);
+            observer.forwarder.learn(volume);
         }
     }
 }

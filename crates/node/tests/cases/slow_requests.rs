@@ -159,7 +159,7 @@ fn a_level_is_blamed_with_its_name() {
         bed.learn_writes().await;
         let began = bed.slow().await.len();
         let change = LevelsChange { burst_iops: Some(10), ..LevelsChange::default() };
-        bed.node.manager().set_levels("disk", change).await.unwrap();
+        bed.node.manager().set("disk", change.into()).await.unwrap();
         for number in 0..20 {
             bed.write(number * 4096).await;
         }

@@ -1,8 +1,10 @@
 //! Writes that go to logs on all servers, and come home, while everything happens that can.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use base::GIB;
+use control::levels::VolumeChange;
 use control::service::{Reply, Request};
 use node::cluster::settings::Forwarding;
 
@@ -135,6 +137,58 @@ fn a_later_attachment_has_the_logs() {
         assert_eq!(second.read(0, 4096).await.unwrap(), [200; 4096]);
         assert_eq!(second.read(1 << 20, 4096).await.unwrap(), [159; 4096]);
     });
+}
+
+/// An agent that spreads nothing spreads what is set so, while it is attached, and says what came of it.
+#[test]
+fn a_volume_is_spread_as_it_is_set() {
+    let mut bed = Bed::new(5, 3, 3, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let set = |bed: &Bed, forwarding| {
+        let change = VolumeChange { forwarding: Some(forwarding), ..VolumeChange::default() };
+        bed.ask(Request::Set { name: "disk".into(), change }).unwrap();
+    };
+    let told = |bed: &Bed| {
+        let Reply::Explained(view, explained) = bed.ask(Request::Explain("disk".into())).unwrap() else {
+            panic!("told")
+        };
+        (view.row.forwarding, explained.forwarding.unwrap())
+    };
+    let (handle, address) = (bed.handle(Role::Agent, 0), bed.nbd(0));
+    let inside = handle.clone();
+    let client = bed.world.block_on(&handle, async move { Rc::new(Nbd::attach(&inside, &address).await.unwrap()) });
+    let burst = |bed: &Bed, value: u8| {
+        let (client, inside) = (client.clone(), handle.clone());
+        bed.world.block_on(&handle, async move {
+            // The average is known when some seconds are over; and more than that, all at once, is a burst.
+            for number in 0..80 {
+                client.write(number << 20, &[value; 4096]).await.unwrap();
+                inside.sleep(100 * MS).await;
+            }
+            for number in 0..200 {
+                client.write(number << 20, &[value; 16 << 10]).await.unwrap();
+            }
+            for number in 0..200 {
+                assert_eq!(client.read(number << 20, 4096).await.unwrap(), [value; 4096]);
+            }
+        });
+    };
+    burst(&bed, 1);
+    let (row, bursts) = told(&bed);
+    assert_eq!((row, bursts.mode.as_str(), bursts.has_logs), (wire::Forwarding::Default, "off", false));
+    set(&bed, wire::Forwarding::On);
+    burst(&bed, 2);
+    let (row, bursts) = told(&bed);
+    assert_eq!((row, bursts.mode.as_str(), bursts.has_logs), (wire::Forwarding::On, "on", true));
+    assert!(bursts.burst_bytes > 100 << 10 && bursts.burst_bytes < bursts.written_bytes, "{bursts:?}");
+    set(&bed, wire::Forwarding::Off);
+    bed.world.run_for(Duration::from_secs(1));
+    let before = told(&bed).1;
+    burst(&bed, 3);
+    let (_, bursts) = told(&bed);
+    assert_eq!((bursts.mode.as_str(), bursts.burst_bytes), ("off", before.burst_bytes));
+    assert_eq!((bursts.waiting_entries, bursts.waiting_bytes), (0, 0), "what was logged comes home: {bursts:?}");
 }
 
 #[test]

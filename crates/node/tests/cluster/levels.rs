@@ -15,7 +15,7 @@ use super::nbd::Nbd;
 
 fn set_burst(bed: &Bed, iops: u64) {
     let change = LevelsChange { burst_iops: Some(iops), base_iops: Some(100), ..LevelsChange::default() };
-    bed.ask(Request::SetLevels { name: "disk".into(), change }).unwrap();
+    bed.ask(Request::Set { name: "disk".into(), change: change.into() }).unwrap();
 }
 
 /// Clients that read, one block after the other, from all segments.

@@ -56,7 +56,7 @@ fn whoever_asks_is_told_what_a_throttled_volume_waits_for() {
     bed.start_all();
     bed.create("disk", GIB);
     let levels = LevelsChange { burst_iops: Some(200), ..LevelsChange::default() };
-    bed.ask(Request::SetLevels { name: "disk".into(), change: levels }).unwrap();
+    bed.ask(Request::Set { name: "disk".into(), change: levels.into() }).unwrap();
     let clients = Clients::start(&bed, 4);
     bed.world.run_for(Duration::from_secs(2));
     let found = explained(&bed, "disk");

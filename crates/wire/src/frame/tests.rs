@@ -10,7 +10,7 @@ use base::{
 
 use super::header::checksum;
 use super::*;
-use crate::directory::VolumeDescriptor;
+use crate::directory::{Forwarding, VolumeDescriptor};
 use crate::files::{FileDescriptor, Life, LifeDescriptor, LifeSpace, NewFile};
 use crate::lease::{Entry, Lease, LeaseId, Revision, Snapshot, Swapped, Write};
 use crate::owner::{Assignment, Holding, LeftSegment, Located, Source};
@@ -84,7 +84,15 @@ fn volume() -> VolumeDescriptor {
         credits: Credits { cap_seconds: 5, percent: 6 },
     };
     let volume = VolumeDescriptor::new(VolumeId(7), "disk", 1 << 30);
-    VolumeDescriptor { generation: Generation(8), read_only: true, owner: "somebody".into(), levels, ..volume }
+    let forwarding = Forwarding::Auto;
+    VolumeDescriptor {
+        generation: Generation(8),
+        read_only: true,
+        owner: "somebody".into(),
+        levels,
+        forwarding,
+        ..volume
+    }
 }
 
 /// An assignment of each source.

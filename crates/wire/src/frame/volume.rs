@@ -5,11 +5,11 @@ use base::{Generation, VolumeId};
 use bytes::BufMut;
 
 use super::fields::{Fields, put_text};
-use crate::directory::VolumeDescriptor;
+use crate::directory::{Forwarding, VolumeDescriptor};
 use crate::layout::Layout;
 
 /// Bytes of a volume beside its name and its owner.
-pub(super) const VOLUME_LEN: usize = 77;
+pub(super) const VOLUME_LEN: usize = 78;
 
 pub(super) fn put_volume(out: &mut Vec<u8>, volume: &VolumeDescriptor) {
     out.put_u64_le(volume.id.0);
@@ -24,6 +24,7 @@ pub(super) fn put_volume(out: &mut Vec<u8>, volume: &VolumeDescriptor) {
     }
     out.put_u32_le(volume.levels.credits.cap_seconds);
     out.put_u32_le(volume.levels.credits.percent);
+    out.put_u8(volume.forwarding as u8);
     put_text(out, &volume.name);
     put_text(out, &volume.owner);
 }
@@ -35,6 +36,7 @@ pub(super) fn volume(fields: &mut Fields<'_>) -> Option<VolumeDescriptor> {
     let mut rate = || Some(Rate { iops: fields.u64()?, bytes_per_sec: fields.u64()? });
     let (base, burst) = (rate()?, rate()?);
     let credits = Credits { cap_seconds: fields.u32()?, percent: fields.u32()? };
+    let forwarding = Forwarding::of(fields.u8()?)?;
     let (name, owner) = (fields.text()?, fields.text()?);
     let levels = Levels { base, burst, credits };
     // A layout can be made of this only.
@@ -48,5 +50,6 @@ pub(super) fn volume(fields: &mut Fields<'_>) -> Option<VolumeDescriptor> {
         read_only,
         owner,
         levels,
+        forwarding,
     })
 }

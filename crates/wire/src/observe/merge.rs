@@ -49,6 +49,11 @@ impl Explained {
         self.slow_requests.extend(other.slow_requests.iter().cloned());
         self.slow_requests.sort_by_key(|slow| slow.ago_ns);
         self.slow_requests.truncate(SLOW_TOLD_MAX);
+        // One agent has it at a time; another one that still says so has lost it.
+        let more = |bursts: &Option<api::ForwardedBursts>| bursts.as_ref().map(|bursts| bursts.written_bytes);
+        if more(&other.forwarding) > more(&self.forwarding) {
+            self.forwarding.clone_from(&other.forwarding);
+        }
     }
 }
 

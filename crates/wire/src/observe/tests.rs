@@ -128,7 +128,26 @@ pub(super) fn full_explanation() -> Explained {
         latency: vec![Timed::of("write", &histogram(&[10, 20, 30]), Some(25))],
         slow_reasons: vec![slow("append", 2)],
         slow_requests: vec![slow_request(1)],
+        forwarding: Some(bursts(100)),
         engines: vec![],
+    }
+}
+
+fn bursts(written_bytes: u64) -> api::ForwardedBursts {
+    api::ForwardedBursts {
+        mode: "auto".into(),
+        has_logs: true,
+        written_bytes,
+        burst_bytes: 50,
+        rescheduled_bytes: 10,
+        merged_bytes: 20,
+        waiting_bytes: 40,
+        waiting_entries: 4,
+        lag_ns: 1_000,
+        log_reads: 3,
+        waits: 2,
+        failed_merges: 1,
+        threshold_ns: 50_000_000,
     }
 }
 
@@ -161,6 +180,15 @@ fn what_is_said_is_heard() {
     assert_eq!(heard, full());
     let heard = bytes::explained(&bytes::of_explained(&full_explanation()).unwrap()).unwrap();
     assert_eq!(heard, full_explanation());
+    // Of two agents that say to have a volume the one counts that has written more; who has none says nothing of bursts.
+    for others in [vec![90, 80], vec![80, 90], vec![]] {
+        let mut sum = Explained::default();
+        others
+            .iter()
+            .for_each(|written| sum.add(&Explained { forwarding: Some(bursts(*written)), ..full_explanation() }));
+        sum.add(&Explained::default());
+        assert_eq!(sum.forwarding, others.first().map(|_| bursts(90)));
+    }
     // Of several agents it is said which one a tenant is at.
     let mut sum = Snapshot::default();
     sum.add(&full());

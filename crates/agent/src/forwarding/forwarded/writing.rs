@@ -80,6 +80,7 @@ impl Forwarded {
         let range = offset..offset + len;
         let is_burst = self.is_burst(target.segment.index, &range, &written);
         let (logged, all) = self.interval.get();
+        self.counted.borrow_mut().written_bytes += len;
         let ways: VecDeque<Route> = match is_burst {
             true => {
                 self.interval.set((logged + len, all + len));
@@ -100,12 +101,12 @@ impl Forwarded {
     /// Whether a write is part of a burst that is to be spread, and may be.
     fn is_burst(self: &Rc<Self>, segment: u32, range: &Range<u64>, written: &Written) -> bool {
         let Written::Data { data, .. } = written else { return false };
-        if self.shared.options.mode == Mode::Off {
+        if self.mode.get() == Mode::Off {
             return false;
         }
         let place = self.layout.volume_offset(segment, range.start);
         let traffic = self.detector.borrow_mut().on_write(self.handle().now(), place, data.len() as u64);
-        let is_burst = match self.shared.options.mode {
+        let is_burst = match self.mode.get() {
             Mode::Mixed => self.handle().random_u64().is_multiple_of(2),
             _ => traffic == Traffic::Burst,
         };

@@ -64,6 +64,7 @@ pub(in crate::owners) fn of_volumes() -> Vec<Entry> {
         generation: Generation(0),
         state: VolumeState::Active,
         levels: base::levels::Levels::default(),
+        forwarding: wire::Forwarding::default(),
     };
     vec![
         Entry::Volumes(table::Change::Create(row)),
