@@ -61,6 +61,8 @@ struct Segment {
     merged: Serial,
     /// Of each entry after the watermark: who wrote it, and when it came.
     notes: BTreeMap<Serial, (WriteStamp, Instant)>,
+    /// Writes that wait until something of it is merged.
+    waited_for: Rc<Cell<u64>>,
 }
 
 /// Whether there are logs.
@@ -174,7 +176,7 @@ impl Forwarded {
                 }
             }
             tracing::trace!(volume = %self.volume, segment, ?merged, ?void, entries = ?notes.keys(), "found in logs");
-            segments.insert(segment, Segment { index, merged, notes });
+            segments.insert(segment, Segment { index, merged, notes, waited_for: Rc::default() });
         }
     }
 
@@ -330,7 +332,8 @@ impl Forwarded {
 
 impl Segment {
     fn new(options: Options) -> Segment {
-        Segment { index: Index::new(options.index, Serial(0)), merged: Serial(0), notes: BTreeMap::new() }
+        let index = Index::new(options.index, Serial(0));
+        Segment { index, merged: Serial(0), notes: BTreeMap::new(), waited_for: Rc::default() }
     }
 }
 

@@ -631,6 +631,30 @@ fn what_is_on_its_way_when_a_volume_is_given_back_comes_home_once() {
     });
 }
 
+/// A log that is longer has to wait.
+#[test]
+fn what_a_write_waits_for_comes_home_first() {
+    in_a_world(11, |store| async move {
+        let index = IndexSettings { reschedules_max: 0, ..IndexSettings::default() };
+        let holder = Holder::attach(&store, Options { index, log_bytes: 16 * MIB, ..all() }).await;
+        holder.settle().await;
+        store.owner_takes.set(Duration::from_millis(20));
+        for at in 0..160 {
+            holder.write(at * (MIB / 8), &[1; (MIB / 8) as usize]).await.unwrap().unwrap();
+        }
+        let other = Target { segment: SegmentId { volume: DISK, index: 1 }, ..holder.target() };
+        let data = Bytes::from_static(&[2; 4096]);
+        let checksums = fragment_checksums(other.segment, 0, &data);
+        holder.forwarder.write(other, 0, data, checksums, holder.stamp()).await.unwrap().result.unwrap();
+        let waiting = holder.forwarder.waiting().0;
+        assert!(waiting > 15 * MIB, "{waiting}");
+        // No burst, and over what is in a log.
+        holder.forwarder.discard(other, 0, 4096, holder.stamp()).await.unwrap().result.unwrap();
+        assert!(holder.forwarder.counted().waits > 0);
+        assert!(waiting - holder.forwarder.waiting().0 < 3 * MIB, "{waiting} {:?}", holder.forwarder.waiting());
+    });
+}
+
 /// What is set for a volume comes before what is set for its agent, also while it is attached.
 #[test]
 fn a_volume_is_spread_as_it_is_set() {

@@ -111,7 +111,8 @@ fn ask(forwarded: &Forwarded, logs: &Logs, merges: &mut Merges, options: Options
     let is_long = logs.longest().saturating_mul(100) / logs.log_bytes >= options.merges.full_percent.into();
     for (segment, known) in &*forwarded.segments.borrow() {
         if known.index.next_batch(1, 1).is_some() {
-            let bytes = known.index.bytes().max(1);
+            // What writes wait for comes before what is longer.
+            let bytes = if known.waited_for.get() > 0 { u64::MAX } else { known.index.bytes().max(1) };
             // What is of a log that is long does not wait, however little of it there is.
             merges.on_asked(now, (*segment).into(), bytes, if is_long { bytes } else { u64::MAX });
         }

@@ -303,6 +303,8 @@ impl Forwarded {
 
     /// Returns when all is merged through this entry.
     async fn until_merged(&self, segment: u32, serial: Serial) -> Result<(), LinkLost> {
+        let waited_for = self.with(segment, |known| known.waited_for.clone());
+        let _waits = OnItsWay::new(&waited_for);
         loop {
             self.check()?;
             let advanced = self.advanced.wait();
