@@ -321,6 +321,13 @@ impl World {
         self.0.state.borrow_mut().network.links.options = options;
     }
 
+    /// Gives a node a network card that carries so many bytes in a second each way, of all its links together, or takes it away
+    /// again: without one links know nothing of each other.
+    pub fn set_card(&self, node: NodeId, bytes_per_sec: Option<u64>) {
+        assert!(bytes_per_sec != Some(0), "a card carries something");
+        self.0.state.borrow_mut().network.links.set_card(node, bytes_per_sec);
+    }
+
     /// Lets everything that `from` sends to `to` take so much longer.
     pub fn set_extra_delay(&self, from: NodeId, to: NodeId, delay: Duration) {
         self.0.state.borrow_mut().network.links.set_extra_delay(from, to, delay);

@@ -1,8 +1,8 @@
 //! The links between nodes: how long packets travel, what is cut, and which node an address leads to.
 //!
 //! A link goes one way between two nodes: it has a delay, a bandwidth that all its streams share, and may be cut. Cut
-//! links lose nothing for good: TCP repeats. Within a node, by loopback or a Unix socket, another, faster link is
-//! used.
+//! links lose nothing for good: TCP repeats. A node may have a *card*, which bounds what all its links carry together, each way:
+//! what is sent first has it first. Within a node, by loopback or a Unix socket, another, faster link is used.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -61,6 +61,22 @@ pub(super) struct Links {
     pub(super) cut: Set<(NodeId, NodeId)>,
     extra_delay_ns: Map<(NodeId, NodeId), u64>,
     free_ns: Map<(NodeId, NodeId), u64>,
+    cards: Map<NodeId, Card>,
+}
+
+/// The network card of a node.
+struct Card {
+    bytes_per_sec: u64,
+    /// When everything is sent that was given to it.
+    sent_ns: u64,
+    /// When everything is received that is on its way to it.
+    received_ns: u64,
+}
+
+impl Card {
+    fn takes(&self, len: u64) -> u64 {
+        len * 1_000_000_000 / self.bytes_per_sec
+    }
 }
 
 impl Links {
@@ -80,6 +96,16 @@ impl Links {
 
     pub(super) fn set_extra_delay(&mut self, from: NodeId, to: NodeId, delay: Duration) {
         self.extra_delay_ns.insert((from, to), delay.as_nanos() as u64);
+    }
+
+    pub(super) fn set_card(&mut self, node: NodeId, bytes_per_sec: Option<u64>) {
+        match bytes_per_sec {
+            None => drop(self.cards.remove(&node)),
+            Some(bytes_per_sec) => {
+                let card = self.cards.entry(node).or_insert(Card { bytes_per_sec, sent_ns: 0, received_ns: 0 });
+                card.bytes_per_sec = bytes_per_sec;
+            }
+        }
     }
 
     pub(super) fn has_power(&self, node: NodeId) -> bool {
@@ -115,13 +141,25 @@ impl Links {
             + if lost { self.retransmit_ns() } else { 0 }
     }
 
-    /// When `len` bytes that are sent now arrive, behind what the link carries already.
+    /// When `len` bytes that are sent now arrive, behind what the link and the cards at its ends carry already.
     pub(super) fn transfer(&mut self, now_ns: u64, from: NodeId, to: NodeId, len: u64, prng: &mut Prng) -> u64 {
         let delay_ns = self.delay(from, to, prng);
         let free_ns = self.free_ns.entry((from, to)).or_insert(0);
         let transfer_ns = len * 1_000_000_000 / self.options.transfer_bytes_per_sec;
         *free_ns = now_ns.max(*free_ns) + transfer_ns;
-        *free_ns + delay_ns
+        let (mut begun_ns, mut done_ns) = (now_ns, *free_ns);
+        let [sender, receiver] = [from, to].map(|node| (from != to).then_some(node));
+        if let Some(card) = sender.and_then(|node| self.cards.get_mut(&node)) {
+            begun_ns = now_ns.max(card.sent_ns);
+            card.sent_ns = begun_ns + card.takes(len);
+            done_ns = done_ns.max(card.sent_ns);
+        }
+        // It receives while the other one sends.
+        if let Some(card) = receiver.and_then(|node| self.cards.get_mut(&node)) {
+            card.received_ns = begun_ns.max(card.received_ns) + card.takes(len);
+            done_ns = done_ns.max(card.received_ns);
+        }
+        done_ns + delay_ns
     }
 
     /// The node that `ip` leads to from a node.

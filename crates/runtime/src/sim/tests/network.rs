@@ -231,6 +231,58 @@ fn a_cut_link_holds_back_and_a_mended_one_delivers() {
     }
 }
 
+/// How long three nodes take that send so many bytes to each other, as said: from whom, to whom.
+fn took(cards: &[(usize, u64)], ways: &[(usize, usize)], bytes: usize) -> Duration {
+    let world = World::new(1);
+    let nodes = [0, 1, 2].map(|_| world.add_node(NodeOptions::default()));
+    let loops = nodes.map(|node| world.start_loop(node));
+    cards.iter().for_each(|(node, bytes_per_sec)| world.set_card(nodes[*node], Some(*bytes_per_sec)));
+    let mut receivers = Vec::new();
+    let begun = loops[0].now();
+    for (from, to) in ways {
+        let inside = loops[*to].clone();
+        let any = Address::Tcp((world.address(nodes[*to]), 0).into());
+        let listener = world.block_on(&loops[*to], async move { inside.listen(&any).await.unwrap() });
+        let (address, inside) = (listener.address().clone(), loops[*from].clone());
+        let receiver = async move { receive_all(listener.accept().await.unwrap()).await.unwrap().len() };
+        receivers.push((*to, loops[*to].spawn(Class::Io, "receive", receiver)));
+        let sender = async move {
+            let stream = inside.connect(&address).await.unwrap();
+            stream.send(vec![vec![7; bytes].into()]).await.unwrap();
+        };
+        loops[*from].spawn(Class::Io, "send", sender).detach();
+    }
+    for (at, receiver) in receivers {
+        assert_eq!(world.block_on(&loops[at], receiver), bytes);
+    }
+    loops[0].now() - begun
+}
+
+/// Ten megabytes: 100 ms on a card of 100 MB/s, and 3 on a link.
+#[test]
+fn links_share_the_card_of_their_node() {
+    const CARD: u64 = 100_000_000;
+    const BYTES: usize = 10_000_000;
+    let close_to = |found: Duration, ms: u64| {
+        let wanted = Duration::from_millis(ms);
+        assert!(
+            found > wanted * 9 / 10 && found < wanted * 12 / 10 + Duration::from_millis(5),
+            "{found:?} for {ms} ms"
+        );
+    };
+    close_to(took(&[], &[(1, 0), (2, 0)], BYTES), 3);
+    close_to(took(&[(0, CARD)], &[(1, 0)], BYTES), 100);
+    // Two that send to one share what it receives, and one that sends to two shares what it sends.
+    close_to(took(&[(0, CARD)], &[(1, 0), (2, 0)], BYTES), 200);
+    close_to(took(&[(0, CARD)], &[(0, 1), (0, 2)], BYTES), 200);
+    // Each way by itself; a card at both ends is as slow as the slower one; a third one's is of no concern.
+    close_to(took(&[(0, CARD)], &[(1, 0), (0, 2)], BYTES), 100);
+    close_to(took(&[(0, CARD), (1, CARD / 2)], &[(1, 0)], BYTES), 200);
+    close_to(took(&[(2, CARD)], &[(1, 0), (0, 1)], BYTES), 3);
+    // Within a node nothing goes through it.
+    close_to(took(&[(0, CARD)], &[(0, 0)], BYTES), 3);
+}
+
 #[test]
 fn connecting_into_a_partition_waits_or_gives_up() {
     let (pair, listener) = pair(6);
