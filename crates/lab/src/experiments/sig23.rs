@@ -2,14 +2,17 @@
 //! when. Figure 2a: how unequal servers are; figure 13: what ways to spread writes make of that; figure 20a: how well bursts are
 //! found.
 //!
-//! Nothing waits here: a write counts at the server that takes it, at the time when it was made. Latency is another matter.
+//! Figures 14 and 16: how long writes take.
+//!
 //! [`workload`] is the traffic, [`schemes`] are the ways to spread it, [`balance`] is what is made of it, [`detection`] compares
-//! what was found with what was there. The detector is the store's own ([`policies::burst`]). For figure 20a there can be a real
+//! what was found with what was there. Nothing waits in these: a write counts at the server that takes it, at the time when it was
+//! made. In [`latency`] the store's own agent sends writes to servers that are busy. The detector is the store's own ([`policies::burst`]). For figure 20a there can be a real
 //! trace in place of the traffic.
 
 pub mod balance;
 pub mod detection;
 mod judges;
+pub mod latency;
 mod parameters;
 mod printed;
 pub mod schemes;
@@ -24,6 +27,7 @@ use policies::burst::{Average, BurstSettings, Cap};
 use self::balance::Balance;
 use self::detection::Detection;
 use self::judges::*;
+use self::latency::{Cluster, Latency};
 use self::printed::*;
 use self::schemes::{Geometry, Scheme};
 use self::workload::{Traffic, Workload, writes_of};
@@ -68,6 +72,8 @@ enum Bench {
     Balance { scheme: Scheme, geometry: Geometry, bin_ms: u64 },
     /// Which bursts are found; without settings none is.
     Detection(Option<BurstSettings>),
+    /// How long writes take where so much of servers' cards is used; without settings all of them go to owners.
+    Latency { bursts: Option<BurstSettings>, in_turn: bool, utilization: f64 },
 }
 
 /// What came of a point.
@@ -77,6 +83,8 @@ pub struct Measured {
     pub balances: Vec<Balance>,
     /// What of bursts was found.
     pub detection: Detection,
+    /// How long writes took.
+    pub latency: Latency,
 }
 
 impl Paper for Sig23 {
@@ -106,6 +114,12 @@ impl Paper for Sig23 {
                 Bench::Balance { scheme: Scheme::Segmentation, geometry, bin_ms }
             }
             (Mechanism::BurstDetection, Bench::Detection(_)) => Bench::Detection(None),
+            (Mechanism::BurstDetection, Bench::Latency { in_turn, utilization, .. }) => {
+                Bench::Latency { bursts: None, in_turn, utilization }
+            }
+            (Mechanism::RoundRobin, Bench::Latency { bursts, utilization, .. }) => {
+                Bench::Latency { bursts, in_turn: false, utilization }
+            }
             (Mechanism::RoundRobin, Bench::Balance { scheme, geometry, bin_ms }) => {
                 Bench::Balance { scheme: scheme.to_one_server(), geometry, bin_ms }
             }
@@ -146,6 +160,8 @@ const DETECTION: &[&str] = &[
     "prototype_th_ms",
 ];
 
+const LATENCY: &[&str] = &["heavy_burst_mib", "burst_mib", "burst_sigma", "burst_seconds", "window_ms", "behind_us"];
+
 const FIGURES: &[Figure] = &[
     Figure {
         name: "sig23/fig2a",
@@ -180,6 +196,28 @@ const FIGURES: &[Figure] = &[
         judge: judge_fig13,
         printed: &[&FIG13_COV, &FIG13_TIMES, &FIG13_PROTOTYPE, &FIG13_MIGRATION, &FIG13_WORSE],
         sensitive: DETECTION,
+    },
+    Figure {
+        name: "sig23/fig14",
+        title: "how long writes take with segmentation, and with bursts spread over all",
+        points: |parameters| {
+            let Parameters { utilization, .. } = *parameters;
+            points(parameters, &latencies(parameters, utilization))
+        },
+        judge: judge_fig14,
+        printed: &[&FIG14_AVERAGE, &FIG14_P99],
+        sensitive: LATENCY,
+    },
+    Figure {
+        name: "sig23/fig16",
+        title: "the same with other cards: how much of them is used",
+        points: |parameters| {
+            let each = parameters.utilizations.iter().flat_map(|utilization| latencies(parameters, *utilization));
+            points_of(parameters, Source::W1, &each.collect::<Vec<_>>())
+        },
+        judge: judge_fig16,
+        printed: &[&FIG16_AVERAGE, &FIG16_P99],
+        sensitive: LATENCY,
     },
     Figure {
         name: "sig23/fig20a",
@@ -222,19 +260,31 @@ fn tuned(parameters: &Parameters, th_ms: u64, settings: BurstSettings) -> BurstS
     BurstSettings { average, threshold: Duration::from_millis(th_ms), ..settings }
 }
 
+/// Segmentation, and DiffForward with the text's threshold, on cards of which so much is used.
+fn latencies(parameters: &Parameters, utilization: f64) -> [(String, Bench); 2] {
+    let th_ms = parameters.th_ms;
+    let of = |name: &str, bursts| {
+        let label = format!("{name}, {:.0}% used", utilization * 100.0);
+        (label, Bench::Latency { bursts, in_turn: true, utilization })
+    };
+    [of("segmentation", None), of(&format!("DiffForward, TH of {th_ms} ms"), Some(text(parameters, th_ms)))]
+}
+
 /// Each with the morning's traffic, then each with the afternoon's.
 fn points(parameters: &Parameters, each: &[(String, Bench)]) -> Vec<Point> {
-    let of = |source: Source| {
-        each.iter().map(move |(label, bench)| Point {
-            label: label.clone(),
-            parameters: parameters.clone(),
-            source: source.clone(),
-            bench: bench.clone(),
-            requests: 0,
-            seed: 0,
-        })
+    [Source::W1, Source::W2].into_iter().flat_map(|source| points_of(parameters, source, each)).collect()
+}
+
+fn points_of(parameters: &Parameters, source: Source, each: &[(String, Bench)]) -> Vec<Point> {
+    let of = |(label, bench): &(String, Bench)| Point {
+        label: label.clone(),
+        parameters: parameters.clone(),
+        source: source.clone(),
+        bench: bench.clone(),
+        requests: 0,
+        seed: 0,
     };
-    [Source::W1, Source::W2].into_iter().flat_map(of).collect()
+    each.iter().map(of).collect()
 }
 
 impl Point {
@@ -270,6 +320,12 @@ impl Point {
             Bench::Detection(settings) => {
                 let each = traffic.by_volume().into_iter().map(|writes| Detection::of(&writes, *settings));
                 Measured { detection: each.reduce(Detection::and).unwrap_or_default(), ..Measured::default() }
+            }
+            Bench::Latency { bursts, in_turn, utilization } => {
+                let behind = Duration::from_micros(self.parameters.behind_us);
+                let (bursts, in_turn, utilization) = (*bursts, *in_turn, *utilization);
+                let cluster = Cluster { servers, utilization, bursts, in_turn, behind };
+                Measured { latency: Latency::of(&traffic, cluster, self.seed), ..Measured::default() }
             }
         }
     }

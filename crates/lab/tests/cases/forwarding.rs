@@ -63,6 +63,19 @@ fn balance_needs_detection_and_turns() {
     assert_eq!(of(&off, what).0, 0.0, "segmentation is what is left");
 }
 
+/// With the store's own agent, and merging on the same cards.
+#[test]
+fn writes_are_sooner_done_where_bursts_are_found_and_take_turns() {
+    let what = "average of writes against segmentation";
+    let usual = look("sig23/fig14", 2, None);
+    assert_eq!(of(&usual, what).1, Some(Outcome::Met), "{usual:?}");
+    assert_eq!(of(&usual, "P99 of writes against segmentation").1, Some(Outcome::Met), "{usual:?}");
+    for mechanism in Sig23::find("sig23/fig14").unwrap().needs() {
+        let rows = look("sig23/fig14", 2, Some(mechanism));
+        assert_eq!(of(&rows, what).1, Some(Outcome::Missed), "{mechanism:?}: {rows:?}");
+    }
+}
+
 #[test]
 fn nothing_is_found_without_a_detector() {
     let what = "recall by intervals, TH of the prototype";

@@ -3,6 +3,7 @@
 use super::super::Row;
 use super::super::row::Printed;
 use super::balance::Balance;
+use super::latency::Latency;
 use super::printed::*;
 use super::{Case, Measured, Point};
 
@@ -83,6 +84,59 @@ pub(super) fn judge_fig13(case: &Case) -> Vec<Row> {
     let least = worse.min_by(|one, other| one.measured.total_cmp(&other.measured));
     rows.extend(least.map(|value| Row::judged(&FIG13_WORSE, value.measured, value.detail)));
     observe(&mut rows, case);
+    rows
+}
+
+/// What a write takes, in milliseconds.
+type Time = fn(&Latency) -> f64;
+const TIMES_OF_WRITES: [(&str, Time); 2] = [
+    ("average", |latency| latency.writes.sum() as f64 / latency.writes.count().max(1) as f64 / 1e6),
+    ("P99", |latency| latency.writes.quantile(990_000) as f64 / 1e6),
+];
+
+/// By how many percent a time of writes is more than with segmentation, which comes first.
+fn slower(pair: &[(Point, Measured)], time: Time) -> Value {
+    let [before, after] = [0, 1].map(|at| (pair[at].0.name(), time(&pair[at].1.latency)));
+    let measured = (after.1 / before.1 - 1.0) * 100.0;
+    Value { measured, detail: format!("{}: {:.2} ms, {}: {:.2} ms", before.0, before.1, after.0, after.1) }
+}
+
+fn observe_latencies(rows: &mut Vec<Row>, case: &Case) {
+    for (point, Measured { latency, .. }) in case.measured {
+        let [written, logged, merged] = latency.bytes.map(|bytes| bytes as f64 / (1 << 20) as f64);
+        let detail = format!(
+            "{} writes; {written:.0} MiB seen, {logged:.0} MiB logged, {merged:.0} MiB came home, at most {:.1} MiB waited",
+            latency.writes.count(),
+            latency.waiting_max as f64 / (1 << 20) as f64
+        );
+        for (name, time) in TIMES_OF_WRITES {
+            rows.push(Row::observed(format!("{}, {name}", point.name()), time(latency), "ms", detail.clone()));
+        }
+    }
+}
+
+/// Points come as segmentation and DiffForward.
+pub(super) fn judge_fig14(case: &Case) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let pairs = || case.measured.chunks_exact(2);
+    for (printed, from, (_, time)) in
+        [(&FIG14_AVERAGE, -47.0, TIMES_OF_WRITES[0]), (&FIG14_P99, -69.0, TIMES_OF_WRITES[1])]
+    {
+        farthest(&mut rows, printed, from, pairs().map(|pair| slower(pair, time)));
+    }
+    observe_latencies(&mut rows, case);
+    rows
+}
+
+/// The same, load by load.
+pub(super) fn judge_fig16(case: &Case) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (printed, (_, time)) in [(&FIG16_AVERAGE, TIMES_OF_WRITES[0]), (&FIG16_P99, TIMES_OF_WRITES[1])] {
+        let least = case.measured.chunks_exact(2).map(|pair| slower(pair, time));
+        let least = least.max_by(|one, other| one.measured.total_cmp(&other.measured));
+        rows.extend(least.map(|value| Row::judged(printed, value.measured, value.detail)));
+    }
+    observe_latencies(&mut rows, case);
     rows
 }
 

@@ -31,11 +31,15 @@ pub struct Parameters {
     pub th_ms: u64,
     pub prototype_th_ms: u64,
     pub window_ms: u64,
+    pub utilization: f64,
+    pub utilizations: Vec<f64>,
+    pub behind_us: u64,
 }
 
 impl FromFile for Parameters {
     const FILE: &'static str = include_str!("../../../parameters/sig23.toml");
-    const SHARES: &'static [&'static str] = &["heavy_share", "heavy_burst_share", "burst_share", "ewma_last"];
+    const SHARES: &'static [&'static str] =
+        &["heavy_share", "heavy_burst_share", "burst_share", "ewma_last", "utilization"];
 
     fn is_sound(&self) -> bool {
         let shares = [self.heavy_share, self.heavy_burst_share, self.burst_share];
@@ -51,6 +55,8 @@ impl FromFile for Parameters {
             && (1..=100_000).contains(&self.seconds)
             && (1..1 << 20).contains(&self.segment_gib)
             && self.placements > 0
+            && (1..=1_000_000).contains(&self.behind_us)
+            && self.utilizations.iter().chain([&self.utilization]).all(|used| *used > 0.0 && *used < 1.0)
             && self.bin_ms.min(self.long_bin_ms) > 0
             && self.ewma_last > 0.0
             && self.ewma_last <= 1.0

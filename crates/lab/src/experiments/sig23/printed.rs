@@ -70,6 +70,29 @@ pub(super) const FIG13_WORSE: Printed = Printed {
     ..FIG13
 };
 
+const LATENCY: Printed = Printed { unit: "%", needs: &[Mechanism::BurstDetection, Mechanism::RoundRobin], ..STATED };
+pub(super) const FIG14_AVERAGE: Printed = Printed {
+    what: "average of writes against segmentation",
+    number: "-47%",
+    source: "§5.3, figure 14",
+    band: [-90.0, -30.0],
+    ..LATENCY
+};
+pub(super) const FIG14_P99: Printed = Printed {
+    what: "P99 of writes against segmentation",
+    number: "-69%",
+    source: "§5.3, figure 14",
+    band: [-90.0, -50.0],
+    ..LATENCY
+};
+/// A gain at each load: that is what is stated, so any.
+const FIG16: Printed =
+    Printed { number: "a gain at each", source: "§5.4, figure 16", band: [-100.0, -1.0], ..LATENCY };
+pub(super) const FIG16_AVERAGE: Printed =
+    Printed { what: "average of writes against segmentation, load that gains least", ..FIG16 };
+pub(super) const FIG16_P99: Printed =
+    Printed { what: "P99 of writes against segmentation, load that gains least", ..FIG16 };
+
 const FIG20A: Printed = Printed { source: "§5.5, figure 20a", needs: &[Mechanism::BurstDetection], ..STATED };
 pub(super) const FIG20A_RECALL: Printed =
     Printed { what: "recall by intervals, TH of the prototype", number: "0.8", band: [0.75, 0.95], ..FIG20A };
