@@ -58,13 +58,15 @@ const ALWAYS: &[&str] = &[
     "late_writes_refused",
     "large_writes",
     "discards",
-    "torn_tails",
     "replayed_writes",
     "labelled_large_writes",
     "checkpoints",
     "merges",
     "gc_removed_files",
 ];
+
+/// The same, where there are many seeds: of these a few come in 300, and in one run of twenty none.
+const RARELY: &[&str] = &["torn_tails"];
 
 #[test]
 fn segments_change_hands() {
@@ -84,7 +86,9 @@ fn segments_change_hands() {
         run_seed(seed, &mut coverage);
     }
     println!("ownership: {coverage:?}");
-    let never: Vec<&&str> = ALWAYS.iter().filter(|name| coverage.0.get(*name).copied().unwrap_or(0) == 0).collect();
+    let rarely = RARELY.iter().filter(|_| seeds >= 10 * seeds_default);
+    let never: Vec<&&str> =
+        ALWAYS.iter().chain(rarely).filter(|name| coverage.0.get(*name).copied().unwrap_or(0) == 0).collect();
     assert!(seeds < seeds_default || never.is_empty(), "{seeds} seeds, and never: {never:?}");
 }
 
