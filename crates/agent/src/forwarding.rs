@@ -22,15 +22,16 @@ mod entry;
 mod forwarded;
 mod logs;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{AllocationExtent, Bytes, ErrorKind, Generation, Map, ReadPart, Result, VolumeId, WriteStamp};
 use policies::burst::BurstSettings;
-use policies::forwarding::{IndexSettings, Limits, MergeSettings};
+use policies::forwarding::{IndexSettings, Limits, Pace};
 use runtime::Handle;
+use runtime::sync::Budget;
 use wire::{
     Answer, Attachment, BlockService, Forwarding, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory,
 };
@@ -67,8 +68,10 @@ pub struct Options {
     pub limits: Limits,
     /// Bounds of what one segment may have in logs.
     pub index: IndexSettings,
-    /// When logs are emptied.
-    pub merges: MergeSettings,
+    /// How what is in logs comes home.
+    pub pace: Pace,
+    /// So many batches of all volumes together at the same time, of a MiB each; those not counted that somebody waits for.
+    pub batches: u64,
     /// Bytes of each log, within [`LOG_BYTES`]; holds from when the logs of a volume are empty.
     pub log_bytes: u64,
 }
@@ -80,7 +83,8 @@ impl Default for Options {
             burst: BurstSettings::SENSITIVE,
             limits: Limits::default(),
             index: IndexSettings::default(),
-            merges: MergeSettings::default(),
+            pace: Pace::default(),
+            batches: 16,
             log_bytes: 64 << 20,
         }
     }
@@ -178,24 +182,8 @@ struct Shared {
     service: Rc<dyn BlockService>,
     directory: Rc<dyn VolumeDirectory>,
     options: Options,
-    /// Requests of all clients that have no outcome yet.
-    depth: Cell<u64>,
-}
-
-/// A request of a client, for as long as it is on its way.
-struct OnItsWay<'a>(&'a Cell<u64>);
-
-impl<'a> OnItsWay<'a> {
-    fn new(depth: &'a Cell<u64>) -> Self {
-        depth.set(depth.get() + 1);
-        OnItsWay(depth)
-    }
-}
-
-impl Drop for OnItsWay<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
+    /// Batches that come home at the same time.
+    batches: Budget,
 }
 
 impl Forwarder {
@@ -206,7 +194,8 @@ impl Forwarder {
         service: Rc<dyn BlockService>,
         options: Options,
     ) -> Rc<Forwarder> {
-        let shared = Shared { handle: handle.clone(), service, directory, options, depth: Cell::new(0) };
+        let shared =
+            Shared { handle: handle.clone(), service, directory, options, batches: Budget::new(options.batches) };
         Rc::new(Forwarder { shared: Rc::new(shared), volumes: RefCell::default(), past: RefCell::default() })
     }
 
@@ -305,10 +294,7 @@ impl BlockService for Forwarder {
         let Some(forwarded) = self.forwarded(target.session) else {
             return self.shared.service.read(target, offset, len);
         };
-        Box::pin(async move {
-            let _counts = OnItsWay::new(&self.shared.depth);
-            forwarded.read(target, offset, len).await
-        })
+        Box::pin(async move { forwarded.read(target, offset, len).await })
     }
 
     fn write(
@@ -322,20 +308,14 @@ impl BlockService for Forwarder {
         let Some(forwarded) = self.forwarded(target.session) else {
             return self.shared.service.write(target, offset, data, checksums, stamp);
         };
-        Box::pin(async move {
-            let _counts = OnItsWay::new(&self.shared.depth);
-            forwarded.write(target, offset, Written::Data { data, checksums, stamp }).await
-        })
+        Box::pin(async move { forwarded.write(target, offset, Written::Data { data, checksums, stamp }).await })
     }
 
     fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
         let Some(forwarded) = self.forwarded(target.session) else {
             return self.shared.service.discard(target, offset, len, stamp);
         };
-        Box::pin(async move {
-            let _counts = OnItsWay::new(&self.shared.depth);
-            forwarded.write(target, offset, Written::Nothing { len, stamp }).await
-        })
+        Box::pin(async move { forwarded.write(target, offset, Written::Nothing { len, stamp }).await })
     }
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {

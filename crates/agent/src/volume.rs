@@ -238,7 +238,7 @@ impl Volume {
     fn target(&self, index: u32, level: Level) -> Target {
         let segment = SegmentId { volume: self.descriptor().id, index };
         tracing::trace!(target: "levee::stage", %segment, "routed");
-        Target { session: self.attachment.session, segment, epoch: self.attachment.epoch(), level }
+        Target { session: self.attachment.session, segment, epoch: self.attachment.epoch(), level, behind: 0 }
     }
 
     /// Waits until no earlier write that overlaps `range` lacks its outcome.

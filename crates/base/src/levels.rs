@@ -23,6 +23,8 @@ pub enum Level {
     Base,
     /// The burst level: what is idle.
     Burst,
+    /// None: it was charged when it was logged, and comes home from there while no client wants the server.
+    Merge,
 }
 
 /// A rate in both dimensions; 0 in one of them: that one is not given.

@@ -129,8 +129,13 @@ fn far(address: Address) -> Address {
 async fn measure(handle: &Handle, service: &Rc<dyn BlockService>, depth: u64, count: u64) -> (f64, f64) {
     let attachment = service.attach(VolumeId(1), Generation(1)).await.expect("it is served");
     let segment = SegmentId { volume: VolumeId(1), index: 0 };
-    let target =
-        Target { session: attachment.session, segment, epoch: attachment.epoch, level: base::levels::Level::Open };
+    let target = Target {
+        session: attachment.session,
+        segment,
+        epoch: attachment.epoch,
+        level: base::levels::Level::Open,
+        behind: 0,
+    };
     let before = processor_ns();
     let worker = |_| {
         let (inside, service) = (handle.clone(), service.clone());

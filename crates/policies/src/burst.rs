@@ -175,8 +175,8 @@ impl Detector {
         self.rate.known()
     }
 
-    /// Equation 2, without the write itself.
-    fn is_random(&self, offset: u64) -> bool {
+    /// Whether a write that begins there is at a random place: equation 2, without the write itself.
+    pub fn is_random(&self, offset: u64) -> bool {
         let seen = &self.offsets[..self.count.min(HISTORY)];
         // Without a way out of the middle this takes the same few nanoseconds each time.
         let nearest = seen.iter().map(|other| other.abs_diff(offset)).fold(u64::MAX, u64::min);

@@ -19,7 +19,7 @@ use wire::{
 };
 
 use crate::backend::Backend;
-use crate::gate::{Buckets, Gate};
+use crate::gate::{Buckets, Gate, Origin, Pass};
 use crate::session::{Effect, InFlight, Sessions, check_owned};
 use crate::statistics::{ServerStatistics, StageStatistics};
 use crate::volumes::Volumes;
@@ -69,13 +69,14 @@ struct Admitted {
 /// A request that has passed the gate, and has no outcome yet.
 struct Passed {
     gate: Gate,
+    pass: Pass,
     has_outcome: bool,
 }
 
 impl Drop for Passed {
     fn drop(&mut self) {
         if !self.has_outcome {
-            self.gate.on_gone();
+            self.gate.on_gone(self.pass);
         }
     }
 }
@@ -252,7 +253,7 @@ impl<B: Backend> Server<B> {
     /// Everything before the engine. The session counts the request from its arrival on, so that a newer session
     /// waits for it even while it is in line.
     async fn admit(&self, target: Target, offset: u64, len: u64, work: Work, effect: Effect) -> Result<Admitted> {
-        let arrived = self.handle.now();
+        let mut arrived = self.handle.now();
         self.handle.spend(runtime::Work::Service);
         let in_flight = self.check_running().and_then(|()| {
             let owned = self.backend.epoch(target.segment);
@@ -263,10 +264,14 @@ impl<B: Backend> Server<B> {
         let mut passage = Passage::default();
         let mut passed = None;
         if let Work::Data(direction) = work {
-            let Target { segment, level, .. } = target;
+            let Target { session, segment, level, behind, .. } = target;
             let request = Request { segment, bytes: len, direction, level };
-            let waited_for = self.gate.pass(arrived, request).await?;
-            passed = Some(Passed { gate: self.gate.clone(), has_outcome: false });
+            let (pass, waited_for) = self.gate.pass(arrived, request, Origin { agent: session.0, behind }).await?;
+            passed = Some(Passed { gate: self.gate.clone(), pass, has_outcome: false });
+            if let Pass::Merge(turn) = pass {
+                // That it had to wait for clients is no delay.
+                arrived = turn.begun;
+            }
             if let Some(reason) = waited_for {
                 passage.add(Stage::Tokens, self.handle.now().nanos_since(arrived));
                 passage.tokens = reason.name();
@@ -327,7 +332,7 @@ impl<B: Backend> Server<B> {
             // A write is on a disk now; a read may have been answered from memory.
             let went_below = direction == Direction::Write || admitted.passage.of(Stage::Disk) > 0;
             let outcome = Outcome { segment: target.segment, granted: admitted.since, bytes, direction, went_below };
-            if let Some(left) = self.gate.on_done(now, outcome, || self.backend.background_work()) {
+            if let Some(left) = self.gate.on_done(now, passed.pass, outcome, || self.backend.background_work()) {
                 self.backend.set_spare_bandwidth(left);
             }
         }

@@ -228,15 +228,14 @@ impl Connection {
         self.peer.as_ref().is_some_and(|peer| self.asked.has_room(bytes, &peer.hello))
     }
 
-    /// Asks the peer: the number of the request, and its frame. `queue_depth` of the marks is filled in here.
+    /// Asks the peer: the number of the request, and its frame.
     ///
     /// # Panics
     /// There is no credit ([`Self::may_ask`]), or the request is none ([`Request::check`]).
     pub fn ask(&mut self, now: Instant, request: Request, marks: Marks) -> (u64, Frame) {
         assert!(self.may_ask(request.bytes()), "nobody asks beyond its credit");
-        let queue_depth = self.asked.by_sequence.len() as u32;
         let sequence = self.asked.insert(request.kind(), request.bytes());
-        let message = Message::Request { sequence, marks: Marks { queue_depth, ..marks }, request };
+        let message = Message::Request { sequence, marks, request };
         (sequence, self.say(now, &message))
     }
 

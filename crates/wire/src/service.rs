@@ -31,6 +31,8 @@ pub struct Target {
     pub epoch: Epoch,
     /// Which part of its volume's rate it belongs to, where the agent has decided that.
     pub level: Level,
+    /// How many more of its agent waited to be sent to this server when it was; 0 where nobody knows.
+    pub behind: u32,
 }
 
 /// A session as the server opened it.

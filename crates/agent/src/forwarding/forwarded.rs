@@ -42,8 +42,11 @@ pub(super) struct Forwarded {
     advanced: Event,
     /// Told when there is something to merge.
     work: Event,
-    /// Writes that wait for others to be merged, or for room that this makes.
+    /// Writes that wait for others to be merged, or for room that this makes; told when there is one more.
     waiters: Cell<u64>,
+    wanted: Event,
+    /// It is given back.
+    is_closing: Cell<bool>,
     /// Why nothing is sent any more: an outcome is unknown.
     lost: RefCell<Option<String>>,
     merging: RefCell<Option<Task<()>>>,
@@ -99,6 +102,8 @@ impl Forwarded {
             advanced: Event::new(),
             work: Event::new(),
             waiters: Cell::new(0),
+            wanted: Event::new(),
+            is_closing: Cell::new(false),
             lost: RefCell::default(),
             merging: RefCell::default(),
             merges: Budget::new(1),
@@ -305,6 +310,7 @@ impl Forwarded {
 
     /// Gives the logs back, empty if that takes no longer than a moment. Nothing of a client is in flight.
     pub(super) async fn close(self: &Rc<Self>) {
+        self.is_closing.set(true);
         drop(self.merging.borrow_mut().take());
         let Some(logs) = self.opened() else { return };
         if self.check().is_err() {

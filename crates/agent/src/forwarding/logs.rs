@@ -183,9 +183,15 @@ impl Logs {
     ///
     /// # Errors
     /// Those of the link and of the server.
-    pub(super) async fn read(&self, log: LogNumber, at: u64, len: u64) -> Result<(Vec<ReadPart>, Passage), Trouble> {
+    pub(super) async fn read(
+        &self,
+        log: LogNumber,
+        at: u64,
+        len: u64,
+        level: Level,
+    ) -> Result<(Vec<ReadPart>, Passage), Trouble> {
         let offset = FRONT + self.spaces.borrow()[usize::from(log.0)].offset(Address(at));
-        let reply = self.service.read(self.target(log), offset, len).await?;
+        let reply = self.service.read(Target { level, ..self.target(log) }, offset, len).await?;
         reply.result.map(|parts| (parts, reply.passage)).map_err(Trouble::Refused)
     }
 
@@ -197,11 +203,6 @@ impl Logs {
     /// Whether so much is free and not written down as such that the book should say so.
     pub(super) fn wants_book(&self) -> bool {
         self.spaces.borrow().iter().any(Space::wants_low)
-    }
-
-    /// Bytes of the log that has the most that somebody needs.
-    pub(super) fn longest(&self) -> u64 {
-        self.spaces.borrow().iter().map(Space::used).max().unwrap_or(0)
     }
 
     /// Returns when a book is durable that was made after this was called. `state` says what is to be in it beside the lows, and
@@ -282,7 +283,7 @@ pub(super) async fn to_its_end<T: 'static>(
 
 fn target(volume: &VolumeDescriptor, session: SessionId, log: LogNumber) -> Target {
     let segment = SegmentId { volume: volume.id, index: log.0.into() };
-    Target { session, segment, epoch: Epoch(1), level: Level::Open }
+    Target { session, segment, epoch: Epoch(1), level: Level::Open, behind: 0 }
 }
 
 /// Reads what is in logs, before anybody writes there.

@@ -36,6 +36,8 @@ enum Fate {
     Refused,
     /// There is no room.
     Full,
+    /// Clients want the server: not now.
+    Busy,
     /// Nobody hears of it again; it was done.
     Lost,
 }
@@ -53,7 +55,7 @@ struct Store {
     has_logs: Cell<bool>,
     /// What is set for the volume.
     forwarding: Cell<Forwarding>,
-    /// How long a log takes to look for what it is asked for.
+    /// How long a log takes to look for what a client asks it for.
     log_reads_take: Cell<Duration>,
     /// How long an owner takes for a write that comes now.
     owner_takes: Cell<Duration>,
@@ -133,7 +135,7 @@ impl Store {
         }
         let fate = (self.fate.borrow())(target, offset);
         let result = self.check(target);
-        if result.is_ok() && !matches!(fate, Fate::Refused | Fate::Full) {
+        if result.is_ok() && !matches!(fate, Fate::Refused | Fate::Full | Fate::Busy) {
             let mut sectors = self.sectors.borrow_mut();
             for at in (0..len).step_by(512) {
                 let key = (target.segment.volume, target.segment.index, (offset + at) / 512);
@@ -145,6 +147,7 @@ impl Store {
         }
         match fate {
             Fate::Lost => return Err(LinkLost { message: "cut".into() }),
+            Fate::Busy if result.is_ok() => return answer(target, Err(Error::retry("not now"))),
             Fate::Full if result.is_ok() => return answer(target, Err(Error::full("no room"))),
             Fate::Refused | Fate::RefusedAndDone if result.is_ok() => return answer(target, Err(Error::io("no"))),
             _ => {}
@@ -171,7 +174,7 @@ impl BlockService for Store {
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
             self.handle.sleep(Duration::from_micros(self.handle.random_u64() % 500)).await;
-            if target.segment.volume == LOGS {
+            if target.segment.volume == LOGS && target.level != Level::Merge {
                 self.handle.sleep(self.log_reads_take.get()).await;
             }
             if let Err(error) = self.check(target) {
@@ -286,7 +289,7 @@ impl Holder {
 
     fn target(&self) -> Target {
         let segment = SegmentId { volume: DISK, index: 0 };
-        Target { session: self.session, segment, epoch: Epoch(1), level: Level::Open }
+        Target { session: self.session, segment, epoch: Epoch(1), level: Level::Open, behind: 0 }
     }
 
     fn stamp(&self) -> WriteStamp {
@@ -652,6 +655,29 @@ fn what_a_write_waits_for_comes_home_first() {
         holder.forwarder.discard(other, 0, 4096, holder.stamp()).await.unwrap().result.unwrap();
         assert!(holder.forwarder.counted().waits > 0);
         assert!(waiting - holder.forwarder.waiting().0 < 3 * MIB, "{waiting} {:?}", holder.forwarder.waiting());
+    });
+}
+
+/// Servers that clients want let nothing come home, but for what one of them waits for, or what is left of a volume that is given
+/// back.
+#[test]
+fn what_comes_home_is_marked_unless_somebody_waits_for_it() {
+    in_a_world(12, |store| async move {
+        let index = IndexSettings { reschedules_max: 0, ..IndexSettings::default() };
+        let holder = Holder::attach(&store, Options { index, ..all() }).await;
+        holder.settle().await;
+        store.set_fate(|target, _| if target.level == Level::Merge { Fate::Busy } else { Fate::Done });
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        store.handle.sleep(Duration::from_secs(5)).await;
+        assert_eq!(holder.forwarder.waiting(), (4096, 1));
+        assert_eq!(holder.forwarder.counted().failed_merges, 0, "that is no failure");
+        holder.discard(0, 4096).await.unwrap().unwrap();
+        assert!(holder.forwarder.counted().waits > 0);
+        assert_eq!(holder.read(0, 4096).await, [0; 4096]);
+        holder.write(MIB, &[2; 4096]).await.unwrap().unwrap();
+        let direct = store.direct.get();
+        holder.forwarder.detach(holder.session).await.unwrap();
+        assert!(store.direct.get() > direct);
     });
 }
 

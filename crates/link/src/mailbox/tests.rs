@@ -14,6 +14,7 @@ const TARGET: Target = Target {
     segment: SegmentId { volume: VolumeId(1), index: 2 },
     epoch: Epoch(1),
     level: base::levels::Level::Open,
+    behind: 0,
 };
 
 /// An owner that takes its time and remembers what it was asked.

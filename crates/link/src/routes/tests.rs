@@ -93,6 +93,7 @@ fn target(session: SessionId, index: u32) -> Target {
         segment: SegmentId { volume: VolumeId(1), index },
         epoch: Epoch(1),
         level: base::levels::Level::Open,
+        behind: 0,
     }
 }
 

@@ -8,6 +8,7 @@ use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::levels::Level;
 use base::{Error, ErrorKind, Map, Passage, Result};
 use runtime::sync::{Budget, Event, Permit, Sender, oneshot};
 use runtime::{Class, Handle, Stream, Work};
@@ -43,6 +44,8 @@ pub(super) struct Live {
     end: RefCell<Option<Error>>,
     /// Notified when the peer has greeted, and at the end.
     changed: Event,
+    /// Requests of clients that wait to be sent to the peer.
+    waiting: Cell<u32>,
     /// Requests of the peer that are being done.
     running: Cell<usize>,
     is_over: Cell<bool>,
@@ -57,6 +60,28 @@ struct Peer {
     /// The credit of this end.
     requests: Budget,
     bytes: Budget,
+}
+
+/// A request of a client that waits to be sent. What merges is none.
+struct Waits<'a>(Option<&'a Cell<u32>>);
+
+impl<'a> Waits<'a> {
+    fn new(waiting: &'a Cell<u32>, request: &Request) -> Self {
+        let counts = request.level().is_some_and(|level| level != Level::Merge);
+        let waiting = counts.then_some(waiting);
+        if let Some(waiting) = waiting {
+            waiting.set(waiting.get() + 1);
+        }
+        Waits(waiting)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.0 {
+            waiting.set(waiting.get() - 1);
+        }
+    }
 }
 
 struct Asked {
@@ -82,6 +107,7 @@ impl Live {
             peer: OnceCell::new(),
             end: RefCell::default(),
             changed: Event::new(),
+            waiting: Cell::new(0),
             running: Cell::new(0),
             is_over: Cell::new(false),
             over: Event::new(),
@@ -150,6 +176,7 @@ impl Live {
                 "{name} does no {kind}: its address is that of another service, or it is older and has to be upgraded"
             )));
         }
+        let waits = Waits::new(&self.waiting, &request);
         // Whoever has all that it takes goes ahead before the next one gets anything.
         let turn = peer.line.take(1).await;
         let credit = (peer.requests.take(1).await, peer.bytes.take(request.bytes()).await);
@@ -158,7 +185,8 @@ impl Live {
         }
         let (sender, receiver) = oneshot();
         self.handle.spend(Work::Crossing);
-        let marks = Marks { trace: self.handle.random_u64(), ..Marks::default() };
+        drop(waits);
+        let marks = Marks { trace: self.handle.random_u64(), queue_depth: self.waiting.get(), ..Marks::default() };
         let (sequence, frame) = self.connection().ask(self.handle.now(), request, marks);
         self.asked.borrow_mut().insert(sequence, Asked { sender, _credit: credit });
         self.outbox.put(frame, None);

@@ -62,7 +62,7 @@ fn newest(bed: &Bed) -> Hold {
 }
 
 fn target(hold: &Hold, segment: SegmentId) -> Target {
-    Target { session: hold.session, segment, epoch: base::Epoch(1), level: base::levels::Level::Open }
+    Target { session: hold.session, segment, epoch: base::Epoch(1), level: base::levels::Level::Open, behind: 0 }
 }
 
 fn outcome<T>(answer: Answer<T>) -> Result<T> {

@@ -52,7 +52,7 @@ fn whoever_attaches_next_finds_what_an_agent_left_in_logs() {
     let mut found = 0;
     for seed in bed::seeds(4) {
         let mut bed = world(seed, 4, 2);
-        let clients = Clients::start_on(&bed, 1, 2);
+        let clients = Clients::start_on(&bed, 1, 8);
         let mut prng = bed.world.fork_prng();
         for round in 0..4 {
             bed.world.run_for(prng.between(50, 300) as u32 * MS);

@@ -111,6 +111,7 @@ fn clients_write_and_read_over_a_stream() {
             segment,
             epoch: attached.epoch,
             level: base::levels::Level::Open,
+            behind: 0,
         };
         let (data, stamp) = (
             base::Bytes::from(vec![9; 4096]),

@@ -60,7 +60,7 @@ impl Volume {
         match level {
             Level::Open => self.allowance.plan(now) == Ok(Level::Base),
             Level::Base => self.allowance.covers_mark(now),
-            Level::Burst => false,
+            Level::Burst | Level::Merge => false,
         }
     }
 }
@@ -368,7 +368,7 @@ impl<T> Admission<T> {
         let is_base = match level {
             Level::Open => known.allowance.plan(now).map_err(|held| held.reason)? == Level::Base,
             Level::Base => known.allowance.covers_mark(now),
-            Level::Burst => false,
+            Level::Burst | Level::Merge => false,
         };
         if line.cap.as_mut().is_some_and(|cap| !cap.has_burst(now)) {
             return Err(match self.settings.throttle {

@@ -75,8 +75,8 @@ impl<T> Line<T> {
 
     fn level_of_first_with(&self, marks: usize) -> Level {
         match (self.waiting.front().map_or(Level::Open, |first| first.level), self.key) {
-            (Level::Base | Level::Burst, Key::Segment(_)) if marks > 0 => Level::Base,
-            (Level::Base | Level::Burst, Key::Segment(_)) => Level::Burst,
+            (Level::Base | Level::Burst | Level::Merge, Key::Segment(_)) if marks > 0 => Level::Base,
+            (Level::Base | Level::Burst | Level::Merge, Key::Segment(_)) => Level::Burst,
             (level, _) => level,
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! **Intuition.** A burst that went to the owner of its segment would find one server busy and all others idle. So each of its
 //! writes goes to a *log* of the volume instead, of which it has one on each of several servers, in turns. There it is durable, and
-//! that is all that its client waits for. Later, when the owner has nothing else to do, it fetches what was logged of its segments
-//! and writes it where it belongs. Until then the agent knows what is in which log, and reads it from there.
+//! that is all that its client waits for. Later, when its servers have nothing else to do, what was logged is carried to the owner of
+//! its segment. Until then the agent knows what is in which log, and reads it from there.
 //!
 //! **Names** are the paper's, except where it has one word for two things:
 //! - a *log* is what a volume has on one server (the paper's sub-log, log_{i,j}); its *space* are the addresses that appends
@@ -16,7 +16,7 @@
 //! **Flow.** of a write: [`crate::burst`] says what it is; [`Index::route`] cuts it into what its owner may have, and what
 //! overlaps an entry and so has to follow it into a log; [`Turns`] says into which; [`Space`] gives it an address there,
 //! [`Index::begin`] a serial, and [`Index::logged`] makes it readable when it is durable. Of a read: [`Index::find`]. Of what
-//! comes home: [`Index::next_batch`] is what an owner is asked to merge, when [`Depths`] and [`Merges`] let it; then a watermark
+//! comes home: [`Index::next_batch`] is what an agent carries home, when [`Coordination`] at the servers lets it; then a watermark
 //! is written down durably, and only then [`Index::merged`] forgets the entries, and [`Space::release`] their addresses.
 //!
 //! **Invariants** (rules 52 to 57 of docs/SAFETY.md):
@@ -31,13 +31,13 @@
 //! - an entry is found by reads when it was appended, not before: until then its client was told nothing, and what was there
 //!   before is as right an answer;
 //! - what is of an entry that a later one covers is not merged: nobody can read it any more;
-//! - the paper's servers look for entries by themselves (TraverseMeta). Here the agent, which knows them, asks the owner to merge a
-//!   batch, with the depth of its own queue, and logs are traversed when a volume is attached. So one writes to a log, and nobody
-//!   has to find out who else may.
+//! - the paper's servers look for entries by themselves (TraverseMeta), and fetch them. Here the agent, which knows them, carries
+//!   them, and logs are traversed when a volume is attached. So one writes to a log, and nobody has to find out who else may.
 
+mod coordination;
 mod depths;
 mod index;
-mod merges;
+mod pace;
 mod space;
 mod tuning;
 mod turns;
@@ -45,9 +45,10 @@ mod turns;
 #[cfg(test)]
 mod tests;
 
+pub use coordination::{Asked, Coordination, CoordinationSettings, Turn};
 pub use depths::Depths;
 pub use index::{Batch, Content, Index, IndexSettings, LogNumber, Part, Place, Route, Serial};
-pub use merges::{MergeSettings, Merges};
+pub use pace::{BatchSize, Pace};
 pub use space::{Address, Space};
 pub use tuning::{Limits, Seen, Tuning};
 pub use turns::Turns;

@@ -228,7 +228,7 @@ impl<T> Volume<T> {
     fn start(&mut self, level: Level) -> Verdict {
         match level {
             Level::Base => self.started[0] += 1,
-            Level::Burst => self.started[1] += 1,
+            Level::Burst | Level::Merge => self.started[1] += 1,
             Level::Open => {}
         }
         Verdict::Start(level)

@@ -10,6 +10,7 @@ use runtime::sim::{NodeOptions, World};
 use super::*;
 
 const PAGE: u64 = 4 * KIB;
+const ORIGIN: Origin = Origin { agent: 1, behind: 0 };
 
 fn page(segment: SegmentId) -> Request {
     Request { segment, bytes: PAGE, direction: Direction::Write, level: Level::Open }
@@ -35,12 +36,12 @@ fn load(gate: &Gate, volume: u64, depth: usize) -> Rc<Cell<u64>> {
         let asking = async move {
             loop {
                 let since = gate.0.handle.now();
-                gate.pass(since, page(segment)).await.unwrap();
+                let (pass, _) = gate.pass(since, page(segment), ORIGIN).await.unwrap();
                 started.set(started.get() + PAGE);
                 gate.0.handle.sleep(Duration::from_micros(100)).await;
                 let Request { segment, bytes, direction, .. } = page(segment);
                 let outcome = Outcome { segment, granted: since, bytes, direction, went_below: true };
-                gate.on_done(gate.0.handle.now(), outcome, Work::default);
+                gate.on_done(gate.0.handle.now(), pass, outcome, Work::default);
             }
         };
         handle.spawn(Class::Io, "load", asking).detach();
@@ -97,12 +98,13 @@ fn what_loops_do_in_the_background_is_known() {
             let begun = gate.0.handle.now();
             loop {
                 let now = gate.0.handle.now();
-                gate.pass(now, page(segment)).await.unwrap();
+                let (pass, _) = gate.pass(now, page(segment), ORIGIN).await.unwrap();
                 gate.0.handle.sleep(Duration::from_millis(1)).await;
                 let outcome = Outcome { segment, granted: now, bytes, direction, went_below: true };
                 // A megabyte in a second, half of it read.
                 let each = gate.0.handle.now().nanos_since(begun) / 2_000;
-                gate.on_done(gate.0.handle.now(), outcome, || Work { read_bytes: each, written_bytes: each });
+                let now = gate.0.handle.now();
+                gate.on_done(now, pass, outcome, || Work { read_bytes: each, written_bytes: each });
             }
         };
         handle.spawn(Class::Io, "load", asking).detach();
@@ -111,4 +113,84 @@ fn what_loops_do_in_the_background_is_known() {
     // Not exactly: what is said in one span may have been done in the one before.
     let found = gates[0].status().background_bytes_per_sec;
     assert!((1_600_000..2_400_000).contains(&found), "{found}");
+}
+
+/// Merges one piece after the other, each of a millisecond, until the world ends: how many were let in, and sent away.
+fn merge(gate: &Gate, at_once: usize) -> Rc<Cell<[u64; 2]>> {
+    let counted = Rc::new(Cell::new([0; 2]));
+    for _ in 0..at_once {
+        let (gate, counted) = (gate.clone(), counted.clone());
+        let handle = gate.0.handle.clone();
+        let merging = async move {
+            let count = |index: usize| {
+                let mut all = counted.get();
+                all[index] += 1;
+                counted.set(all);
+            };
+            loop {
+                let request = Request { level: Level::Merge, ..page(SegmentId { volume: VolumeId(9), index: 0 }) };
+                let since = gate.0.handle.now();
+                match gate.pass(since, request, ORIGIN).await {
+                    Ok((pass, _)) => {
+                        count(0);
+                        gate.0.handle.sleep(Duration::from_millis(1)).await;
+                        let Request { segment, bytes, direction, .. } = request;
+                        let outcome = Outcome { segment, granted: since, bytes, direction, went_below: true };
+                        gate.on_done(gate.0.handle.now(), pass, outcome, Work::default);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind, base::ErrorKind::Retry, "{error}");
+                        count(1);
+                    }
+                }
+            }
+        };
+        handle.spawn(Class::Io, "merge", merging).detach();
+    }
+    counted
+}
+
+/// Whichever loop they are on.
+#[test]
+fn what_merges_waits_for_clients_and_has_a_part_of_the_time_all_the_same() {
+    for clients in [0, 1] {
+        let (world, gates) = two_gates(5, Throttle::Off);
+        let started = load(&gates[0], 1, clients);
+        let merged = merge(&gates[1], 4);
+        world.run_for(Duration::from_secs(2));
+        let [let_in, sent_away] = merged.get();
+        match clients {
+            0 => assert_eq!((let_in / 1_000, sent_away, started.get()), (8, 0, 0), "four at once, two seconds"),
+            // A client without a pause: a quarter of the time is 500 of them, one at a time, but for the look of 5 ms.
+            _ => {
+                assert!((150..=500).contains(&let_in), "{let_in}");
+                assert!(sent_away > 0 && started.get() / PAGE > 15_000, "{sent_away} {}", started.get() / PAGE);
+            }
+        }
+        let unused = gates[0].look(|books| books.coordination.depth(Instant(u64::MAX)));
+        assert!(unused <= clients as u64, "{unused}");
+    }
+}
+
+/// A client that comes and goes keeps them waiting for no longer than it is there.
+#[test]
+fn what_merges_goes_on_when_the_last_client_is_done() {
+    let (world, gates) = two_gates(6, Throttle::Off);
+    let [here, there] = gates;
+    let handle = here.0.handle.clone();
+    let waited = world.block_on(&handle.clone(), async move {
+        let client = page(SegmentId { volume: VolumeId(1), index: 0 });
+        let (pass, _) = here.pass(handle.now(), client, ORIGIN).await.unwrap();
+        let merging = there.clone();
+        let turn = there.0.handle.spawn(Class::Io, "merge", async move {
+            let request = Request { level: Level::Merge, ..client };
+            merging.pass(merging.0.handle.now(), request, ORIGIN).await.unwrap();
+            merging.0.handle.now()
+        });
+        handle.sleep(Duration::from_millis(7)).await;
+        let done = handle.now();
+        here.on_gone(pass);
+        turn.await.nanos_since(done)
+    });
+    assert!(waited < 1_000_000, "{waited} ns");
 }

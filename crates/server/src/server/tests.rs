@@ -159,7 +159,13 @@ fn fixture(seed: u64, options: Options) -> Fixture {
 }
 
 fn target(session: SessionId, volume: VolumeId, index: u32) -> Target {
-    Target { session, segment: SegmentId { volume, index }, epoch: engine::EPOCH, level: base::levels::Level::Open }
+    Target {
+        session,
+        segment: SegmentId { volume, index },
+        epoch: engine::EPOCH,
+        level: base::levels::Level::Open,
+        behind: 0,
+    }
 }
 
 fn stamp(generation: u64) -> WriteStamp {

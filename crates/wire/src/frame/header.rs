@@ -34,7 +34,8 @@ pub struct Marks {
     pub is_hedge: bool,
     /// How long from its sending on it is of use, in microseconds; 0: as long as it takes.
     pub deadline_us: u32,
-    /// Requests of its sender that were in flight on this stream when it was sent, itself not counted.
+    /// Requests of its sender that wait behind it to be sent on this stream, those that merge not counted: what the other side
+    /// cannot see of the queue here.
     pub queue_depth: u32,
     /// Names it in logs on both sides; 0: it has no name.
     pub trace: u64,
@@ -192,6 +193,7 @@ impl Marks {
             Level::Open => 0,
             Level::Base => BASE,
             Level::Burst => BURST,
+            Level::Merge => BASE | BURST,
         };
         level | if self.is_retry { RETRY } else { 0 } | if self.is_hedge { HEDGE } else { 0 }
     }
@@ -201,7 +203,7 @@ impl Marks {
             0 => Level::Open,
             BASE => Level::Base,
             BURST => Level::Burst,
-            _ => return None,
+            _ => Level::Merge,
         };
         let (is_retry, is_hedge) = (flags & RETRY != 0, flags & HEDGE != 0);
         let marks = Marks { level, is_retry, is_hedge, ..Marks::default() };

@@ -74,8 +74,11 @@ impl Services {
 
 /// An agent knows that a volume may have logs: one that did not would read what they hold from owners, who have not got it yet.
 const LOGS: u64 = 1;
+/// A request may be marked as one that merges, and its depth is what waits behind it. Whoever did not know would take its mark for
+/// a broken frame.
+const MERGES: u64 = 2;
 /// What this version knows, and what the other side must know.
-pub const FEATURES: u64 = LOGS;
+pub const FEATURES: u64 = LOGS | MERGES;
 
 /// What one side says of itself before anything else. Its form is the same in every version; a later one may say more
 /// behind it.

@@ -309,7 +309,7 @@ impl Request {
     pub(super) fn get(kind: Kind, header: &Header, body: &mut Fields<'_>, data: Bytes) -> Option<Request> {
         let Header { session, segment, epoch, stamp, offset, len, .. } = *header;
         let (volume, generation) = (segment.volume, stamp.generation);
-        let target = Target { session, segment, epoch, level: header.marks.level };
+        let target = Target { session, segment, epoch, level: header.marks.level, behind: header.marks.queue_depth };
         Some(match kind {
             Kind::Attach => Request::Attach { volume, generation },
             Kind::Detach => Request::Detach { session },

@@ -22,6 +22,7 @@ pub(super) const TARGET: Target = Target {
     segment: SegmentId { volume: VolumeId(0x0a0b), index: 5 },
     epoch: Epoch(0x0c0d),
     level: Level::Burst,
+    behind: 0x1617,
 };
 const STAMP: WriteStamp =
     WriteStamp { generation: Generation(0x0e0f), sequence: WriteSequence(0x1011), snapshot: SnapshotNumber(0x1213) };
@@ -412,8 +413,7 @@ fn what_cannot_be_right_is_refused() {
     let segment = SegmentId { volume: VolumeId(11), index: 5 };
     let create = Request::CreateFile { life: LIFE, file: NewFile { segment: Some(segment), ..NEW_FILE } };
     let create_request = frame(create);
-    let cases: [(&str, &[u8], usize, u8, &str); 11] = [
-        ("both levels", &read_request, 10, 3, "flags"),
+    let cases: [(&str, &[u8], usize, u8, &str); 10] = [
         ("an unknown flag", &read_request, 10, 16, "flags"),
         ("a reserved byte", &read_request, 127, 1, "reserved"),
         ("an unknown type", &read_request, 9, 60, "upgrade"),

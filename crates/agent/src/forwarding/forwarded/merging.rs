@@ -1,12 +1,13 @@
 //! How what is in logs comes home (DiffForward, SIGMETRICS 2023, §3.4).
 //!
-//! A task of the volume reads what was logged and writes it where it belongs, in the order of serials, while no client wants
-//! anything ([`Merges`]); what is old or long is not kept waiting for that. When a batch is with its owner the book says so, and
-//! only then the entries are forgotten.
+//! A task of the volume reads what was logged and writes it where it belongs, in the order of serials, what is longest first. Each
+//! piece is marked as one that merges ([`Level::Merge`]), so that servers let it go while no client wants them
+//! ([`policies::forwarding::Coordination`]); but what clients wait for goes as they do. When a batch is with its owner the book
+//! says so, and only then the entries are forgotten.
 //!
 //! **Chosen.** In the paper owners fetch entries from log servers. Here the agent carries them: it has the sessions with both, and
 //! whoever is attached next closes them, so that nothing that is merged late can land behind a newer write. That costs a batch one
-//! more passage through a network card, of the agent's.
+//! more passage through a network card, of the agent's. The log server is asked for its turn as well as the owner.
 
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -17,21 +18,15 @@ use base::io::fragment_checksums;
 use base::levels::Level;
 use base::seeded::is_on;
 use base::{Bytes, Epoch, Error, ErrorKind, ReadPart, SegmentId, WriteStamp};
-use policies::forwarding::{Address, Content, Merges, Place};
+use policies::forwarding::{Address, BatchSize, Content, Pace, Place};
 use runtime::Handle;
-use runtime::sync::join_all;
+use runtime::sync::{first, join_all};
 use wire::{Answer, Target};
 
-use super::super::Options;
 use super::super::entry::HEADER;
 use super::super::logs::{Logs, Trouble, to_its_end};
 use super::{Forwarded, Segment};
 
-/// Bytes and pieces of one batch.
-const BATCH_BYTES: u64 = 1 << 20;
-const BATCH_PARTS: usize = 64;
-/// Pieces on their way at the same time.
-const AT_ONCE: usize = 8;
 /// Between two looks at TH.
 const TUNE: Duration = Duration::from_secs(1);
 /// After something went wrong: at first, and at most.
@@ -40,8 +35,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Merges for as long as the volume is attached here.
 pub(super) async fn run(forwarded: Weak<Forwarded>, handle: Handle) {
-    let Some(options) = forwarded.upgrade().map(|forwarded| forwarded.shared.options) else { return };
-    let mut merges = Merges::new(options.merges);
     let (mut tuned, mut pause) = (handle.now(), PAUSE);
     loop {
         let Some(this) = forwarded.upgrade() else { return };
@@ -54,21 +47,19 @@ pub(super) async fn run(forwarded: Weak<Forwarded>, handle: Handle) {
             tuned = now;
             this.tune();
         }
-        ask(&this, &logs, &mut merges, options);
-        // Whoever waits for this does not keep it waiting.
-        let depth = if this.waiters.get() > 0 { 0 } else { this.shared.depth.get() };
-        let Some(segment) = merges.plan_next(now, depth) else {
+        let Some(segment) = longest(&this) else {
             let work = this.work.wait();
-            let next = merges.next_look(now);
             drop((this, logs));
-            match next {
-                Some(next) => handle.sleep_until(next).await,
-                None => work.await,
-            }
+            work.await;
             continue;
         };
-        let merged = batch(&this, &logs, segment as u32).await;
-        merges.on_done(handle.now(), now);
+        // Whoever waits for this does not wait for what others merge.
+        let room = match this.waiters.get() {
+            0 => first(this.shared.batches.take(1), this.wanted.wait()).await.ok(),
+            _ => None,
+        };
+        let merged = batch(&this, &logs, segment).await;
+        drop(room);
         pause = match merged {
             Ok(()) => PAUSE,
             Err(Trouble::Lost(lost)) => {
@@ -79,6 +70,12 @@ pub(super) async fn run(forwarded: Weak<Forwarded>, handle: Handle) {
             Err(Trouble::Refused(error)) if error.kind == ErrorKind::Fenced => {
                 this.lose(error.message);
                 return;
+            }
+            // Clients want the servers.
+            Err(Trouble::Refused(error)) if error.kind == ErrorKind::Retry => {
+                drop((this, logs));
+                handle.sleep(PAUSE).await;
+                PAUSE
             }
             Err(Trouble::Refused(error)) => {
                 tracing::warn!(volume = %logs.volume.name, %error, "what is in a log is not merged: trying again");
@@ -105,18 +102,11 @@ pub(super) async fn empty(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>) -> Result<
     }
 }
 
-/// Asks for a batch of each segment that has one.
-fn ask(forwarded: &Forwarded, logs: &Logs, merges: &mut Merges, options: Options) {
-    let now = forwarded.shared.handle.now();
-    let is_long = logs.longest().saturating_mul(100) / logs.log_bytes >= options.merges.full_percent.into();
-    for (segment, known) in &*forwarded.segments.borrow() {
-        if known.index.next_batch(1, 1).is_some() {
-            // What writes wait for comes before what is longer.
-            let bytes = if known.waited_for.get() > 0 { u64::MAX } else { known.index.bytes().max(1) };
-            // What is of a log that is long does not wait, however little of it there is.
-            merges.on_asked(now, (*segment).into(), bytes, if is_long { bytes } else { u64::MAX });
-        }
-    }
+/// The segment to merge next: one that writes wait for, otherwise the one of which most is logged.
+fn longest(forwarded: &Forwarded) -> Option<u32> {
+    let segments = forwarded.segments.borrow();
+    let has_batch = segments.iter().filter(|(_, known)| known.index.next_batch(1, 1).is_some());
+    has_batch.max_by_key(|(_, known)| (known.waited_for.get() > 0, known.index.bytes())).map(|(segment, _)| *segment)
 }
 
 /// Merges a batch of one segment.
@@ -138,11 +128,12 @@ async fn batch(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Resu
 }
 
 async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Result<(), Trouble> {
-    let found = forwarded.with(segment, |known| known.index.next_batch(BATCH_BYTES, BATCH_PARTS));
+    let BatchSize { bytes, parts, at_once } = forwarded.shared.options.pace.batch();
+    let found = forwarded.with(segment, |known| known.index.next_batch(bytes, parts));
     let Some(found) = found else { return Ok(()) };
     let volume = forwarded.volume;
     tracing::trace!(%volume, segment, through = ?found.through, parts = ?found.parts, "to be merged");
-    for parts in found.parts.chunks(AT_ONCE) {
+    for parts in found.parts.chunks(at_once) {
         let carried = parts.iter().map(|(range, place)| carry(forwarded, segment, range.clone(), *place));
         for outcome in join_all(carried).await {
             outcome?;
@@ -183,7 +174,8 @@ async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -
 /// Carries a piece from its log to its owner.
 async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Place) -> Result<(), Trouble> {
     let segment = SegmentId { volume: forwarded.volume, index: segment };
-    let target = Target { session: forwarded.session, segment, epoch: Epoch(1), level: Level::Open };
+    let level = forwarded.level_of_merging();
+    let target = Target { session: forwarded.session, segment, epoch: Epoch(1), level, behind: 0 };
     let stamp = forwarded.with(segment.index, |known| known.notes.get(&place.serial).map(|(stamp, _)| *stamp));
     let stamp = stamp.ok_or_else(|| Trouble::Refused(Error::internal("an entry without a stamp")))?;
     // Whoever wrote it, it is this attachment that sends it.
@@ -193,7 +185,7 @@ async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Pl
     let answer: Answer<()> = match place.content {
         Content::Zeros(_) => service.discard(target, offset, len, stamp).await,
         Content::Data(at) => {
-            let (parts, _) = forwarded.read_log(place, at, len).await?;
+            let (parts, _) = forwarded.read_log(place, at, len, level).await?;
             let data = joined(parts, len);
             let checksums = fragment_checksums(segment, offset, &data);
             service.write(target, offset, data, checksums, stamp).await
@@ -201,6 +193,17 @@ async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Pl
     };
     forwarded.counted.borrow_mut().merged_bytes += len;
     answer?.result.map_err(Trouble::Refused)
+}
+
+impl Forwarded {
+    /// What is carried home is marked so: clients come before it, unless one of them waits for it.
+    fn level_of_merging(&self) -> Level {
+        let is_patient = self.shared.options.pace == Pace::Prioritized;
+        match is_patient && self.waiters.get() == 0 && !self.is_closing.get() {
+            true => Level::Merge,
+            false => Level::Open,
+        }
+    }
 }
 
 fn joined(mut parts: Vec<ReadPart>, len: u64) -> Bytes {

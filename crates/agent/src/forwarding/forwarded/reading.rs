@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use base::levels::Level;
 use base::{AllocationExtent, Error, Passage, ReadPart};
 use policies::forwarding::{Content, Part, Place};
 use runtime::sync::join_all;
@@ -64,7 +65,7 @@ impl Forwarded {
         let Some(place) = part.place else { return self.service().read(target, part.range.start, len).await };
         let (parts, passage) = match place.content {
             Content::Zeros(_) => (Ok(vec![ReadPart::Zeros(len)]), Passage::default()),
-            Content::Data(at) => match self.read_log(place, at, len).await {
+            Content::Data(at) => match self.read_log(place, at, len, target.level).await {
                 Ok((parts, passage)) => (Ok(parts), passage),
                 Err(Trouble::Refused(error)) => (Err(error), Passage::default()),
                 Err(Trouble::Lost(lost)) => return Err(self.lose(lost.message)),
@@ -73,12 +74,18 @@ impl Forwarded {
         Ok(Reply { epoch: target.epoch, result: parts, passage })
     }
 
-    pub(super) async fn read_log(&self, place: Place, at: u64, len: u64) -> Result<(Vec<ReadPart>, Passage), Trouble> {
+    pub(super) async fn read_log(
+        &self,
+        place: Place,
+        at: u64,
+        len: u64,
+        level: Level,
+    ) -> Result<(Vec<ReadPart>, Passage), Trouble> {
         let Some(logs) = self.opened() else {
             return Err(Trouble::Refused(Error::internal("something is in a log, and there are none")));
         };
         self.counted.borrow_mut().log_reads += 1;
-        logs.read(place.log, at, len).await
+        logs.read(place.log, at, len, level).await
     }
 
     /// What a client asks of allocation.

@@ -1,5 +1,6 @@
 //! Writes and discards: the owner's part of them, and what goes to a log.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -12,9 +13,9 @@ use policies::burst::Traffic;
 use policies::forwarding::{Address, Content, LogNumber, Route, Serial};
 use wire::{Answer, LinkLost, Reply, Target};
 
+use super::super::Mode;
 use super::super::entry::{DATA_MAX, HEADER, Header};
 use super::super::logs::{Logs, Trouble, to_its_end};
-use super::super::{Mode, OnItsWay};
 use super::{Forwarded, Segment};
 
 /// Pieces of a discard that go their ways one by one.
@@ -304,7 +305,7 @@ impl Forwarded {
     /// Returns when all is merged through this entry.
     async fn until_merged(&self, segment: u32, serial: Serial) -> Result<(), LinkLost> {
         let waited_for = self.with(segment, |known| known.waited_for.clone());
-        let _waits = OnItsWay::new(&waited_for);
+        let _waits = Waits::new(&waited_for);
         loop {
             self.check()?;
             let advanced = self.advanced.wait();
@@ -318,9 +319,26 @@ impl Forwarded {
     /// Waits for what merging brings about; it is not kept waiting meanwhile.
     async fn wait_for(&self, advanced: impl Future<Output = ()>) {
         self.counted.borrow_mut().waits += 1;
-        let _waits = OnItsWay::new(&self.waiters);
+        let _waits = Waits::new(&self.waiters);
         self.work.notify();
+        self.wanted.notify();
         advanced.await;
+    }
+}
+
+/// Somebody who waits.
+struct Waits<'a>(&'a Cell<u64>);
+
+impl<'a> Waits<'a> {
+    fn new(count: &'a Cell<u64>) -> Self {
+        count.set(count.get() + 1);
+        Waits(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -194,6 +194,7 @@ impl Proxy {
         let volume = segment / PER_VOLUME;
         let target = Target {
             level: base::levels::Level::Open,
+            behind: 0,
             session: self.sessions.borrow()[volume as usize],
             segment: SegmentId { volume: VolumeId(u64::from(volume) + 1), index: segment % PER_VOLUME },
             epoch: Epoch(1),

@@ -205,7 +205,8 @@ impl Clients {
         let stamp = WriteStamp { generation: Generation(1), sequence, ..WriteStamp::default() };
         let parts = Layout::new(STRIPE).pieces(range.clone()).map(|piece| {
             let segment = SegmentId { volume: VolumeId(volume as u64), index: piece.segment };
-            let target = Target { session: self.sessions[volume], segment, epoch: Epoch(1), level: Level::Open };
+            let target =
+                Target { session: self.sessions[volume], segment, epoch: Epoch(1), level: Level::Open, behind: 0 };
             // No server looks at checksums.
             self.forwarder.write(target, piece.offset, zeros(piece.len as usize), Vec::new(), stamp)
         });

@@ -178,6 +178,7 @@ impl Real {
             segment: SegmentId { volume: VOLUME, index: 0 },
             epoch: Epoch(1),
             level: base::levels::Level::Open,
+            behind: 0,
         }
     }
 

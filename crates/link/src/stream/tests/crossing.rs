@@ -93,14 +93,14 @@ fn a_request_keeps_the_mark_of_its_agent() {
     let near = fixture.dial();
     fixture.run(async move {
         let target = attach(&near).await.unwrap();
-        for level in [Level::Base, Level::Burst, Level::Open] {
+        for level in [Level::Base, Level::Burst, Level::Merge, Level::Open] {
             near.flush(Target { level, ..target }).await.unwrap().result.unwrap();
         }
     });
     let log = fixture.store.log.borrow();
     let flushes: Vec<&str> = log.iter().filter_map(|text| text.strip_prefix("flush ")).collect();
     let marks: Vec<&str> = flushes.iter().map(|text| text.split_once(' ').map_or("", |(_, mark)| mark)).collect();
-    assert_eq!(marks, ["as base", "as burst", ""]);
+    assert_eq!(marks, ["as base", "as burst", "as merge", ""]);
 }
 
 #[test]
@@ -321,5 +321,23 @@ fn who_asked_first_is_sent_first() {
         let offsets = log.iter().filter_map(|said| said.strip_prefix("discard ")?.split(' ').nth(1)?.parse().ok());
         assert_eq!(offsets.collect::<Vec<u64>>(), [0, 1, 2, 3].map(|n| n << 20));
     });
+    fixture.settle();
+}
+
+/// What merges waits as well, and counts for nothing.
+#[test]
+fn a_request_says_how_many_of_clients_wait_behind_it() {
+    let fixture = Fixture::new(22);
+    let two = Options { requests_max: 2, ..options("an agent") };
+    let near = NearEnd::dial(&fixture.near, fixture.address.clone(), Services::default(), two);
+    fixture.run(async move {
+        let target = attach(&near).await.unwrap();
+        let levels = [Level::Open, Level::Merge, Level::Base, Level::Burst, Level::Merge, Level::Open];
+        let asked = levels.map(|level| near.discard(Target { level, ..target }, 0, 4096, WriteStamp::default()));
+        for answer in runtime::sync::join_all(asked).await {
+            answer.unwrap().result.unwrap();
+        }
+    });
+    assert_eq!(*fixture.store.behind.borrow(), [0, 0, 2, 1, 1, 0]);
     fixture.settle();
 }

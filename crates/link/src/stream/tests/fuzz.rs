@@ -42,6 +42,7 @@ fn request(prng: &mut Prng) -> Request {
         segment: segment(),
         epoch: EPOCH,
         level: base::levels::Level::Open,
+        behind: 0,
     };
     let (offset, len) = (prng.between(8, 64) * 512, prng.between(1, 80) * 512);
     let (engine, term, segment, epoch) = (ENGINE, Term(prng.below(3) as u32), target.segment, EPOCH);

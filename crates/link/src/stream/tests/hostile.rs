@@ -117,7 +117,8 @@ fn beside_a_bystander<F: Future<Output = ()> + 'static>(seed: u64, act: impl FnO
 
 #[test]
 fn what_cannot_be_right_ends_that_connection_with_the_reason() {
-    let target = Target { session: SessionId(1), segment: segment(), epoch: EPOCH, level: base::levels::Level::Open };
+    let target =
+        Target { session: SessionId(1), segment: segment(), epoch: EPOCH, level: base::levels::Level::Open, behind: 0 };
     let data = Bytes::from(vec![3; 32 << 10]);
     let checksums = fragment_checksums(target.segment, 0, &data);
     let asked = Request::Write { target, offset: 0, data, checksums, stamp: WriteStamp::default() };
@@ -170,8 +171,13 @@ fn a_session_of_another_connection_is_refused_and_nothing_else() {
     beside_a_bystander(20, async |handle, address| {
         let mut raw = Raw::greeted(&handle, &address).await;
         // The bystander's.
-        let target =
-            Target { session: SessionId(1), segment: segment(), epoch: EPOCH, level: base::levels::Level::Open };
+        let target = Target {
+            session: SessionId(1),
+            segment: segment(),
+            epoch: EPOCH,
+            level: base::levels::Level::Open,
+            behind: 0,
+        };
         for asked in [
             Request::Read { target, offset: 0, len: 512 },
             Request::Discard { target, offset: 0, len: 512, stamp: WriteStamp::default() },
@@ -201,8 +207,13 @@ fn a_peer_that_stops_reading_is_given_up() {
         else {
             panic!("it is attached")
         };
-        let target =
-            Target { session: own.session, segment: segment(), epoch: EPOCH, level: base::levels::Level::Open };
+        let target = Target {
+            session: own.session,
+            segment: segment(),
+            epoch: EPOCH,
+            level: base::levels::Level::Open,
+            behind: 0,
+        };
         let since = handle.now();
         // Each is 1 MiB of written bytes; it asks on and on, and never takes what comes.
         let data = Bytes::from(vec![1; 1 << 20]);
@@ -242,8 +253,13 @@ fn a_peer_that_says_that_it_is_there_and_reads_nothing_is_given_up() {
         else {
             panic!("it is attached")
         };
-        let target =
-            Target { session: own.session, segment: segment(), epoch: EPOCH, level: base::levels::Level::Open };
+        let target = Target {
+            session: own.session,
+            segment: segment(),
+            epoch: EPOCH,
+            level: base::levels::Level::Open,
+            behind: 0,
+        };
         let data = Bytes::from(vec![1; 4 << 20]);
         let checksums = fragment_checksums(target.segment, 1 << 30, &data);
         let asked = Request::Write { target, offset: 1 << 30, data, checksums, stamp: WriteStamp::default() };

@@ -36,6 +36,8 @@ pub struct Store {
     pub alignments: RefCell<Vec<usize>>,
     /// Reads that it was asked for.
     pub reads: Cell<usize>,
+    /// What waited behind each request of a segment.
+    pub behind: RefCell<Vec<u32>>,
     /// The next read or write says that its link is lost.
     pub loses_link: Cell<bool>,
 }
@@ -53,6 +55,7 @@ impl Store {
             in_flight_max: Cell::default(),
             alignments: RefCell::default(),
             reads: Cell::default(),
+            behind: RefCell::default(),
             loses_link: Cell::default(),
         })
     }
@@ -74,6 +77,7 @@ impl Store {
 
     /// Takes its time, and says whether the session is open then.
     async fn work(&self, target: Target) -> Result<()> {
+        self.behind.borrow_mut().push(target.behind);
         self.in_flight.set(self.in_flight.get() + 1);
         self.in_flight_max.set(self.in_flight_max.get().max(self.in_flight.get()));
         self.handle.sleep(self.takes.get()).await;
@@ -189,6 +193,7 @@ fn marked(target: Target) -> &'static str {
         Level::Open => "",
         Level::Base => " as base",
         Level::Burst => " as burst",
+        Level::Merge => " as merge",
     }
 }
 

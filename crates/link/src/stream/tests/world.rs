@@ -83,7 +83,7 @@ pub fn segment() -> SegmentId {
 
 pub async fn attach(near: &NearEnd) -> base::Result<Target> {
     let Attachment { session, epoch } = BlockService::attach(near, DISK, Generation(4)).await?;
-    Ok(Target { session, segment: segment(), epoch, level: base::levels::Level::Open })
+    Ok(Target { session, segment: segment(), epoch, level: base::levels::Level::Open, behind: 0 })
 }
 
 pub fn write(near: &NearEnd, target: Target, offset: u64, data: Vec<u8>) -> impl Future<Output = Answer<()>> + use<> {
