@@ -45,6 +45,14 @@ pub enum Mechanism {
     BurstDetection,
     /// A burst goes to all servers in turn (§3.3): without it, to one for each volume.
     RoundRobin,
+    /// Replicas of an address map agree on each change before a write is acknowledged (§2.4): without it one of them is enough.
+    Synchronization,
+    /// Of replicas the one that is least busy is asked (§2.4): without it always the same one.
+    ReplicaChoice,
+    /// What is in logs comes home (§3.4): without it it stays there.
+    Merging,
+    /// Merging waits for moments in which nobody wants the server (§3.4): without it it waits for nobody.
+    Coordination,
 }
 
 impl Mechanism {
@@ -68,6 +76,10 @@ impl Mechanism {
             Mechanism::Messages => "cost of messages",
             Mechanism::BurstDetection => "burst detection",
             Mechanism::RoundRobin => "round robin",
+            Mechanism::Synchronization => "synchronization",
+            Mechanism::ReplicaChoice => "choice of replicas",
+            Mechanism::Merging => "merging",
+            Mechanism::Coordination => "prioritized coordination",
         }
     }
 }

@@ -1,7 +1,8 @@
 //! How evenly servers are asked (DiffForward, SIGMETRICS 2023, §2.3): time is cut into bins; of each, the bytes of the servers are
 //! compared. CoV is their standard deviation by their mean, Max/Min the most by the least; of both the mean over all bins.
 
-use super::schemes::{Geometry, Scheme, Spreader};
+use super::geometry::Geometry;
+use super::schemes::{Scheme, Spreader};
 use super::workload::Traffic;
 
 /// See the module.
@@ -13,8 +14,37 @@ pub struct Balance {
     pub max_by_min: f64,
 }
 
-/// Bins that are not looked at: nothing is known of a volume yet.
-const WARM_UP_NS: u64 = 10_000_000_000;
+/// Time that is not looked at: nothing is known of a volume yet.
+pub(super) const WARM_UP_NS: u64 = 10_000_000_000;
+
+/// Bytes of each server, by bin.
+pub struct Bins {
+    servers: usize,
+    bin_ns: u64,
+    bins: Vec<Vec<u64>>,
+}
+
+impl Bins {
+    /// Bins of that length.
+    pub fn new(servers: usize, bin_ns: u64) -> Bins {
+        Bins { servers, bin_ns, bins: Vec::new() }
+    }
+
+    /// A server takes so many bytes at that time.
+    pub fn add(&mut self, at_ns: u64, server: usize, bytes: u64) {
+        let Some(since) = at_ns.checked_sub(WARM_UP_NS) else { return };
+        let bin = (since / self.bin_ns) as usize;
+        if self.bins.len() <= bin {
+            self.bins.resize_with(bin + 1, || vec![0; self.servers]);
+        }
+        self.bins[bin][server] += bytes;
+    }
+
+    /// How even that is.
+    pub fn balance(&self) -> Balance {
+        Balance::of_bins(&self.bins)
+    }
+}
 
 impl Balance {
     /// Of traffic that is spread over so many servers, in bins of that length.
@@ -27,16 +57,11 @@ impl Balance {
         seed: u64,
     ) -> Balance {
         let mut spreader = Spreader::new(scheme, geometry, servers, seed);
-        let mut bins: Vec<Vec<u64>> = Vec::new();
+        let mut bins = Bins::new(servers, bin_ns);
         for write in &traffic.writes {
-            let bin = (write.at_ns.saturating_sub(WARM_UP_NS) / bin_ns) as usize;
-            if bins.len() <= bin {
-                bins.resize_with(bin + 1, || vec![0; servers]);
-            }
-            let is_counted = write.at_ns >= WARM_UP_NS;
-            spreader.spread(write, |server, bytes| bins[bin][server] += if is_counted { bytes } else { 0 });
+            spreader.spread(write, |server, bytes| bins.add(write.at_ns, server, bytes));
         }
-        Balance::of_bins(&bins)
+        bins.balance()
     }
 
     fn of_bins(bins: &[Vec<u64>]) -> Balance {

@@ -1,9 +1,19 @@
 //! Comparisons of what was measured with what the paper printed. Every point is shown as an observation, too.
+//!
+//! Here those about balance and detection; `times.rs` has how long writes take, `sizes.rs` segments of other
+//! sizes, `merging.rs` what is in logs.
+
+mod merging;
+mod sizes;
+mod times;
+
+pub(super) use self::merging::*;
+pub(super) use self::sizes::*;
+pub(super) use self::times::*;
 
 use super::super::Row;
 use super::super::row::Printed;
 use super::balance::Balance;
-use super::latency::Latency;
 use super::printed::*;
 use super::{Case, Measured, Point};
 
@@ -44,8 +54,20 @@ fn farthest(rows: &mut Vec<Row>, printed: &'static Printed, from: f64, values: i
     rows.extend(found.map(|value| Row::judged(printed, value.measured, value.detail)));
 }
 
-fn observe(rows: &mut Vec<Row>, case: &Case) {
-    for one in case.measured {
+/// The least of several values, of what should be large.
+fn least(rows: &mut Vec<Row>, printed: &'static Printed, values: impl IntoIterator<Item = Value>) {
+    let found = values.into_iter().min_by(|one, other| one.measured.total_cmp(&other.measured));
+    rows.extend(found.map(|value| Row::judged(printed, value.measured, value.detail)));
+}
+
+/// The most of several values, of what should be small.
+fn most(rows: &mut Vec<Row>, printed: &'static Printed, values: impl IntoIterator<Item = Value>) {
+    let found = values.into_iter().max_by(|one, other| one.measured.total_cmp(&other.measured));
+    rows.extend(found.map(|value| Row::judged(printed, value.measured, value.detail)));
+}
+
+fn observe<'a>(rows: &mut Vec<Row>, points: impl IntoIterator<Item = &'a (Point, Measured)>) {
+    for one in points {
         let each = METRICS.map(|(name, metric)| (name, value(one, metric)));
         rows.extend(
             each.map(|(name, value)| {
@@ -67,76 +89,39 @@ pub(super) fn judge_fig2a(case: &Case) -> Vec<Row> {
     for (printed, from, number, metric) in numbers {
         farthest(&mut rows, printed, from, case.measured.chunks_exact(2).map(|two| value(&two[number], metric)));
     }
-    observe(&mut rows, case);
+    observe(&mut rows, case.measured);
     rows
 }
 
-/// Points come as segmentation, both ways of migration, and DiffForward with both thresholds.
+/// Points come as segmentation, both ways of migration, DiffForward with both thresholds, and replication.
 pub(super) fn judge_fig13(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();
-    let days = || case.measured.chunks_exact(5);
-    let migrations = || days().flat_map(|five| [(five, 1), (five, 2)]);
-    farthest(&mut rows, &FIG13_COV, -66.0, days().map(|five| change(&five[0], &five[3], COV)));
-    farthest(&mut rows, &FIG13_TIMES, -82.0, days().map(|five| change(&five[0], &five[3], TIMES)));
-    farthest(&mut rows, &FIG13_PROTOTYPE, -40.0, days().map(|five| change(&five[0], &five[4], COV)));
-    farthest(&mut rows, &FIG13_MIGRATION, -70.0, migrations().map(|(five, way)| change(&five[way], &five[3], COV)));
-    let worse = migrations().map(|(five, way)| change(&five[0], &five[way], COV));
-    let least = worse.min_by(|one, other| one.measured.total_cmp(&other.measured));
-    rows.extend(least.map(|value| Row::judged(&FIG13_WORSE, value.measured, value.detail)));
-    observe(&mut rows, case);
+    let days = || case.measured.chunks_exact(6);
+    let migrations = || days().flat_map(|six| [(six, 1), (six, 2)]);
+    farthest(&mut rows, &FIG13_COV, -66.0, days().map(|six| change(&six[0], &six[3], COV)));
+    farthest(&mut rows, &FIG13_TIMES, -82.0, days().map(|six| change(&six[0], &six[3], TIMES)));
+    farthest(&mut rows, &FIG13_PROTOTYPE, -40.0, days().map(|six| change(&six[0], &six[4], COV)));
+    farthest(&mut rows, &FIG13_MIGRATION, -70.0, migrations().map(|(six, way)| change(&six[way], &six[3], COV)));
+    farthest(&mut rows, &FIG13_REPLICATION, -24.0, days().map(|six| change(&six[5], &six[3], COV)));
+    let worse = migrations().map(|(six, way)| change(&six[0], &six[way], COV));
+    least(&mut rows, &FIG13_WORSE, worse);
+    observe(&mut rows, case.measured);
     rows
 }
 
-/// What a write takes, in milliseconds.
-type Time = fn(&Latency) -> f64;
-const TIMES_OF_WRITES: [(&str, Time); 2] = [
-    ("average", |latency| latency.writes.sum() as f64 / latency.writes.count().max(1) as f64 / 1e6),
-    ("P99", |latency| latency.writes.quantile(990_000) as f64 / 1e6),
-];
-
-/// By how many percent a time of writes is more than with segmentation, which comes first.
-fn slower(pair: &[(Point, Measured)], time: Time) -> Value {
-    let [before, after] = [0, 1].map(|at| (pair[at].0.name(), time(&pair[at].1.latency)));
-    let measured = (after.1 / before.1 - 1.0) * 100.0;
-    Value { measured, detail: format!("{}: {:.2} ms, {}: {:.2} ms", before.0, before.1, after.0, after.1) }
-}
-
-fn observe_latencies(rows: &mut Vec<Row>, case: &Case) {
-    for (point, Measured { latency, .. }) in case.measured {
-        let [written, logged, merged] = latency.bytes.map(|bytes| bytes as f64 / (1 << 20) as f64);
-        let detail = format!(
-            "{} writes; {written:.0} MiB seen, {logged:.0} MiB logged, {merged:.0} MiB came home, at most {:.1} MiB waited",
-            latency.writes.count(),
-            latency.waiting_max as f64 / (1 << 20) as f64
-        );
-        for (name, time) in TIMES_OF_WRITES {
-            rows.push(Row::observed(format!("{}, {name}", point.name()), time(latency), "ms", detail.clone()));
+/// Points come as long intervals and short ones.
+pub(super) fn judge_predictions(case: &Case) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if let [(_, long), (_, short)] = case.measured {
+        let [long, short] = [long, short].map(|measured| measured.errors.of_volumes * 100.0);
+        rows.push(Row::judged(&PREDICTIONS_LONG, long, String::new()));
+        rows.push(Row::judged(&PREDICTIONS_SHORT, short / long, format!("{short:.0}%, {long:.0}%")));
+    }
+    for (point, Measured { errors, .. }) in case.measured {
+        for (what, error) in [("mean of volumes", errors.of_volumes), ("of all bytes", errors.of_bytes)] {
+            rows.push(Row::observed(format!("{}, {what}", point.name()), error * 100.0, "%", String::new()));
         }
     }
-}
-
-/// Points come as segmentation and DiffForward.
-pub(super) fn judge_fig14(case: &Case) -> Vec<Row> {
-    let mut rows = Vec::new();
-    let pairs = || case.measured.chunks_exact(2);
-    for (printed, from, (_, time)) in
-        [(&FIG14_AVERAGE, -47.0, TIMES_OF_WRITES[0]), (&FIG14_P99, -69.0, TIMES_OF_WRITES[1])]
-    {
-        farthest(&mut rows, printed, from, pairs().map(|pair| slower(pair, time)));
-    }
-    observe_latencies(&mut rows, case);
-    rows
-}
-
-/// The same, load by load.
-pub(super) fn judge_fig16(case: &Case) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (printed, (_, time)) in [(&FIG16_AVERAGE, TIMES_OF_WRITES[0]), (&FIG16_P99, TIMES_OF_WRITES[1])] {
-        let least = case.measured.chunks_exact(2).map(|pair| slower(pair, time));
-        let least = least.max_by(|one, other| one.measured.total_cmp(&other.measured));
-        rows.extend(least.map(|value| Row::judged(printed, value.measured, value.detail)));
-    }
-    observe_latencies(&mut rows, case);
     rows
 }
 

@@ -1,37 +1,33 @@
 //! How long writes take where the network cards of servers are what is scarce (DiffForward, SIGMETRICS 2023, §5.3 and §5.4).
 //!
 //! **What is real, and what is modelled.** The agent's side is the store's own: [`agent::forwarding`] with its detector, logs,
-//! index, book and merging, one agent for all volumes, in a simulated world. A server is its network card: that carries so many
-//! bytes in a second each way, in the order in which they were asked for, whether a client writes them, a log takes them, or
-//! merging reads and writes them once more. What is behind it takes the same time for each request. The paper has storage there that
-//! gets slower with load, and connections that compete; here waiting for the card is all that differs.
+//! index, book and merging, one agent for all volumes, in a simulated world. A server is its network card ([`super::cards`]): that
+//! carries so many bytes in a second each way, in the order in which they were asked for, whether a client writes them, a log takes
+//! them, or merging reads and writes them once more. Merging has its turn as at a real server, by [`turns`]. What is behind it takes the same time for each request. The paper has storage
+//! there that gets slower with load, and connections that compete; here waiting for the card is all that differs.
 //!
-//! Segments are placed at random, with Levee's own layout (groups of four, of 32 GiB). A volume has as many logs as a cluster of that
-//! size gives it, on all servers in turn.
+//! A volume has as many logs as a cluster of that size gives it, on all servers in turn. Which server has which bytes besides is up to
+//! [`super::homes`], over segments as [`super::geometry`] cuts them: the agent has its own, and servers look at where in the
+//! volume that is. With migration a segment that moves costs nothing, and nothing waits for it.
+//!
+//! Replication needs no agent, and is in [`super::replication`].
 
-use std::cell::{Cell, RefCell};
-use std::ops::Range;
-use std::rc::Rc;
+mod clients;
+mod servers;
+mod turns;
+
 use std::time::Duration;
 
 use agent::forwarding::{Forwarder, Mode, Options};
-use base::buffer::zeros;
-use base::levels::Level;
-use base::limits::SEGMENT_SIZE;
-use base::{
-    AllocationExtent, Bytes, Epoch, Error, Generation, Histogram, Instant, KIB, Map, Passage, Prng, ReadPart, Result,
-    SegmentId, VolumeId, WriteSequence, WriteStamp,
-};
-use policies::burst::BurstSettings;
+use base::Histogram;
+use policies::forwarding::Pace;
 use runtime::sim::{CpuOptions, NodeOptions, World};
-use runtime::sync::join_all;
-use runtime::{Class, Handle};
-use wire::{
-    Answer, Attachment, BlockService, Layout, LocalBoxFuture, Reply, SessionId, Target, VolumeDescriptor,
-    VolumeDirectory,
-};
 
-use super::workload::{Traffic, Write};
+use self::clients::Clients;
+use self::servers::Servers;
+use super::geometry::Geometry;
+use super::schemes::Scheme;
+use super::workload::Traffic;
 
 /// What is there.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -40,12 +36,41 @@ pub struct Cluster {
     pub servers: usize,
     /// How much of their cards the traffic takes on average: that it arrives in them once, as if nothing were forwarded.
     pub utilization: f64,
-    /// What is a burst; none: everything goes to owners (segmentation).
-    pub bursts: Option<BurstSettings>,
-    /// Whether a volume's logs are on all servers in turn; otherwise all of them are on one.
-    pub in_turn: bool,
+    /// Who takes what.
+    pub scheme: Scheme,
+    /// How volumes are cut.
+    pub geometry: Geometry,
+    /// How what is in logs comes home.
+    pub merging: Merging,
     /// What is behind a card takes so long.
     pub behind: Duration,
+}
+
+/// How what is in logs comes home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Merging {
+    /// Over the same cards as all else.
+    Carried(Pace),
+    /// At once, and nothing of it passes a card or takes time: as if entries were just dropped, which nobody can do better.
+    Free,
+    /// Not at all: who reads a log waits for ever.
+    Never,
+}
+
+impl Merging {
+    fn pace(self) -> Pace {
+        match self {
+            Merging::Carried(pace) => pace,
+            Merging::Free => Pace::AtOnce,
+            Merging::Never => Pace::Prioritized,
+        }
+    }
+}
+
+impl Default for Merging {
+    fn default() -> Self {
+        Merging::Carried(Pace::Prioritized)
+    }
 }
 
 /// What came of it.
@@ -53,21 +78,19 @@ pub struct Cluster {
 pub struct Latency {
     /// Of each write after a warm-up, in nanoseconds.
     pub writes: Histogram,
+    /// What of that was waiting, for cards and for other writes, and what the passing of a card. Where a write is cut: of the part
+    /// that was done last. The rest is what is behind a card.
+    pub parts: [Histogram; 2],
     /// Bytes that were written, that went to logs, and that came home, from the begin on.
     pub bytes: [u64; 3],
-    /// The most that waited in logs, in bytes.
-    pub waiting_max: u64,
+    /// Bytes that waited in logs, each second from the warm-up to the last write.
+    pub waiting: Vec<u64>,
+    /// Of each volume: entries that waited in logs, the mean of these seconds and the most.
+    pub entries: Vec<(f64, u64)>,
 }
 
 /// Writes of the first seconds are not looked at: nothing is known of a volume yet.
-const WARM_UP: Duration = Duration::from_secs(10);
-/// A write that overlaps another one on its way is looked at again after so long.
-const AGAIN: Duration = Duration::from_micros(100);
-const STRIPE: u64 = 64 * KIB;
-/// Logs of a volume are a volume with a number that is so much higher.
-const LOGS: u64 = 1 << 32;
-/// A cluster of more than four servers has eight logs of a volume, one of four or less has four.
-const FEW: usize = 4;
+pub(super) const WARM_UP: Duration = Duration::from_secs(10);
 
 impl Latency {
     /// Of traffic on a cluster. Segments are placed by `seed`.
@@ -77,252 +100,42 @@ impl Latency {
         let cpu = CpuOptions { clock_ns: 1, submit_ns: 1, outcome_ns: 1, ..CpuOptions::default() };
         let node = world.add_node(NodeOptions { cpu, ..NodeOptions::default() });
         let handle = world.start_loop(node);
-        let bytes: u64 = traffic.writes.iter().map(|write| write.bytes).sum();
-        let seconds = traffic.writes.last().map_or(1.0, |last| last.at_ns as f64 / 1e9);
-        let card = (bytes as f64 / seconds / cluster.servers as f64 / cluster.utilization).max(1.0) as u64;
-        let servers = Rc::new(Servers {
-            handle: handle.clone(),
-            cluster,
-            card,
-            free: RefCell::new(vec![[Instant::ZERO; 2]; cluster.servers]),
-            homes: RefCell::default(),
-            prng: RefCell::new(Prng::new(seed)),
-            sizes: traffic.sizes.clone(),
-            generation: Cell::new(1),
-            sessions: Cell::new(0),
-        });
+        let servers = Servers::new(&handle, traffic, cluster, seed);
         let (writes, inside) = (traffic.writes.clone(), handle.clone());
-        world.block_on(&handle, async move { servers.serve(inside, writes).await })
-    }
-}
-
-/// Servers that are network cards, and a manager that knows all volumes.
-struct Servers {
-    handle: Handle,
-    cluster: Cluster,
-    /// Bytes in a second of each card, each way.
-    card: u64,
-    /// When each card has received and sent what it was asked for.
-    free: RefCell<Vec<[Instant; 2]>>,
-    homes: RefCell<Map<SegmentId, usize>>,
-    prng: RefCell<Prng>,
-    sizes: Vec<u64>,
-    generation: Cell<u64>,
-    sessions: Cell<u64>,
-}
-
-#[derive(Clone, Copy)]
-enum Way {
-    Received = 0,
-    Sent = 1,
-}
-
-/// What clients of all volumes do, and what came of it.
-struct Clients {
-    handle: Handle,
-    forwarder: Rc<Forwarder>,
-    sessions: Vec<SessionId>,
-    /// Of each volume, what is on its way.
-    under_way: RefCell<Vec<Vec<Range<u64>>>>,
-    begun: Instant,
-    measured: RefCell<Histogram>,
-}
-
-impl Servers {
-    async fn serve(self: Rc<Self>, handle: Handle, writes: Vec<Write>) -> Latency {
-        let options = match self.cluster.bursts {
-            Some(burst) => Options { mode: Mode::On, burst, ..Options::default() },
-            None => Options::default(),
-        };
-        let forwarder = Forwarder::new(&handle, self.clone(), self.clone(), options);
-        let mut sessions = Vec::new();
-        for volume in 0..self.sizes.len() as u64 {
-            let attached = BlockService::attach(&*forwarder, VolumeId(volume), Generation(1)).await;
-            sessions.push(attached.expect("a modelled server takes everybody").session);
-        }
-        let clients = Rc::new(Clients {
-            under_way: RefCell::new(vec![Vec::new(); sessions.len()]),
-            handle: handle.clone(),
-            forwarder,
-            sessions,
-            begun: handle.now(),
-            measured: RefCell::default(),
-        });
-        let (mut tasks, mut waiting_max) = (Vec::new(), 0);
-        for (number, write) in writes.into_iter().enumerate() {
-            handle.sleep_until(clients.begun + Duration::from_nanos(write.at_ns)).await;
-            tasks.push(handle.spawn(Class::Io, "write", clients.clone().write(number as u64, write)));
-            if tasks.len() >= 4096 {
-                waiting_max = clients.forwarder.waiting().0.max(waiting_max);
-                tasks.retain(|task| !task.is_finished());
-            }
-        }
-        for task in tasks {
-            task.await;
-        }
-        let counted = clients.forwarder.counted();
-        Latency {
-            writes: clients.measured.take(),
-            bytes: [counted.written_bytes, counted.burst_bytes + counted.rescheduled_bytes, counted.merged_bytes],
-            waiting_max,
-        }
-    }
-
-    fn home(&self, segment: SegmentId) -> usize {
-        let Cluster { servers, in_turn, .. } = self.cluster;
-        match segment.volume.0.checked_sub(LOGS) {
-            Some(volume) => (volume as usize + if in_turn { segment.index as usize } else { 0 }) % servers,
-            None => {
-                let mut prng = self.prng.borrow_mut();
-                *self.homes.borrow_mut().entry(segment).or_insert_with(|| prng.below(servers as u64) as usize)
-            }
-        }
-    }
-
-    /// Waits until the card has carried so many bytes, behind all that it was asked for before.
-    async fn carry(&self, segment: SegmentId, way: Way, bytes: u64) {
-        let carried = {
-            let mut free = self.free.borrow_mut();
-            let free = &mut free[self.home(segment)][way as usize];
-            *free = self.handle.now().max(*free) + Duration::from_nanos(bytes * 1_000_000_000 / self.card);
-            *free
-        };
-        self.handle.sleep_until(carried + self.cluster.behind).await;
-    }
-}
-
-impl Clients {
-    async fn write(self: Rc<Self>, number: u64, write: Write) {
-        let Write { at_ns, volume, offset, bytes, .. } = write;
-        let (at, range) = (self.begun + Duration::from_nanos(at_ns), offset..offset + bytes);
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        let volume = volume as usize;
-        while self.under_way.borrow()[volume].iter().any(overlaps) {
-            self.handle.sleep(AGAIN).await;
-        }
-        self.under_way.borrow_mut()[volume].push(range.clone());
-        let sequence = WriteSequence(number + 1);
-        let stamp = WriteStamp { generation: Generation(1), sequence, ..WriteStamp::default() };
-        let parts = Layout::new(STRIPE).pieces(range.clone()).map(|piece| {
-            let segment = SegmentId { volume: VolumeId(volume as u64), index: piece.segment };
-            let target =
-                Target { session: self.sessions[volume], segment, epoch: Epoch(1), level: Level::Open, behind: 0 };
-            // No server looks at checksums.
-            self.forwarder.write(target, piece.offset, zeros(piece.len as usize), Vec::new(), stamp)
-        });
-        for answer in join_all(parts).await {
-            answer.expect("no link is lost").result.expect("nothing is refused");
-        }
-        self.under_way.borrow_mut()[volume].retain(|other| *other != range);
-        if at - self.begun >= WARM_UP {
-            self.measured.borrow_mut().record(self.handle.now().nanos_since(at));
-        }
-    }
-}
-
-fn answered<T>(target: Target, result: T) -> Answer<T> {
-    Ok(Reply { epoch: target.epoch, result: Ok(result), passage: Passage::default() })
-}
-
-impl BlockService for Servers {
-    fn attach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<Attachment>> {
-        self.sessions.set(self.sessions.get() + 1);
-        let attached = Attachment { session: SessionId(self.sessions.get()), epoch: Epoch(1) };
-        Box::pin(std::future::ready(Ok(attached)))
-    }
-
-    fn detach(&self, _session: SessionId) -> LocalBoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// All is zeros; what it is has to pass the card all the same, but for the book, which was never written when it is read.
-    fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
-        Box::pin(async move {
-            self.carry(target.segment, Way::Sent, if offset == 0 { 0 } else { len }).await;
-            answered(target, vec![ReadPart::Zeros(len)])
+        world.block_on(&handle, async move {
+            let options = match cluster.scheme {
+                Scheme::DiffForward { settings: burst, .. } => {
+                    let pace = cluster.merging.pace();
+                    // One agent stands for those of all volumes.
+                    let batches = servers.volumes() as u64;
+                    Options { mode: Mode::On, burst, pace, batches, ..Options::default() }
+                }
+                Scheme::Segmentation | Scheme::Migration { .. } => Options::default(),
+            };
+            let forwarder = Forwarder::new(&inside, servers.clone(), servers.clone(), options);
+            let clients = Clients::attach(&inside, forwarder, servers.volumes()).await;
+            clients.write_all(writes, cluster.merging != Merging::Never).await
         })
-    }
-
-    fn write(
-        &self,
-        target: Target,
-        _offset: u64,
-        data: Bytes,
-        _checksums: Vec<u32>,
-        _stamp: WriteStamp,
-    ) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(async move {
-            self.carry(target.segment, Way::Received, data.len() as u64).await;
-            answered(target, ())
-        })
-    }
-
-    fn discard(&self, target: Target, _offset: u64, _len: u64, _stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(std::future::ready(answered(target, ())))
-    }
-
-    fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(std::future::ready(answered(target, ())))
-    }
-
-    fn allocation(
-        &self,
-        target: Target,
-        _offset: u64,
-        len: u64,
-        _extents_max: usize,
-    ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
-        Box::pin(std::future::ready(answered(target, vec![AllocationExtent { len, allocated: true }])))
-    }
-}
-
-impl VolumeDirectory for Servers {
-    fn resolve<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>> {
-        let none = Error::not_found(format!("volumes have numbers here, and {name:?} is none"));
-        Box::pin(std::future::ready(Err(none)))
-    }
-
-    fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        let size = self.sizes[volume.0 as usize];
-        let described = VolumeDescriptor { data_sector_bytes: STRIPE, ..VolumeDescriptor::new(volume, "disk", size) };
-        Box::pin(std::future::ready(Ok(described)))
-    }
-
-    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        self.describe(volume)
-    }
-
-    fn detach(&self, _volume: VolumeId, _generation: Generation) -> LocalBoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn take_logs(
-        &self,
-        volume: VolumeId,
-        _generation: Generation,
-        make: bool,
-    ) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        if !make {
-            return Box::pin(std::future::ready(Err(Error::not_found("it has no logs so far"))));
-        }
-        self.generation.set(self.generation.get() + 1);
-        let logs = if self.cluster.servers > FEW { 2 * FEW } else { FEW };
-        let hidden = VolumeDescriptor::new(VolumeId(LOGS + volume.0), ".logs", logs as u64 * SEGMENT_SIZE);
-        let taken = VolumeDescriptor { generation: Generation(self.generation.get()), ..hidden };
-        Box::pin(std::future::ready(Ok(taken)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base::KIB;
+    use policies::burst::BurstSettings;
+
+    use super::super::workload::Write;
     use super::*;
 
-    const LONELY: Cluster =
-        Cluster { servers: 1, utilization: 0.5, bursts: None, in_turn: true, behind: Duration::from_micros(200) };
+    const STRIPE: u64 = 64 * KIB;
+    const LONELY: Cluster = Cluster {
+        servers: 1,
+        utilization: 0.5,
+        scheme: Scheme::Segmentation,
+        geometry: Geometry::LEVEE,
+        merging: Merging::Carried(Pace::Prioritized),
+        behind: Duration::from_micros(200),
+    };
 
     fn write(at_ms: u64, volume: u32, offset: u64, bytes: u64) -> Write {
         Write { at_ns: at_ms * 1_000_000, volume, offset, bytes, is_burst: false }
@@ -341,6 +154,9 @@ mod tests {
         assert!((24_000_000..27_000_000).contains(&first), "{first}");
         assert!((48_000_000..53_000_000).contains(&second), "{second}");
         assert_eq!(latency.bytes, [0; 3]);
+        let [waiting, passing] = &latency.parts;
+        assert!((24_000_000..27_000_000).contains(&waiting.quantile(990_000)) && waiting.quantile(250_000) < 1_000);
+        assert!([10_000, 990_000].iter().all(|at| (24_000_000..27_000_000).contains(&passing.quantile(*at))));
     }
 
     /// A burst of one volume, which is on one server of five or on all. The first one has logs made.
@@ -351,14 +167,56 @@ mod tests {
         let mut writes: Vec<Write> = calm.chain(burst(7_000, 20)).chain(burst(12_000, 400)).collect();
         writes.sort_by_key(|write| write.at_ns);
         let traffic = Traffic { writes, sizes: vec![128 << 30; 8] };
-        let of = |bursts, in_turn| {
-            let cluster = Cluster { servers: 5, utilization: 0.1, bursts, in_turn, ..LONELY };
+        let of = |scheme| {
+            let cluster = Cluster { servers: 5, utilization: 0.1, scheme, ..LONELY };
             Latency::of(&traffic, cluster, 1)
         };
-        let (owner, spread) = (of(None, true), of(Some(BurstSettings::SENSITIVE), true));
+        let in_turn = Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true };
+        let (owner, spread) = (of(Scheme::Segmentation), of(in_turn));
         assert!(spread.bytes[1] > 200 * STRIPE, "{spread:?}");
         assert!(spread.writes.max() * 2 < owner.writes.max(), "{} {}", spread.writes.max(), owner.writes.max());
-        let one = of(Some(BurstSettings::SENSITIVE), false);
+        let one = of(in_turn.to_one_server());
         assert!(one.writes.max() > spread.writes.max() * 2, "{} {}", one.writes.max(), spread.writes.max());
+    }
+
+    /// What costs nothing is in nobody's way, and what is never merged stays in logs.
+    #[test]
+    fn merging_takes_its_part_of_cards() {
+        // All in places of their own: what overlaps would wait for what never comes home.
+        let calm = (0..2_000u64).map(|at| write(at * 10, (at % 8) as u32, (4_000 + at) * STRIPE, 4096));
+        let burst = |at_ms, count| (0..count).map(move |at| write(at_ms, 3, at * 4 * STRIPE, STRIPE));
+        let mut writes: Vec<Write> = calm.chain(burst(7_000, 20)).chain(burst(12_000, 400)).collect();
+        writes.sort_by_key(|write| write.at_ns);
+        let traffic = Traffic { writes, sizes: vec![128 << 30; 8] };
+        let of = |merging| {
+            let scheme = Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true };
+            let cluster = Cluster { servers: 5, utilization: 0.1, scheme, merging, ..LONELY };
+            Latency::of(&traffic, cluster, 1)
+        };
+        let [free, usual, at_once, never] =
+            [Merging::Free, Merging::default(), Merging::Carried(Pace::AtOnce), Merging::Never].map(of);
+        assert!(free.writes.sum() < at_once.writes.sum(), "{} {}", free.writes.sum(), at_once.writes.sum());
+        assert!(free.writes.sum() <= usual.writes.sum(), "{} {}", free.writes.sum(), usual.writes.sum());
+        let last = |latency: &Latency| latency.waiting.last().copied().unwrap_or_default();
+        assert!(last(&free) < 10 * STRIPE, "{:?}", free.waiting);
+        assert!(last(&usual) * 2 < last(&never), "{:?} {:?}", usual.waiting, never.waiting);
+        assert!(last(&never) > 300 * STRIPE && never.entries[3].1 > 300, "{:?}", never.waiting);
+        assert!(never.entries[3].0 > usual.entries[3].0);
+        assert_eq!(format!("{usual:?}"), format!("{:?}", of(Merging::default())), "the same seed is the same result");
+    }
+
+    /// Two volumes that are not cut and write as much each, at once: from the second interval on each has a server for itself.
+    #[test]
+    fn who_shares_a_server_moves() {
+        let twice = |at: u64| [write(at * 100, 0, 0, STRIPE), write(at * 100, 1, 0, STRIPE)];
+        let writes: Vec<Write> = (0..200).flat_map(twice).collect();
+        let traffic = Traffic { writes, sizes: vec![128 << 30; 2] };
+        let slowest = |scheme, seed| {
+            let cluster = Cluster { servers: 2, scheme, geometry: Geometry::WHOLE, ..LONELY };
+            Latency::of(&traffic, cluster, seed).writes.max()
+        };
+        // With some seed both are on one server at the begin.
+        let seed = (0..20).find(|seed| slowest(Scheme::Segmentation, *seed) > 90_000_000).unwrap();
+        assert!(slowest(Scheme::Migration { last: 1.0 }, seed) < 60_000_000);
     }
 }

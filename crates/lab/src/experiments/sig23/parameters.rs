@@ -34,12 +34,17 @@ pub struct Parameters {
     pub utilization: f64,
     pub utilizations: Vec<f64>,
     pub behind_us: u64,
+    pub replicas: usize,
+    pub change_bytes: u64,
+    pub segment_sizes_gib: Vec<u64>,
+    pub betas: Vec<f64>,
+    pub low_utilization: f64,
 }
 
 impl FromFile for Parameters {
     const FILE: &'static str = include_str!("../../../parameters/sig23.toml");
     const SHARES: &'static [&'static str] =
-        &["heavy_share", "heavy_burst_share", "burst_share", "ewma_last", "utilization"];
+        &["heavy_share", "heavy_burst_share", "burst_share", "ewma_last", "utilization", "low_utilization"];
 
     fn is_sound(&self) -> bool {
         let shares = [self.heavy_share, self.heavy_burst_share, self.burst_share];
@@ -56,7 +61,16 @@ impl FromFile for Parameters {
             && (1..1 << 20).contains(&self.segment_gib)
             && self.placements > 0
             && (1..=1_000_000).contains(&self.behind_us)
-            && self.utilizations.iter().chain([&self.utilization]).all(|used| *used > 0.0 && *used < 1.0)
+            && (1..=self.servers).contains(&self.replicas)
+            && (1..=1 << 20).contains(&self.change_bytes)
+            && self
+                .utilizations
+                .iter()
+                .chain([&self.utilization, &self.low_utilization])
+                .all(|used| *used > 0.0 && *used < 1.0)
+            && self.segment_sizes_gib.iter().all(|gib| (1..1 << 20).contains(gib))
+            && self.betas.len() >= 3
+            && self.betas.iter().all(|beta| *beta > 0.0 && *beta < 1e3)
             && self.bin_ms.min(self.long_bin_ms) > 0
             && self.ewma_last > 0.0
             && self.ewma_last <= 1.0
