@@ -179,6 +179,9 @@ pub enum Lab {
     /// paper has beside what was measured. Without a name: lists them. Exits 1 if a printed number is missed, or is not
     /// missed without what it depends on.
     Run(Run),
+    /// Look at block traces.
+    #[command(subcommand)]
+    Traces(Traces),
     /// Serve directories of this machine as a store of files that several processes share, until Ctrl-C or SIGTERM. A test
     /// double: it stands for a store over many machines, and is safe from the loss of none.
     Files(Files),
@@ -186,6 +189,25 @@ pub enum Lab {
     /// table; exits 1 if one is not noticed.
     #[cfg(feature = "seeded-bugs")]
     Bugs(Bugs),
+}
+
+/// `levee lab traces`.
+#[derive(Subcommand)]
+pub enum Traces {
+    /// Say what traces are like: how large writes are, how uneven in time and over volumes, and which of them are bursts. Takes
+    /// VSCSI version 1, MSR Cambridge, Alibaba and Tencent CBS files of any length, whose times do not go back.
+    Stat(TracesStat),
+}
+
+/// `levee lab traces stat`.
+#[derive(Args)]
+pub struct TracesStat {
+    /// The traces, not compressed.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `levee lab files`.
@@ -228,7 +250,7 @@ pub struct Run {
     /// Also with the seeds that follow the first one, so many in all; a number has to be met for nine in ten.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub seeds: Option<u64>,
-    /// What clients ask for instead: a block trace (VSCSI version 1, or lines: milliseconds device offset bytes 1-or-0), on
+    /// What clients ask for instead: a block trace (VSCSI version 1, MSR Cambridge, Alibaba or Tencent CBS), on
     /// the experiment's segments and servers, its time stretched to the experiment's load. Nothing is judged then.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

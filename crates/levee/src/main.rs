@@ -28,6 +28,7 @@ mod servers;
 mod status;
 mod tenants;
 mod top;
+mod traces;
 mod up;
 mod verify;
 mod volume;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Calibrate(options) => calibrate::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),
+        Command::Lab(Lab::Traces(command)) => traces::run(command),
         Command::Lab(Lab::Files(options)) => files::run(options),
         #[cfg(feature = "seeded-bugs")]
         Command::Lab(Lab::Bugs(options)) => bugs::run(options),

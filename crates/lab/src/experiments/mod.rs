@@ -27,6 +27,7 @@ pub mod scaling;
 pub mod sig23;
 pub mod summary;
 pub mod trace;
+pub mod trace_statistics;
 
 pub use figure::{Paper, Setup};
 pub use mechanism::Mechanism;

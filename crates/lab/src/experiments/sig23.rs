@@ -2,34 +2,44 @@
 //! when. Figure 2a: how unequal servers are; figure 13: what ways to spread writes make of that; figure 20a: how well bursts are
 //! found.
 //!
-//! Figures 14 and 16: how long writes take.
+//! Figures 2d, 5, 14 and 16 to 19: how long writes take. Figures 20b to 20d: what is in logs, and what it costs to bring that home.
 //!
-//! [`workload`] is the traffic, [`schemes`] are the ways to spread it, [`balance`] is what is made of it, [`detection`] compares
-//! what was found with what was there. Nothing waits in these: a write counts at the server that takes it, at the time when it was
-//! made. In [`latency`] the store's own agent sends writes to servers that are busy. The detector is the store's own ([`policies::burst`]). For figure 20a there can be a real
-//! trace in place of the traffic.
+//! [`workload`] is the traffic, [`schemes`] are the ways to spread it over what [`geometry`] and [`homes`] make of volumes,
+//! [`balance`] is what is made of it, [`detection`] compares what was found with what was there. Nothing waits in these: a write
+//! counts at the server that takes it, at the time when it was made. [`prediction`] is how wrong it is to expect what was before.
+//! In [`latency`] the store's own agent sends writes to servers that are busy ([`cards`]), and in [`replication`] clients choose by
+//! that. The detector is the store's own ([`policies::burst`]). For figure 20a there can be a real trace in place of the traffic.
+//!
+//! [`figures`] says which points each figure has, [`judges`] compares them with what is [`printed`].
 
 pub mod balance;
+pub mod cards;
 pub mod detection;
+mod figures;
+pub mod geometry;
+pub mod homes;
 mod judges;
 pub mod latency;
 mod parameters;
+pub mod prediction;
 mod printed;
+pub mod replication;
 pub mod schemes;
 pub mod workload;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::GIB;
-use policies::burst::{Average, BurstSettings, Cap};
+use policies::burst::BurstSettings;
+use policies::forwarding::Pace;
 
 use self::balance::Balance;
 use self::detection::Detection;
-use self::judges::*;
-use self::latency::{Cluster, Latency};
-use self::printed::*;
-use self::schemes::{Geometry, Scheme};
+use self::geometry::Geometry;
+use self::latency::{Cluster, Latency, Merging};
+use self::prediction::Errors;
+use self::replication::Replication;
+use self::schemes::Scheme;
 use self::workload::{Traffic, Workload, writes_of};
 use super::{Mechanism, Paper, Trace, figure};
 
@@ -72,8 +82,12 @@ enum Bench {
     Balance { scheme: Scheme, geometry: Geometry, bin_ms: u64 },
     /// Which bursts are found; without settings none is.
     Detection(Option<BurstSettings>),
-    /// How long writes take where so much of servers' cards is used; without settings all of them go to owners.
-    Latency { bursts: Option<BurstSettings>, in_turn: bool, utilization: f64 },
+    /// How long writes take where so much of servers' cards is used.
+    Latency { scheme: Scheme, geometry: Geometry, utilization: f64, merging: Merging },
+    /// The same with replicas that have to agree, or do not; and how even servers are.
+    Replication { utilization: f64, chooses: bool, synchronizes: bool },
+    /// How wrong predictions of volumes' traffic are.
+    Prediction { interval_ms: u64 },
 }
 
 /// What came of a point.
@@ -85,11 +99,13 @@ pub struct Measured {
     pub detection: Detection,
     /// How long writes took.
     pub latency: Latency,
+    /// How wrong predictions were.
+    pub errors: Errors,
 }
 
 impl Paper for Sig23 {
     const NAME: &'static str = "sig23";
-    const FIGURES: &'static [Figure] = FIGURES;
+    const FIGURES: &'static [Figure] = figures::FIGURES;
     /// At most: the first so many writes. All of `seconds` are about as many.
     const REQUESTS: [u64; 2] = [2_000_000, 600_000];
     const TITLES: [&'static str; 2] = [
@@ -109,21 +125,30 @@ impl Paper for Sig23 {
     }
 
     fn without(point: Point, mechanism: Mechanism) -> Point {
-        let bench = match (mechanism, point.bench.clone()) {
-            (Mechanism::BurstDetection, Bench::Balance { scheme: Scheme::DiffForward { .. }, geometry, bin_ms }) => {
-                Bench::Balance { scheme: Scheme::Segmentation, geometry, bin_ms }
+        let scheme = |scheme: Scheme| match mechanism {
+            Mechanism::BurstDetection => scheme.to_owners(),
+            Mechanism::RoundRobin => scheme.to_one_server(),
+            _ => scheme,
+        };
+        let bench = match point.bench.clone() {
+            Bench::Balance { scheme: usual, geometry, bin_ms } => {
+                Bench::Balance { scheme: scheme(usual), geometry, bin_ms }
             }
-            (Mechanism::BurstDetection, Bench::Detection(_)) => Bench::Detection(None),
-            (Mechanism::BurstDetection, Bench::Latency { in_turn, utilization, .. }) => {
-                Bench::Latency { bursts: None, in_turn, utilization }
+            Bench::Latency { scheme: usual, geometry, utilization, merging: as_usual } => {
+                let merging = match (mechanism, as_usual) {
+                    (Mechanism::Merging, Merging::Carried(_)) => Merging::Never,
+                    (Mechanism::Coordination, Merging::Carried(Pace::Prioritized)) => Merging::Carried(Pace::AtOnce),
+                    _ => as_usual,
+                };
+                Bench::Latency { scheme: scheme(usual), geometry, utilization, merging }
             }
-            (Mechanism::RoundRobin, Bench::Latency { bursts, utilization, .. }) => {
-                Bench::Latency { bursts, in_turn: false, utilization }
-            }
-            (Mechanism::RoundRobin, Bench::Balance { scheme, geometry, bin_ms }) => {
-                Bench::Balance { scheme: scheme.to_one_server(), geometry, bin_ms }
-            }
-            (_, bench) => bench,
+            Bench::Detection(_) if mechanism == Mechanism::BurstDetection => Bench::Detection(None),
+            Bench::Replication { utilization, chooses, synchronizes } => Bench::Replication {
+                utilization,
+                chooses: chooses && mechanism != Mechanism::ReplicaChoice,
+                synchronizes: synchronizes && mechanism != Mechanism::Synchronization,
+            },
+            bench => bench,
         };
         let mut parameters = point.parameters.clone();
         if mechanism == Mechanism::Burst {
@@ -144,147 +169,6 @@ impl Paper for Sig23 {
     fn measure(point: &Point, _clock: &dyn Fn() -> Duration) -> Measured {
         point.measure()
     }
-}
-
-/// Parameters that are not printed, on which all figures can depend.
-const TRAFFIC: &[&str] =
-    &["heavy_burst_mib", "burst_mib", "burst_sigma", "burst_seconds", "heavy_burst_share", "burst_share", "seconds"];
-const DETECTION: &[&str] = &[
-    "heavy_burst_mib",
-    "burst_mib",
-    "burst_sigma",
-    "burst_seconds",
-    "heavy_burst_share",
-    "burst_share",
-    "window_ms",
-    "prototype_th_ms",
-];
-
-const LATENCY: &[&str] = &["heavy_burst_mib", "burst_mib", "burst_sigma", "burst_seconds", "window_ms", "behind_us"];
-
-const FIGURES: &[Figure] = &[
-    Figure {
-        name: "sig23/fig2a",
-        title: "how unequal servers are where volumes are not cut (calibration)",
-        points: |parameters| {
-            let whole = |bin_ms| Bench::Balance { scheme: Scheme::Segmentation, geometry: Geometry::WHOLE, bin_ms };
-            let bins = [parameters.bin_ms, parameters.long_bin_ms];
-            points(parameters, &bins.map(|bin_ms| (format!("volumes not cut, bins of {bin_ms} ms"), whole(bin_ms))))
-        },
-        judge: judge_fig2a,
-        printed: &[&FIG2A_COV, &FIG2A_TIMES, &FIG2A_LONG_COV, &FIG2A_LONG_TIMES],
-        sensitive: TRAFFIC,
-    },
-    Figure {
-        name: "sig23/fig13",
-        title: "how even servers are with segmentation, with migration, and with bursts spread over all",
-        points: |parameters| {
-            let Parameters { ewma_last, th_ms, prototype_th_ms, .. } = *parameters;
-            let spread = |th_ms| Scheme::DiffForward { settings: text(parameters, th_ms), in_turn: true };
-            let prototype = Scheme::DiffForward { settings: prototype(parameters), in_turn: true };
-            let schemes = [
-                ("segmentation".to_owned(), Scheme::Segmentation),
-                ("migration by the last interval".to_owned(), Scheme::Migration { last: 1.0 }),
-                ("migration by an average".to_owned(), Scheme::Migration { last: ewma_last }),
-                (format!("DiffForward, TH of {th_ms} ms"), spread(th_ms)),
-                (format!("DiffForward, TH of {prototype_th_ms} ms"), prototype),
-            ];
-            let geometry = Geometry { segment_bytes: Some(parameters.segment_gib * GIB) };
-            let bin_ms = parameters.bin_ms;
-            points(parameters, &schemes.map(|(label, scheme)| (label, Bench::Balance { scheme, geometry, bin_ms })))
-        },
-        judge: judge_fig13,
-        printed: &[&FIG13_COV, &FIG13_TIMES, &FIG13_PROTOTYPE, &FIG13_MIGRATION, &FIG13_WORSE],
-        sensitive: DETECTION,
-    },
-    Figure {
-        name: "sig23/fig14",
-        title: "how long writes take with segmentation, and with bursts spread over all",
-        points: |parameters| {
-            let Parameters { utilization, .. } = *parameters;
-            points(parameters, &latencies(parameters, utilization))
-        },
-        judge: judge_fig14,
-        printed: &[&FIG14_AVERAGE, &FIG14_P99],
-        sensitive: LATENCY,
-    },
-    Figure {
-        name: "sig23/fig16",
-        title: "the same with other cards: how much of them is used",
-        points: |parameters| {
-            let each = parameters.utilizations.iter().flat_map(|utilization| latencies(parameters, *utilization));
-            points_of(parameters, Source::W1, &each.collect::<Vec<_>>())
-        },
-        judge: judge_fig16,
-        printed: &[&FIG16_AVERAGE, &FIG16_P99],
-        sensitive: LATENCY,
-    },
-    Figure {
-        name: "sig23/fig20a",
-        title: "how many of the bursts are found, and how much that is none",
-        points: |parameters| {
-            let Parameters { th_ms, prototype_th_ms, .. } = *parameters;
-            let prototype = prototype(parameters);
-            let detectors = [
-                (format!("TH of {prototype_th_ms} ms"), prototype),
-                (
-                    format!("TH of {prototype_th_ms} ms, QLEN left at TH"),
-                    BurstSettings { cap: Cap::Threshold, ..prototype },
-                ),
-                (format!("TH of {th_ms} ms"), text(parameters, th_ms)),
-            ];
-            points(parameters, &detectors.map(|(label, settings)| (label, Bench::Detection(Some(settings)))))
-        },
-        judge: judge_fig20a,
-        printed: &[&FIG20A_RECALL, &FIG20A_PRECISION],
-        sensitive: DETECTION,
-    },
-];
-
-/// The detector as the text has it, and as it was run by those who made it.
-fn text(parameters: &Parameters, th_ms: u64) -> BurstSettings {
-    tuned(parameters, th_ms, BurstSettings::SENSITIVE)
-}
-
-fn prototype(parameters: &Parameters) -> BurstSettings {
-    tuned(parameters, parameters.prototype_th_ms, BurstSettings::EXACT)
-}
-
-fn tuned(parameters: &Parameters, th_ms: u64, settings: BurstSettings) -> BurstSettings {
-    let average = match settings.average {
-        Average::Measured { percent, .. } => {
-            Average::Measured { window: Duration::from_millis(parameters.window_ms), percent }
-        }
-        other => other,
-    };
-    BurstSettings { average, threshold: Duration::from_millis(th_ms), ..settings }
-}
-
-/// Segmentation, and DiffForward with the text's threshold, on cards of which so much is used.
-fn latencies(parameters: &Parameters, utilization: f64) -> [(String, Bench); 2] {
-    let th_ms = parameters.th_ms;
-    let of = |name: &str, bursts| {
-        let label = format!("{name}, {:.0}% used", utilization * 100.0);
-        (label, Bench::Latency { bursts, in_turn: true, utilization })
-    };
-    [of("segmentation", None), of(&format!("DiffForward, TH of {th_ms} ms"), Some(text(parameters, th_ms)))]
-}
-
-/// Each with the morning's traffic, then each with the afternoon's.
-fn points(parameters: &Parameters, each: &[(String, Bench)]) -> Vec<Point> {
-    [Source::W1, Source::W2].into_iter().flat_map(|source| points_of(parameters, source, each)).collect()
-}
-
-fn points_of(parameters: &Parameters, source: Source, each: &[(String, Bench)]) -> Vec<Point> {
-    let of = |(label, bench): &(String, Bench)| Point {
-        label: label.clone(),
-        parameters: parameters.clone(),
-        source: source.clone(),
-        bench: bench.clone(),
-        requests: 0,
-        seed: 0,
-    };
-    each.iter().map(of).collect()
 }
 
 impl Point {
@@ -311,7 +195,8 @@ impl Point {
     /// Makes the traffic, and looks at it.
     pub fn measure(&self) -> Measured {
         let traffic = self.traffic();
-        let Parameters { servers, placements, .. } = self.parameters;
+        let Parameters { servers, placements, replicas, change_bytes, bin_ms, ewma_last, .. } = self.parameters;
+        let behind = Duration::from_micros(self.parameters.behind_us);
         match &self.bench {
             Bench::Balance { scheme, geometry, bin_ms } => {
                 let of = |seed| Balance::of(&traffic, *scheme, *geometry, servers, bin_ms * 1_000_000, seed);
@@ -321,11 +206,22 @@ impl Point {
                 let each = traffic.by_volume().into_iter().map(|writes| Detection::of(&writes, *settings));
                 Measured { detection: each.reduce(Detection::and).unwrap_or_default(), ..Measured::default() }
             }
-            Bench::Latency { bursts, in_turn, utilization } => {
-                let behind = Duration::from_micros(self.parameters.behind_us);
-                let (bursts, in_turn, utilization) = (*bursts, *in_turn, *utilization);
-                let cluster = Cluster { servers, utilization, bursts, in_turn, behind };
+            Bench::Latency { scheme, geometry, utilization, merging } => {
+                let (scheme, geometry, utilization, merging) = (*scheme, *geometry, *utilization, *merging);
+                let cluster = Cluster { servers, utilization, scheme, geometry, merging, behind };
                 Measured { latency: Latency::of(&traffic, cluster, self.seed), ..Measured::default() }
+            }
+            Bench::Prediction { interval_ms } => {
+                let errors = Errors::of(&traffic, interval_ms * 1_000_000, ewma_last);
+                Measured { errors, ..Measured::default() }
+            }
+            Bench::Replication { utilization, chooses, synchronizes } => {
+                let (utilization, chooses, synchronizes) = (*utilization, *chooses, *synchronizes);
+                let replication =
+                    Replication { servers, utilization, replicas, chooses, synchronizes, behind, change_bytes };
+                let of = |seed| replication.of(&traffic, bin_ms * 1_000_000, seed);
+                let latency = Latency { writes: of(self.seed).0, ..Latency::default() };
+                Measured { balances: (0..placements).map(|seed| of(seed).1).collect(), latency, ..Measured::default() }
             }
         }
     }

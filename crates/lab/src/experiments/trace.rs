@@ -1,12 +1,16 @@
 //! Traces of real disks. What takes the place of what with one is said by each paper ([`super::Paper::replaying`]).
 //!
-//! **Formats** ([`Trace::parse`] tells them apart): VSCSI version 1 ([`vscsi`]), and lines of text as the cuts of the MSR
-//! Cambridge traces have them ([`text`]). A file that is damaged is refused as a whole: half a trace is another load.
+//! **Formats** ([`Reader`] tells them apart): VSCSI version 1 ([`vscsi`]), and lines of text as the MSR Cambridge, Alibaba and
+//! Tencent traces have them ([`lines`]). A file that is damaged is refused as a whole: half a trace is another load.
+//! [`super::trace_statistics`] says what one is like.
 
-mod text;
+mod lines;
+mod reader;
 mod vscsi;
 
 use std::fmt;
+
+pub use self::reader::Reader;
 
 use base::limits::REQUEST_SIZE_MAX;
 use base::{BLOCK, Error, Result};
@@ -40,14 +44,8 @@ impl Trace {
     /// `Invalid`, with the place and what to do: empty, in no known format, damaged, or with requests that no disk has.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace> {
         let wrong = |what: String| Error::invalid(format!("{name} is no trace that can be replayed: {what}"));
-        if bytes.is_empty() {
-            return Err(wrong("it is empty".into()));
-        }
-        let parsed = match std::str::from_utf8(bytes) {
-            Ok(text) if !text.contains('\0') => text::parse(text),
-            _ => vscsi::parse(bytes),
-        };
-        let mut requests = parsed.map_err(&wrong)?;
+        let mut requests =
+            Reader::new(bytes).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>).map_err(&wrong)?;
         check(&requests).map_err(wrong)?;
         let begun = requests[0].at_ns;
         requests.iter_mut().for_each(|request| request.at_ns -= begun);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use lab::experiments::nsdi26::{Measured, Nsdi26, Parameters, Point};
 use lab::experiments::sig23::detection::Detection;
 use lab::experiments::sig23::workload::writes_of;
+use lab::experiments::trace::Request;
+use lab::experiments::trace_statistics::{Statistics, Summary};
 use lab::experiments::{FromFile, Paper, Setup, Trace};
 use policies::burst::{BurstSettings, Cap};
 
@@ -48,6 +50,33 @@ fn a_trace_takes_the_place_of_a_figures_load() {
     assert!(one.requests >= 20_000 && two.requests >= 20_000);
     let rows = experiment.judge(&setup, &measured);
     assert!(!rows.is_empty() && rows.iter().all(|row| row.outcome().is_none() && row.measured.is_finite()), "{rows:?}");
+}
+
+/// As they were measured by other means before there was this: how uneven for reads and writes together, all else of writes.
+#[test]
+fn real_disks_are_as_uneven_as_they_are_known_to_be() {
+    for (name, cov, peak, random, writes, sizes, small) in [
+        ("cloudPhysicsIO.vscsi", 9.54, 486.0, 0.20, 0.587, [40, 64, 68], 0.47),
+        ("msr.cut.per_10k.rw_20_80.105.trace", 2.41, 27.0, 0.39, 0.80, [4, 8, 16], 0.94),
+        ("msr.cut.per_10k.rw_40_60.1370.trace", 3.08, 44.0, 0.29, 0.60, [3, 4, 8], 0.95),
+    ] {
+        let Some(trace) = read(name) else { continue };
+        let of = |all: bool| -> Summary {
+            let mut statistics = Statistics::default();
+            let requests = trace.requests().iter();
+            let requests = requests.map(|request| Request { is_write: request.is_write || all, ..*request });
+            requests.for_each(|request| statistics.add(request).unwrap());
+            statistics.summary().unwrap()
+        };
+        let (found, all) = (of(false), of(true));
+        println!("{name}: {found:?}, all {all:?}");
+        let share = found.writes.requests as f64 / (found.writes.requests + found.reads.requests) as f64;
+        assert!((all.cov / cov - 1.0).abs() < 0.02 && (all.peak / peak - 1.0).abs() < 0.02, "{all:?}");
+        assert!((found.random_writes - random).abs() < 0.02 && (share - writes).abs() < 0.01, "{found:?}");
+        assert!((found.small_writes - small).abs() < 0.01, "{found:?}");
+        let kib = found.write_sizes.map(|size| size / 1024);
+        assert!(kib[0] == sizes[0] && kib[2] == sizes[2], "{kib:?}");
+    }
 }
 
 /// DiffForward's detector over a real trace of two hours. The paper prints a recall of about 80% and a precision of about 90% for

@@ -15,6 +15,7 @@ mod inspect;
 mod profile;
 mod status;
 mod store;
+mod traces;
 
 fn volume(id: u64, name: &str, size: u64, found: &Value, store: &Store) -> Value {
     let socket = store.directory.join("nbd.sock");

@@ -4,6 +4,8 @@
 //! with more than ten times the mean of those before it, of up to a minute and of 10 s at least, is a burst. By bytes: those of
 //! such intervals against those of writes that are found. By intervals: one counts as found if half of its bytes are.
 
+use std::collections::VecDeque;
+
 use base::Instant;
 use policies::burst::{self, BurstSettings, Detector};
 
@@ -58,40 +60,83 @@ pub struct Detection {
     pub intervals: Hits,
 }
 
+/// Looks at the writes of one volume, one after the other in the order of their times. What it keeps is of the last minute.
+pub struct Watch {
+    detector: Option<Detector>,
+    /// The interval that is open, its bytes, and those of them that were found.
+    open: u64,
+    bytes: u64,
+    found: u64,
+    /// Bytes of the intervals before it.
+    before: VecDeque<u64>,
+    sum: u64,
+    seen: Detection,
+}
+
+impl Watch {
+    /// Without settings nothing is found.
+    pub fn new(settings: Option<BurstSettings>) -> Watch {
+        Watch {
+            detector: settings.map(|settings| Detector::new(settings, Instant(0))),
+            open: 0,
+            bytes: 0,
+            found: 0,
+            before: VecDeque::new(),
+            sum: 0,
+            seen: Detection::default(),
+        }
+    }
+
+    /// One more write.
+    pub fn add(&mut self, write: &Write) {
+        let at = write.at_ns / INTERVAL_NS;
+        if at > self.open {
+            self.close();
+            // Of what nothing was written in nothing more than a minute counts.
+            (1..at - self.open).take(BEFORE_MAX).for_each(|_| self.remember(0));
+            self.open = at;
+        }
+        let found = match &mut self.detector {
+            Some(detector) => detector.on_write(Instant(write.at_ns), write.offset, write.bytes),
+            None => burst::Traffic::Stable,
+        };
+        self.bytes += write.bytes;
+        self.found += if found == burst::Traffic::Burst { write.bytes } else { 0 };
+    }
+
+    /// What there was, and what was found.
+    pub fn finish(mut self) -> Detection {
+        self.close();
+        self.seen
+    }
+
+    fn close(&mut self) {
+        let (bytes, found) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.found));
+        let count = self.before.len();
+        let is_there = count >= BEFORE_MIN && bytes * count as u64 > TIMES * self.sum;
+        self.seen.bytes.add(found, is_there, true);
+        self.seen.bytes.add(bytes - found, is_there, false);
+        if bytes > 0 {
+            self.seen.intervals.add(1, is_there, found * 2 >= bytes);
+        }
+        self.remember(bytes);
+    }
+
+    fn remember(&mut self, bytes: u64) {
+        self.sum += bytes;
+        self.before.push_back(bytes);
+        if self.before.len() > BEFORE_MAX {
+            self.sum -= self.before.pop_front().unwrap_or_default();
+        }
+    }
+}
+
 impl Detection {
     /// Of the writes of one volume, in the order of their times; without settings nothing is found.
     pub fn of<'a>(writes: impl IntoIterator<Item = &'a Write>, settings: Option<BurstSettings>) -> Detection {
-        let mut detector = settings.map(|settings| Detector::new(settings, Instant(0)));
-        // By interval: bytes, and those of them that were found.
-        let mut intervals: Vec<(u64, u64)> = Vec::new();
-        for write in writes {
-            let found = match &mut detector {
-                Some(detector) => detector.on_write(Instant(write.at_ns), write.offset, write.bytes),
-                None => burst::Traffic::Stable,
-            };
-            let at = (write.at_ns / INTERVAL_NS) as usize;
-            if intervals.len() <= at {
-                intervals.resize(at + 1, (0, 0));
-            }
-            intervals[at].0 += write.bytes;
-            intervals[at].1 += if found == burst::Traffic::Burst { write.bytes } else { 0 };
-        }
-        let mut detection = Detection::default();
-        let mut before = 0;
-        for (at, &(bytes, found)) in intervals.iter().enumerate() {
-            let count = at.min(BEFORE_MAX);
-            let is_there = count >= BEFORE_MIN && bytes * count as u64 > TIMES * before;
-            detection.bytes.add(found, is_there, true);
-            detection.bytes.add(bytes - found, is_there, false);
-            if bytes > 0 {
-                detection.intervals.add(1, is_there, found * 2 >= bytes);
-            }
-            before += bytes;
-            if at >= BEFORE_MAX {
-                before -= intervals[at - BEFORE_MAX].0;
-            }
-        }
-        detection
+        let mut watch = Watch::new(settings);
+        writes.into_iter().for_each(|write| watch.add(write));
+        watch.finish()
     }
 
     /// Of two volumes together.

@@ -12,27 +12,15 @@
 
 use super::Request;
 
-const RECORD: usize = 32;
+/// Bytes of a record.
+pub(super) const RECORD: usize = 32;
 const VERSION: u16 = 0x0100;
 const READ: u16 = 0x28;
 const WRITE: u16 = 0x2a;
 const SECTOR: u64 = 512;
 
-/// The requests of a file.
-pub(super) fn parse(bytes: &[u8]) -> Result<Vec<Request>, String> {
-    let (records, rest) = bytes.as_chunks::<RECORD>();
-    let parsed = records
-        .iter()
-        .enumerate()
-        .map(|(number, record)| request(record).map_err(|what| format!("record {}: {what}", number + 1)));
-    let parsed = parsed.collect::<Result<Vec<Request>, String>>()?;
-    match rest.len() {
-        0 => Ok(parsed),
-        more => Err(format!("its last record has {more} bytes of {RECORD}: the file was cut off; copy it again")),
-    }
-}
-
-fn request(record: &[u8; RECORD]) -> Result<Request, String> {
+/// The request of a record.
+pub(super) fn request(record: &[u8; RECORD]) -> Result<Request, String> {
     let half = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
     let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 2)) << 16;
     let long = |at: usize| word(at) | word(at + 4) << 32;
@@ -54,7 +42,12 @@ fn request(record: &[u8; RECORD]) -> Result<Request, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reader::Reader;
     use super::*;
+
+    fn parse(bytes: &[u8]) -> Result<Vec<Request>, String> {
+        Reader::new(bytes)?.collect()
+    }
 
     fn record(bytes: u32, command: u16, version: u16, sector: u64, us: u64) -> Vec<u8> {
         let mut record = 7u32.to_le_bytes().to_vec();

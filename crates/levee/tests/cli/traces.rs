@@ -1,0 +1,54 @@
+//! `levee lab traces`: what it says of traces of each kind, and of files that are none.
+
+use super::store::{output, refused, text};
+
+#[test]
+fn a_trace_of_each_kind_is_described() {
+    let scratch = tempfile::tempdir().unwrap();
+    let written = |name: &str, lines: &[&str]| {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        path.display().to_string()
+    };
+    let files = [
+        written("cut", &["0.5 1 0 4096 0", "1.5 1 8192 4096 1", "700.0 1 4096 8192 0"]),
+        written(
+            "msr",
+            &["5000,hm,1,Write,0,4096,413", "15000,hm,1,Read,8192,4096,1", "7000000,hm,1,Write,4096,8192,1"],
+        ),
+        written("alibaba", &["1,W,0,4096,500", "1,R,8192,4096,1500", "1,W,4096,8192,700000"]),
+    ];
+    let mut arguments = vec!["lab", "traces", "stat", "--json"];
+    arguments.extend(files.iter().map(String::as_str));
+    let printed = output(&arguments);
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    let described: Vec<serde_json::Value> = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(described.len(), 3);
+    for one in &described {
+        assert_eq!(one["writes"], serde_json::json!({ "requests": 2, "bytes": 12288 }), "{one}");
+        assert_eq!(one["reads"]["requests"], 1);
+        assert!((one["seconds"].as_f64().unwrap() - 0.6995).abs() < 1e-6, "{one}");
+    }
+    let tencent = written("tencent", &["1538323200,0,8,1,7", "1538323201,16,8,0,7", "1538323203,8,16,1,7"]);
+    let shown = text(&output(&["lab", "traces", "stat", &tencent]).stdout);
+    assert!(shown.contains("Tencent CBS") && shown.contains("its times are whole seconds"), "{shown}");
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("trace");
+    let file = path.display().to_string();
+    assert!(refused(1, &["lab", "traces", "stat", &file]).contains("cannot read the trace"));
+    for (content, what) in [
+        ("", "it is empty"),
+        ("hello\n", "line 1: it has 1 fields"),
+        ("0 0 0 512 0\n5 0 0 512 0\n4 0 0 512 0\n", "sort the file by time"),
+        ("0 0 0 512 1\n5 0 0 512 1\n", "nothing to say"),
+        ("0\0\0\0\0\0\0", "the file was cut off"),
+    ] {
+        std::fs::write(&path, content).unwrap();
+        let error = refused(1, &["lab", "traces", "stat", &file]);
+        assert!(error.contains(&file) && error.contains(what), "{error}");
+    }
+}
