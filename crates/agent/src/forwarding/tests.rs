@@ -681,6 +681,31 @@ fn what_comes_home_is_marked_unless_somebody_waits_for_it() {
     });
 }
 
+/// At a server that is hardly ever idle: each piece is sent away some times, and no other one is carried again for that.
+#[test]
+fn a_batch_goes_on_where_it_was_sent_away() {
+    in_a_world(13, |store| async move {
+        let holder = Holder::attach(&store, all()).await;
+        holder.settle().await;
+        for at in 0..48 {
+            holder.write(at * 8192, &[at as u8; 4096]).await.unwrap().unwrap();
+        }
+        holder.settle().await;
+        store.direct.set(0);
+        let asked = Cell::new(0u64);
+        store.set_fate(move |target, _| {
+            asked.set(asked.get() + u64::from(target.level == Level::Merge));
+            if target.level == Level::Merge && !asked.get().is_multiple_of(4) { Fate::Busy } else { Fate::Done }
+        });
+        for at in 0..48 {
+            holder.write(at * 8192, &[at as u8 + 1; 4096]).await.unwrap().unwrap();
+        }
+        holder.settle().await;
+        assert!((48 * 3..48 * 5).contains(&store.direct.get()), "{}", store.direct.get());
+        assert_eq!(holder.forwarder.counted().failed_merges, 0);
+    });
+}
+
 /// What is set for a volume comes before what is set for its agent, also while it is attached.
 #[test]
 fn a_volume_is_spread_as_it_is_set() {

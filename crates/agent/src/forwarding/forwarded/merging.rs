@@ -71,12 +71,6 @@ pub(super) async fn run(forwarded: Weak<Forwarded>, handle: Handle) {
                 this.lose(error.message);
                 return;
             }
-            // Clients want the servers.
-            Err(Trouble::Refused(error)) if error.kind == ErrorKind::Retry => {
-                drop((this, logs));
-                handle.sleep(PAUSE).await;
-                PAUSE
-            }
             Err(Trouble::Refused(error)) => {
                 tracing::warn!(volume = %logs.volume.name, %error, "what is in a log is not merged: trying again");
                 this.counted.borrow_mut().failed_merges += 1;
@@ -171,8 +165,21 @@ async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -
     Ok(())
 }
 
-/// Carries a piece from its log to its owner.
+/// Carries a piece from its log to its owner, as often as it is sent away because clients want a server: what of its batch is home
+/// already stays there.
 async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Place) -> Result<(), Trouble> {
+    loop {
+        match try_to_carry(forwarded, segment, range.clone(), place).await {
+            Err(Trouble::Refused(error)) if error.kind == ErrorKind::Retry => {
+                forwarded.check()?;
+                forwarded.handle().sleep(PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn try_to_carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Place) -> Result<(), Trouble> {
     let segment = SegmentId { volume: forwarded.volume, index: segment };
     let level = forwarded.level_of_merging();
     let target = Target { session: forwarded.session, segment, epoch: Epoch(1), level, behind: 0 };
