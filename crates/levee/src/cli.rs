@@ -197,6 +197,40 @@ pub enum Traces {
     /// Say what traces are like: how large writes are, how uneven in time and over volumes, and which of them are bursts. Takes
     /// VSCSI version 1, MSR Cambridge, Alibaba and Tencent CBS files of any length, whose times do not go back.
     Stat(TracesStat),
+    /// Print traffic as that of the clusters of "DiffForward" (SIGMETRICS 2023), which is what `levee lab run sig23` spreads: a
+    /// thousand volumes with bursts, 230 MiB a second written to them for 240 s. A trace in lines as Alibaba's.
+    Make(TracesMake),
+}
+
+/// `levee lab traces make`.
+#[derive(Args)]
+pub struct TracesMake {
+    /// W1, the morning, which rises; or W2, the afternoon, which is steady.
+    #[arg(value_enum, ignore_case = true)]
+    pub workload: Made,
+    /// Keep so much of the writes, each by chance, from 0 to 1: there is less of everything, when it was.
+    #[arg(long, default_value_t = 1.0, value_parser = share)]
+    pub share: f64,
+    /// What is drawn at random depends on this.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Take another value of a parameter, such as volumes=100 or seconds=60. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub changes: Vec<String>,
+}
+
+/// Traffic of `levee lab traces make`.
+#[derive(ValueEnum, Clone, Copy)]
+pub enum Made {
+    /// The morning.
+    W1,
+    /// The afternoon.
+    W2,
+}
+
+fn share(text: &str) -> std::result::Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share) && *share > 0.0);
+    share.ok_or_else(|| "a share is above 0 and at most 1, such as 0.1".into())
 }
 
 /// `levee lab traces stat`.

@@ -1,17 +1,20 @@
-//! `levee lab traces`: what block traces are like.
+//! `levee lab traces`: what block traces are like, and one that is made.
 
 #![allow(clippy::disallowed_methods, reason = "files outside of the simulated worlds")]
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use base::{Error, Result};
+use lab::experiments::FromFile;
+use lab::experiments::sig23::Parameters;
+use lab::experiments::sig23::workload::Workload;
 use lab::experiments::trace::Reader;
 use lab::experiments::trace_statistics::{Statistics, Summary};
 use serde::Serialize;
 
-use crate::cli::{Traces, TracesStat};
+use crate::cli::{Made, Traces, TracesMake, TracesStat};
 use crate::console;
 
 /// Does what was asked for.
@@ -21,6 +24,7 @@ use crate::console;
 pub fn run(command: Traces) -> Result<()> {
     match command {
         Traces::Stat(options) => stat(&options),
+        Traces::Make(options) => make(&options),
     }
 }
 
@@ -44,6 +48,21 @@ fn stat(options: &TracesStat) -> Result<()> {
         console::print(&console::table(&[file, ""], &rows));
     }
     Ok(())
+}
+
+fn make(options: &TracesMake) -> Result<()> {
+    let parameters = Parameters::with(&options.changes)?;
+    let workload = match options.workload {
+        Made::W1 => Workload::w1(&parameters),
+        Made::W2 => Workload::w2(&parameters),
+    };
+    let traffic = workload.make(options.seed).thinned(options.share, options.seed);
+    let mut out = BufWriter::new(io::stdout().lock());
+    match traffic.write_lines(&mut out).and_then(|()| out.flush()) {
+        // Who reads has enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.map_err(|error| Error::from_io("cannot print the trace", &error)),
+    }
 }
 
 fn describe(path: &Path) -> Result<Described> {

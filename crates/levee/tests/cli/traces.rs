@@ -52,3 +52,27 @@ fn what_is_no_trace_is_named() {
         assert!(error.contains(&file) && error.contains(what), "{error}");
     }
 }
+
+#[test]
+fn traffic_is_made_as_a_trace_that_is_read() {
+    let made = |seed: &str| {
+        let few = ["--set", "volumes=50", "--set", "seconds=4", "--share", "0.5", "--seed", seed];
+        let printed = output(&[&["lab", "traces", "make", "w1"][..], &few].concat());
+        assert!(printed.status.success(), "{}", text(&printed.stderr));
+        text(&printed.stdout)
+    };
+    assert_eq!(made("3"), made("3"));
+    assert_ne!(made("3"), made("4"));
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("w1");
+    std::fs::write(&path, made("3")).unwrap();
+    let described = output(&["lab", "traces", "stat", "--json", &path.display().to_string()]);
+    let described: serde_json::Value = serde_json::from_slice(&described.stdout).unwrap();
+    assert!(described[0]["format"].as_str().unwrap().contains("Alibaba"), "{described}");
+    assert_eq!(described[0]["reads"]["requests"], 0, "{described}");
+    assert!(described[0]["seconds"].as_f64().unwrap() <= 4.0, "{described}");
+    let wrong = |more: &[&str]| refused(2, &[&["lab", "traces", "make", "w2"][..], more].concat());
+    assert!(wrong(&["--share", "0"]).contains("above 0 and at most 1"));
+    let error = refused(1, &["lab", "traces", "make", "w2", "--set", "volumes=3"]);
+    assert!(error.contains("these parameters make no experiment"), "{error}");
+}

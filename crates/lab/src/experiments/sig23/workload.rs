@@ -12,6 +12,8 @@
 //!
 //! What is random depends on the seed only, and that of one volume on its number: volumes are made independently.
 
+use std::io;
+
 use base::{BLOCK, GIB, KIB, MIB, Prng};
 use rand_distr::{Beta, Distribution, Exp, LogNormal, Normal, Poisson};
 
@@ -110,6 +112,30 @@ impl Traffic {
         let mut each: Vec<Vec<Write>> = vec![Vec::new(); self.sizes.len()];
         self.writes.iter().for_each(|write| each[write.volume as usize].push(*write));
         each
+    }
+}
+
+impl Traffic {
+    /// So much of the writes, each kept or left out by chance: there is less of everything, and all of it when it was.
+    ///
+    /// # Panics
+    /// `share` is no probability.
+    pub fn thinned(mut self, share: f64, seed: u64) -> Traffic {
+        assert!((0.0..=1.0).contains(&share), "{share} is no share");
+        let mut random = Random(Prng::new(seed));
+        self.writes.retain(|_| random.unit() < share);
+        self
+    }
+
+    /// Says it in lines as those of the Alibaba traces (`super::super::trace`).
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_lines(&self, out: &mut impl io::Write) -> io::Result<()> {
+        for Write { at_ns, volume, offset, bytes, .. } in &self.writes {
+            writeln!(out, "{volume},W,{offset},{bytes},{}", at_ns / 1000)?;
+        }
+        Ok(())
     }
 }
 
@@ -311,5 +337,28 @@ mod tests {
         let ends = |write: &Write| write.offset + write.bytes <= traffic.sizes[write.volume as usize];
         assert!(traffic.writes.iter().all(|write| ends(write) && write.at_ns < 240_000_000_000));
         assert_eq!(traffic, workload.make(1));
+    }
+
+    /// What is said of traffic in lines is read again as it was, with times in microseconds, and a part of it is so large.
+    #[test]
+    fn a_part_of_it_is_a_trace() {
+        let parameters = Parameters::with(&["seconds=4".into(), "volumes=50".into()]).unwrap();
+        let traffic = Workload::w1(&parameters).make(1);
+        let all = traffic.writes.len() as f64;
+        let part = traffic.clone().thinned(0.25, 7);
+        assert_eq!(part, traffic.clone().thinned(0.25, 7));
+        assert!((0.2..0.3).contains(&(part.writes.len() as f64 / all)));
+        assert!(part.writes.iter().all(|write| traffic.writes.contains(write)));
+        assert_eq!(traffic.clone().thinned(1.0, 7), traffic);
+        let mut lines = Vec::new();
+        part.write_lines(&mut lines).unwrap();
+        let trace = Trace::parse("made", &lines).unwrap();
+        let begun = part.writes[0].at_ns / 1000;
+        let read = trace.requests().iter().zip(&part.writes);
+        assert!(read.clone().all(|(request, write)| {
+            (request.at_ns / 1000, request.device, request.offset, request.bytes, request.is_write)
+                == (write.at_ns / 1000 - begun, u64::from(write.volume), write.offset, write.bytes, true)
+        }));
+        assert_eq!(read.count(), part.writes.len());
     }
 }
