@@ -55,12 +55,17 @@ fn what_is_no_trace_is_named() {
 
 #[test]
 fn traffic_is_made_as_a_trace_that_is_read() {
-    let made = |seed: &str| {
-        let few = ["--set", "volumes=50", "--set", "seconds=4", "--share", "0.5", "--seed", seed];
-        let printed = output(&[&["lab", "traces", "make", "w1"][..], &few].concat());
+    let make = |workload: &str, share: &str, seed: &str| {
+        let few = ["--set", "volumes=50", "--set", "seconds=4", "--share", share, "--seed", seed];
+        let printed = output(&[&["lab", "traces", "make", workload][..], &few].concat());
         assert!(printed.status.success(), "{}", text(&printed.stderr));
         text(&printed.stdout)
     };
+    let made = |seed: &str| make("w1", "0.5", seed);
+    let lines = |text: String| text.lines().count() as f64;
+    let part = lines(made("3")) / lines(make("w1", "1", "3"));
+    assert!((0.45..0.55).contains(&part), "{part} of all writes");
+    assert_ne!(made("3"), make("W2", "0.5", "3"));
     assert_eq!(made("3"), made("3"));
     assert_ne!(made("3"), made("4"));
     let scratch = tempfile::tempdir().unwrap();

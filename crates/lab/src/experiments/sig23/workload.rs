@@ -113,9 +113,7 @@ impl Traffic {
         self.writes.iter().for_each(|write| each[write.volume as usize].push(*write));
         each
     }
-}
 
-impl Traffic {
     /// So much of the writes, each kept or left out by chance: there is less of everything, and all of it when it was.
     ///
     /// # Panics
