@@ -22,8 +22,9 @@
 //!   happens again;
 //! - flat, and the limit binds: a probe, or the one before is kept;
 //! - bound for long, and nobody was alone: hot segments are held for a moment, to see what alone is now;
-//! - steady segments wait for tokens, nobody is hot, and the store is done with each interval's requests before the next
-//!   ones get theirs: what they take longer is the *bunch* that they were let go in. That is no knee, and is raised;
+//! - requests wait for tokens, but nearly always the store is idle when the next ones are issued: the limit is *far below* the
+//!   knee, whatever latency says (those that were let go together meet each other). It is doubled, up to where a knee was
+//!   found;
 //! - else nothing: who asks for little proves nothing. Nor does what happens while the store is disturbed
 //!   ([`Knee::disturb`]).
 //!
@@ -82,6 +83,8 @@ const PROBE_ABOVE: Duration = Duration::from_secs(2);
 const FOUND_HOLDS: Duration = Duration::from_secs(60);
 /// After so many probes in a row that knee is forgotten.
 const PROVEN: u32 = 5;
+/// How many times the limit a probe is that begins far below the knee.
+const FAR: f64 = 2.0;
 
 /// How the knee is looked for.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -119,12 +122,37 @@ impl Default for KneeSettings {
     }
 }
 
+/// What things cost, and how much of that a second has.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Budget {
+    cost: Cost,
+    /// Tokens per second; none before latency has taken off for the first time.
+    limit: Option<f64>,
+}
+
+impl Budget {
+    /// How many seconds that load takes which was a second's. Nothing without a limit.
+    fn seconds(&self, load: &Load) -> f64 {
+        self.limit.map_or(0.0, |limit| self.cost.of_load(load) / limit)
+    }
+
+    /// Has that load take so many seconds, if there is a limit. Costs change; where they are at their bounds, the limit does.
+    fn set_seconds(&mut self, load: &Load, seconds: f64) {
+        let Some(limit) = self.limit else { return };
+        self.cost.project(load, limit * seconds);
+        let found = self.seconds(load);
+        if found > 0.0 {
+            self.limit = Some(limit * found / seconds);
+        }
+    }
+}
+
 /// What is tried at the moment.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Trial {
     No,
-    /// Costs are lower than these were.
-    Probe(Cost),
+    /// There is more than there was before.
+    Probe(Budget),
     /// Hot segments are held, from when on and for how long at least.
     Held(Instant, Duration),
 }
@@ -133,16 +161,14 @@ enum Trial {
 #[derive(Clone, Debug)]
 pub struct Knee {
     settings: KneeSettings,
-    cost: Cost,
-    /// Tokens per second; none before latency has taken off for the first time.
-    limit: Option<f64>,
+    budget: Budget,
     company: Company,
     window: Window,
     trial: Trial,
     /// Windows in a row in which latency had taken off.
     taken_off: u32,
-    /// What things cost when the knee was found last.
-    found: Option<(Cost, Instant)>,
+    /// What there was when the knee was found last.
+    found: Option<(Budget, Instant)>,
     /// Probes in a row that did not fail.
     proven: u32,
     /// When the limit was cut last.
@@ -171,8 +197,7 @@ impl Knee {
     pub fn new(settings: KneeSettings, now: Instant) -> Knee {
         Knee {
             settings,
-            cost: Cost([1.0; 4]),
-            limit: None,
+            budget: Budget { cost: Cost([1.0; 4]), limit: None },
             company: Company::default(),
             window: Window::new(now),
             trial: Trial::No,
@@ -202,15 +227,16 @@ impl Knee {
     /// Tokens of a request.
     #[inline]
     pub fn cost(&self, direction: Direction, bytes: u64) -> u64 {
-        self.cost.of(direction, bytes)
+        self.budget.cost.of(direction, bytes)
     }
 
     /// Tokens per second that clients have now: none while nothing is known, or one volume is by itself. What the background
     /// does comes out of the same budget, but never takes more than the most of it, nor what steady segments need.
     pub fn limit(&self) -> Option<u64> {
-        let limit = self.limit.filter(|_| self.is_shared)?;
-        let least = (limit * CLIENTS_MIN).max(STEADY_ROOM * self.cost.of_load(&self.steady)).min(limit);
-        Some((limit - self.cost.of_load(&self.background)).max(least) as u64)
+        let Budget { cost, limit } = self.budget;
+        let limit = limit.filter(|_| self.is_shared)?;
+        let least = (limit * CLIENTS_MIN).max(STEADY_ROOM * cost.of_load(&self.steady)).min(limit);
+        Some((limit - cost.of_load(&self.background)).max(least) as u64)
     }
 
     /// Whether hot segments are held for a moment.
@@ -255,9 +281,9 @@ impl Knee {
     pub fn on_done(&mut self, now: Instant, done: &Outcome, is_hot: bool) {
         let compared = self.company.on_done(now, done);
         let window = &mut self.window;
-        window.requests += 1;
-        window.total_ns += now.nanos_since(done.granted);
         let counted = if is_hot { &mut window.hot } else { &mut window.steady };
+        counted.requests += 1;
+        counted.took_ns += now.nanos_since(done.granted);
         counted.load.add(done.direction, done.bytes);
         if compared.was_alone {
             self.quiet_at = now;
@@ -279,10 +305,10 @@ impl Knee {
         }
         self.window.binds |= waiting && self.limit().is_some();
         self.window.refills += 1;
-        self.window.drained += u32::from(self.company.below() <= DRAINED);
+        self.window.idle += u32::from(self.company.below() == 0);
         let (span, usual) = (now.since(self.window.begun), self.settings.window);
         let is_seen = self.limit().is_some() && self.window.binds && self.window.steady.tally.count >= STEADY_MIN;
-        let is_seen = is_seen && !self.holds() && !self.window.is_bunched();
+        let is_seen = is_seen && !self.holds() && !self.window.is_far_below();
         if is_seen && self.window.steady.tally.stretch(75) > self.settings.takeoff_percent {
             // No need to wait for the rest.
             let window = std::mem::replace(&mut self.window, Window::new(now));
@@ -306,7 +332,7 @@ impl Knee {
             (self.trial, self.quiet_at, self.window) = (Trial::No, now, Window::new(now));
             return;
         }
-        let is_enough = self.window.requests >= self.settings.samples_min
+        let is_enough = self.window.requests() >= self.settings.samples_min
             && (self.window.steady.tally.count >= STEADY_MIN || span >= usual * STEADY_WINDOWS);
         if span < usual || (!is_enough && span < self.settings.window_max) {
             return;
@@ -322,7 +348,7 @@ impl Knee {
         self.taken_off = 0;
         let bytes_per_sec = window.done().bytes() / span.as_secs_f64();
         self.left_bytes_per_sec = self.bytes_per_sec.unwrap_or(0).saturating_sub(bytes_per_sec as u64);
-        if window.requests == 0 {
+        if window.requests() == 0 {
             self.company.forget_below();
         }
     }
@@ -333,10 +359,9 @@ impl Knee {
         self.latency = Some((window.tally(), now)).filter(|(tally, _)| tally.count > 0);
         self.note_steady(window, span);
         let stretch = window.stretch_percent();
-        let is_busy = window.binds || window.total_ns as f64 >= BUSY * span.as_nanos() as f64;
-        let is_bunched = window.is_bunched();
-        let has_taken_off =
-            is_busy && !is_bunched && stretch.is_some_and(|stretch| stretch > self.settings.takeoff_percent);
+        let is_crowded = window.took_ns() as f64 >= BUSY * span.as_nanos() as f64;
+        let is_judged = (window.binds || is_crowded) && !window.is_far_below();
+        let has_taken_off = is_judged && stretch.is_some_and(|stretch| stretch > self.settings.takeoff_percent);
         match self.trial {
             Trial::Probe(before) if has_taken_off => self.fail_probe(now, before),
             _ if has_taken_off => {
@@ -357,13 +382,11 @@ impl Knee {
                     }
                 }
                 self.trial = Trial::No;
-                self.raise(now, &load, window, stretch);
+                self.raise(now, &load, window, stretch, is_crowded);
             }
         }
-        self.bytes_per_sec = self.limit.map(|limit| {
-            let cost = self.cost.of_load(&clients).max(1.0);
-            (clients.bytes() * limit / cost) as u64
-        });
+        let Budget { cost, limit } = &self.budget;
+        self.bytes_per_sec = limit.map(|limit| (clients.bytes() * limit / cost.of_load(&clients).max(1.0)) as u64);
         let left = self.bytes_per_sec.filter(|_| !window.binds).unwrap_or(0);
         self.left_bytes_per_sec = left.saturating_sub(clients.bytes() as u64);
     }
@@ -371,12 +394,12 @@ impl Knee {
     /// Nothing came of what was tried.
     fn end_trial(&mut self) {
         if let Trial::Probe(before) = std::mem::replace(&mut self.trial, Trial::No) {
-            self.cost = before;
+            self.budget = before;
         }
     }
 
-    fn fail_probe(&mut self, now: Instant, before: Cost) {
-        self.cost = before;
+    fn fail_probe(&mut self, now: Instant, before: Budget) {
+        self.budget = before;
         self.trial = Trial::Held(now, Duration::ZERO);
         self.probe_later(now);
         self.window = Window::new(now);
@@ -402,12 +425,13 @@ impl Knee {
 
     /// Latency has taken off: what was delivered is more than the store takes, by how much the stretch says.
     fn set_knee(&mut self, now: Instant, load: &Load, stretch: u64) {
-        let (spent, floor) = (self.cost.of_load(load), self.settings.floor_bytes_per_sec as f64);
+        let floor = self.settings.floor_bytes_per_sec as f64;
         // What asks for so little is not what makes it slow.
         if load.plain() < floor {
             return;
         }
-        let limit = *self.limit.get_or_insert(spent);
+        let Budget { cost, limit } = &mut self.budget;
+        limit.get_or_insert(cost.of_load(load));
         // Less than what was delivered lets the queue go. Where latency takes off again right after that, it is not a queue
         // but the company.
         let again = now.since(self.cut_at) < self.settings.window * 10;
@@ -415,52 +439,60 @@ impl Knee {
         let part = if again { part.clamp(*CUTS.start(), *CUTS.end()) } else { *CUTS.end() };
         self.cut_at = now;
         // A limit of little more than what steady segments ask for would make them hot.
-        let steady = self.cost.of_load(&self.steady) / spent;
+        let steady = cost.of_load(&self.steady) / cost.of_load(load);
         let part = part.max(STEADY_ROOM * steady).max(floor / load.plain());
         if part < 1.0 {
-            let wanted = limit / part;
             // While the limit holds, more than that was delivered only because it held no earlier.
-            self.cost.project(load, if self.is_shared { wanted.max(spent) } else { wanted });
+            let least = if self.is_shared { self.budget.seconds(load) } else { 0.0 };
+            self.budget.set_seconds(load, (1.0 / part).max(least));
         }
-        self.found = Some((self.cost, now));
+        self.found = Some((self.budget, now));
         self.probe_later(now);
         self.trial = Trial::Held(now, Duration::ZERO);
     }
 
-    /// Latency is flat. Costs fall if the limit is what keeps it so.
-    fn raise(&mut self, now: Instant, load: &Load, window: &Window, stretch: Option<u64>) {
-        let (binds, is_bunched) = (window.binds, window.is_bunched());
+    /// Latency is flat. There is more than was thought if the limit is what keeps it so. `is_crowded`: enough were below for
+    /// latency to be what it is because of them.
+    fn raise(&mut self, now: Instant, load: &Load, window: &Window, stretch: Option<u64>, is_crowded: bool) {
+        let (binds, is_far) = (window.binds, window.is_far_below());
         let held = Trial::Held(now, HOLD_ALONE);
-        let Some(limit) = self.limit else {
-            // Nobody was ever alone: a limit is needed that hot segments can be held by.
-            if stretch.is_none() && self.is_shared {
-                self.limit = Some(load.plain().max(self.settings.floor_bytes_per_sec as f64));
+        if self.budget.limit.is_none() {
+            // A crowd in which nobody was ever alone: a limit is needed that hot segments can be held by.
+            if stretch.is_none() && self.is_shared && is_crowded {
+                self.budget.limit = Some(load.plain().max(self.settings.floor_bytes_per_sec as f64));
                 self.trial = held;
             }
             return;
-        };
-        let spent = self.cost.of_load(load);
-        if spent > limit {
-            // More than the limit, and nobody was the slower for it.
-            self.cost.project(load, limit);
         }
-        let Some(stretch) = stretch.filter(|_| now.since(self.quiet_at) < HOLD_EVERY) else {
+        if self.budget.seconds(load) > 1.0 {
+            // More than the limit, and nobody was the slower for it.
+            self.budget.set_seconds(load, 1.0);
+        }
+        let stretch = stretch.filter(|_| now.since(self.quiet_at) < HOLD_EVERY);
+        if stretch.is_none() && !is_far {
             self.trial = if binds { held } else { Trial::No };
             return;
-        };
-        let has_room = is_bunched || stretch * 100 < self.settings.takeoff_percent * PROBE_BELOW_PERCENT;
-        if binds && has_room && now >= self.probe_at {
-            // Up to where the knee was last it goes fast. What is above may be saved up: credits of a disk are no proof.
-            let is_above = self.found.is_some_and(|(found, at)| {
-                now.since(at) < FOUND_HOLDS && self.cost.of_load(load) <= found.of_load(load)
-            });
-            // Nobody is there who has to be kept from the others: it may turn out to be too much.
-            if is_above && !is_bunched {
-                self.probe_at = now + PROBE_ABOVE;
+        }
+        let is_flat = stretch.is_some_and(|it| it * 100 < self.settings.takeoff_percent * PROBE_BELOW_PERCENT);
+        if !binds || !(is_far || is_flat) || now < self.probe_at {
+            return;
+        }
+        // Up to where the knee was last it goes fast. What is above may be saved up: credits of a disk are no proof.
+        let is_above = self.found.is_some_and(|(found, at)| {
+            now.since(at) < FOUND_HOLDS && self.budget.seconds(load) <= found.seconds(load)
+        });
+        // Nobody is there who has to be kept from the others: it may turn out to be too much.
+        if is_above && !is_far {
+            self.probe_at = now + PROBE_ABOVE;
+        }
+        self.trial = Trial::Probe(self.budget);
+        match is_far && !is_above {
+            // Of the mix nothing was learned so far from the knee.
+            true => self.budget.limit = self.budget.limit.map(|limit| limit * FAR),
+            false => {
+                let percent = 100.0 + self.settings.probe_percent as f64;
+                self.budget.set_seconds(load, self.budget.seconds(load) * 100.0 / percent);
             }
-            self.trial = Trial::Probe(self.cost);
-            let percent = 100.0 + self.settings.probe_percent as f64;
-            self.cost.project(load, self.cost.of_load(load) * 100.0 / percent);
         }
     }
 }

@@ -90,7 +90,7 @@ impl Bench {
 
     /// Tokens that a second of such requests costs, of those that there are.
     fn share(&self, per_sec: u64) -> f64 {
-        (self.knee.cost(Direction::Write, 64 * KIB) * per_sec) as f64 / self.knee.limit.unwrap()
+        (self.knee.cost(Direction::Write, 64 * KIB) * per_sec) as f64 / self.knee.budget.limit.unwrap()
     }
 }
 
@@ -114,7 +114,7 @@ fn a_limit_that_binds_and_is_flat_is_raised_and_one_that_does_not_bind_is_not() 
 #[test]
 fn a_wrong_low_start_is_left_within_half_a_minute_of_demand() {
     let mut bench = Bench::knee_found();
-    bench.knee.cost = Cost([32.0; 4]);
+    bench.knee.budget.cost = Cost([32.0; 4]);
     let before = bench.share(1_000);
     bench.run(30_000, 2, 100, true);
     assert!(bench.share(1_000) < before / 8.0, "{} before, {} now", before, bench.share(1_000));
@@ -132,6 +132,55 @@ fn what_the_gate_lets_go_at_once_is_no_queue_of_the_store() {
     // But a store that has the last ones still below when the next ones come is asked for too much.
     bench.run_bunches(3_000, 12, false);
     assert!(bench.share(1_000) > after * 2.0, "{after} before, {} now", bench.share(1_000));
+}
+
+/// A server begins with what its memory answers, and is slow to do so: that is no crowd, and no reason for a limit.
+#[test]
+fn few_of_whom_none_was_alone_below_are_no_crowd() {
+    for (per_look, is_limited) in [(1, false), (60, true)] {
+        let mut bench = Bench::new();
+        for _ in 0..100 {
+            for _ in 0..per_look {
+                bench.knee.on_start(Instant(bench.now));
+                let granted = Instant(bench.now + 1);
+                let outcome =
+                    Outcome { segment: SEGMENT, granted, bytes: 4 * KIB, direction: Direction::Read, went_below: false };
+                bench.knee.on_done(Instant(bench.now + MILLI), &outcome, false);
+            }
+            bench.now += 10 * MILLI;
+            bench.look(false, true);
+        }
+        assert_eq!(bench.knee.limit().is_some(), is_limited, "{per_look} in each 10 ms that take a millisecond");
+    }
+}
+
+/// Of a hundred times as much, beyond the bounds of costs, too.
+#[test]
+fn a_limit_far_below_what_the_store_does_is_left_in_seconds() {
+    for is_hot in [false, true] {
+        let mut bench = Bench::knee_found();
+        bench.run(200, 2, 100, false);
+        (bench.knee.budget.limit, bench.knee.found) = (Some(MIB as f64), None);
+        bench.knee.budget.cost = Cost([1.0; 4]);
+        // Six in a tenth of a second that all wait for their tokens: only the fewest that a window can be judged by.
+        for _ in 0..80 {
+            bench.serve(50, 1, 64 * KIB, 500, is_hot, 1);
+            (0..5).for_each(|_| bench.look(true, true));
+        }
+        let limit = bench.knee.limit().unwrap();
+        assert!(limit > 100 * MIB, "{limit} after four seconds");
+    }
+}
+
+#[test]
+fn costs_at_their_bounds_change_the_limit() {
+    let mut load = Load::default();
+    (0..1_000).for_each(|_| load.add(Direction::Write, 64 * KIB));
+    for seconds in [1e-3, 1.0, 1e3] {
+        let mut budget = Budget { cost: Cost([1.0; 4]), limit: Some(load.plain()) };
+        budget.set_seconds(&load, seconds);
+        assert!((0.99..1.01).contains(&(budget.seconds(&load) / seconds)), "{seconds}: {budget:?}");
+    }
 }
 
 #[test]
