@@ -478,9 +478,9 @@ impl Knee {
             return;
         }
         // Up to where the knee was last it goes fast. What is above may be saved up: credits of a disk are no proof.
-        let is_above = self.found.is_some_and(|(found, at)| {
-            now.since(at) < FOUND_HOLDS && self.budget.seconds(load) <= found.seconds(load)
-        });
+        let is_above = self
+            .found
+            .is_some_and(|(found, at)| now.since(at) < FOUND_HOLDS && self.budget.seconds(load) <= found.seconds(load));
         // Nobody is there who has to be kept from the others: it may turn out to be too much.
         if is_above && !is_far {
             self.probe_at = now + PROBE_ABOVE;

@@ -143,8 +143,13 @@ fn few_of_whom_none_was_alone_below_are_no_crowd() {
             for _ in 0..per_look {
                 bench.knee.on_start(Instant(bench.now));
                 let granted = Instant(bench.now + 1);
-                let outcome =
-                    Outcome { segment: SEGMENT, granted, bytes: 4 * KIB, direction: Direction::Read, went_below: false };
+                let outcome = Outcome {
+                    segment: SEGMENT,
+                    granted,
+                    bytes: 4 * KIB,
+                    direction: Direction::Read,
+                    went_below: false,
+                };
                 bench.knee.on_done(Instant(bench.now + MILLI), &outcome, false);
             }
             bench.now += 10 * MILLI;
