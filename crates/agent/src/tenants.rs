@@ -282,7 +282,12 @@ impl Tenants {
             let next = self.0.state.borrow().scheduler.next_look(now);
             match next {
                 None => break,
-                Some(at) if at > now => handle.sleep_until(at).await,
+                Some(at) if at > now => {
+                    let idle_ns = handle.idle_ns();
+                    handle.sleep_until(at).await;
+                    let (waited_ns, idle_ns) = (handle.now().nanos_since(now), handle.idle_ns() - idle_ns);
+                    self.0.state.borrow_mut().scheduler.on_wait(waited_ns, idle_ns);
+                }
                 Some(_) => {}
             }
         }

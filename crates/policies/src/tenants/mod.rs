@@ -44,6 +44,7 @@ mod profile;
 mod scheduler;
 mod settings;
 mod shares;
+mod slack;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ pub use profile::{Frontend, Line, Operation, Profile, Sample};
 pub use scheduler::{Grant, Scheduler, TenantStatus, Verdict, VolumeNumber};
 pub use settings::{Pricing, Promise, Scheduling, TenantsSettings};
 pub use shares::Shares;
+pub use slack::Slack;
 pub use together::Together;
 
 /// Windows without a request after which a tenant is no more looked at (BurstCBS §6.6: "idle for a while").

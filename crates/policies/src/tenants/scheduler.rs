@@ -20,6 +20,7 @@ use super::cost::{Cost, DIMENSIONS, UNLIMITED};
 use super::delay::Delay;
 use super::measured::Measured;
 use super::settings::{Pricing, Promise, TenantsSettings};
+use super::slack::Slack;
 use super::tenant::Tenant;
 
 /// A volume of a tenant, as a loop's scheduler calls it.
@@ -73,6 +74,7 @@ pub struct Scheduler<T> {
     prng: Prng,
     delay: Delay,
     measured: Measured,
+    slack: Slack,
     /// What was started, by the profile, since [`Scheduler::on_busy`] was told last, in nanoseconds.
     profiled_ns: f64,
 }
@@ -105,6 +107,7 @@ impl<T> Scheduler<T> {
             prng: Prng::new(seed),
             delay: Delay::default(),
             measured: Measured::default(),
+            slack: Slack::default(),
             profiled_ns: 0.0,
             settings,
         };

@@ -517,3 +517,29 @@ fn cost_follows_measured_time_only_where_it_is_to() {
     assert!(ratio_of(true) > 5.0, "ten times what the profile says");
     assert_eq!(ratio_of(false), 1.0);
 }
+
+/// A profile that is twenty times too dear holds up nobody for long, and who is bound by what somebody has set still is.
+#[test]
+fn who_waits_for_an_idle_loop_gets_more_unless_that_is_not_what_binds_him() {
+    let bounded = Promise { burst: base_of(20.0).base, ..base_of(20.0) };
+    // Whether it is idle, what bounds the tenant, and how much starts in a hundred windows of 100, at least and at most.
+    let cases = [
+        (true, Promise::default(), 50_000, u64::MAX),
+        (false, Promise::default(), 9_000, 10_500),
+        (true, bounded, 1_500, 2_500),
+    ];
+    for (is_idle, promise, least, most) in cases {
+        let mut bench = Bench::new(settings(Scheduling::Bios, 100.0), &[promise, Promise::default()]);
+        for window in 1..=100 {
+            while bench.in_line[0] < 3_000 {
+                bench.submit(at(window, 0), 0, 1.0);
+            }
+            // Else the first would be alone.
+            bench.submit(at(window, 1), 1, 1.0);
+            bench.scheduler.on_wait(WINDOW, if is_idle { WINDOW * 8 / 10 } else { 0 });
+            bench.grant(at(window + 1, 0));
+        }
+        let started = bench.started[0];
+        assert!((least..=most).contains(&started), "idle {is_idle}, {promise:?}: {started}");
+    }
+}

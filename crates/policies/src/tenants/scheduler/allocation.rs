@@ -195,7 +195,7 @@ impl<T> Scheduler<T> {
     /// What a window has, as things are priced now. Where everything is dearer by a factor, there is less by that.
     pub(super) fn price(&mut self) {
         let mut total = self.settings.per_second * (self.seconds() / self.delay.factor());
-        total.0[0] /= self.measured.ratio();
+        total.0[0] *= self.slack.factor() / self.measured.ratio();
         self.total = total;
     }
 

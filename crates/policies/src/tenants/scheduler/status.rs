@@ -51,6 +51,19 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// Some waited for a window to begin, for so long, and of that the loop was idle: see [`Slack`](super::super::Slack). Who is
+    /// bound by what somebody has set, or is short of something else than processor time, waits for no loop.
+    pub fn on_wait(&mut self, waited_ns: u64, idle_ns: u64) {
+        let waits_for_loop = |number: &u32| {
+            let Account { next, balance, alloc, burst, .. } = &self.accounts[*number as usize];
+            next.0[0] > balance.0[0] && alloc.0[0] < burst.0[0]
+        };
+        let is_asked = self.settings.measures && self.settings.scheduling == Scheduling::Bios;
+        if is_asked && self.blocked.iter().any(waits_for_loop) {
+            self.slack.on_wait(waited_ns, idle_ns);
+        }
+    }
+
     /// What a loop saw of its tenants since it was asked last, for [`super::Shares`]: the share of a window that each used or
     /// waits for. Of those that are looked at.
     pub fn demands(&self) -> impl Iterator<Item = (u32, u64, f64)> + '_ {
@@ -100,9 +113,10 @@ impl<T> Scheduler<T> {
         if largest > 0.0 { self.settings.reserve / largest } else { f64::INFINITY }
     }
 
-    /// By how much requests are dearer than the profile says: by delay, and by measured processor time.
+    /// By how much requests are dearer than the profile says: by delay, and by measured processor time, less what the loop had
+    /// beyond that.
     pub fn factors(&self) -> (f64, f64) {
-        (self.delay.factor(), self.measured.ratio())
+        (self.delay.factor(), self.measured.ratio() / self.slack.factor())
     }
 
     /// Checks the books, and says how many requests wait.
