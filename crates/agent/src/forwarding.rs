@@ -21,6 +21,7 @@ mod book;
 mod entry;
 mod forwarded;
 mod logs;
+mod way_home;
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -31,12 +32,12 @@ use base::{AllocationExtent, Bytes, ErrorKind, Generation, Map, ReadPart, Result
 use policies::burst::BurstSettings;
 use policies::forwarding::{IndexSettings, Limits, Pace};
 use runtime::Handle;
-use runtime::sync::Budget;
 use wire::{
     Answer, Attachment, BlockService, Forwarding, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory,
 };
 
 use forwarded::{Forwarded, Written};
+use way_home::WayHome;
 
 /// How long a volume that is given back may take to empty its logs: what is left the next attachment finds.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -70,8 +71,6 @@ pub struct Options {
     pub index: IndexSettings,
     /// How what is in logs comes home.
     pub pace: Pace,
-    /// So many batches of all volumes together at the same time, of a MiB each; those not counted that somebody waits for.
-    pub batches: u64,
     /// Bytes of each log, within [`LOG_BYTES`]; holds from when the logs of a volume are empty.
     pub log_bytes: u64,
 }
@@ -84,7 +83,6 @@ impl Default for Options {
             limits: Limits::default(),
             index: IndexSettings::default(),
             pace: Pace::default(),
-            batches: 16,
             log_bytes: 64 << 20,
         }
     }
@@ -182,8 +180,7 @@ struct Shared {
     service: Rc<dyn BlockService>,
     directory: Rc<dyn VolumeDirectory>,
     options: Options,
-    /// Batches that come home at the same time.
-    batches: Budget,
+    way_home: Rc<WayHome>,
 }
 
 impl Forwarder {
@@ -194,8 +191,7 @@ impl Forwarder {
         service: Rc<dyn BlockService>,
         options: Options,
     ) -> Rc<Forwarder> {
-        let shared =
-            Shared { handle: handle.clone(), service, directory, options, batches: Budget::new(options.batches) };
+        let shared = Shared { handle: handle.clone(), service, directory, options, way_home: WayHome::new(handle) };
         Rc::new(Forwarder { shared: Rc::new(shared), volumes: RefCell::default(), past: RefCell::default() })
     }
 

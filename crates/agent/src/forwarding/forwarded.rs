@@ -42,11 +42,12 @@ pub(super) struct Forwarded {
     advanced: Event,
     /// Told when there is something to merge.
     work: Event,
-    /// Writes that wait for others to be merged, or for room that this makes; told when there is one more.
+    /// Writes that wait for others to be merged, or for room that this makes.
     waiters: Cell<u64>,
-    wanted: Event,
     /// It is given back.
     is_closing: Cell<bool>,
+    /// Told when there is one more that waits, or it is given back: merging does not make room for others any more.
+    wanted: Event,
     /// Why nothing is sent any more: an outcome is unknown.
     lost: RefCell<Option<String>>,
     merging: RefCell<Option<Task<()>>>,
@@ -102,8 +103,8 @@ impl Forwarded {
             advanced: Event::new(),
             work: Event::new(),
             waiters: Cell::new(0),
-            wanted: Event::new(),
             is_closing: Cell::new(false),
+            wanted: Event::new(),
             lost: RefCell::default(),
             merging: RefCell::default(),
             merges: Budget::new(1),
@@ -311,6 +312,7 @@ impl Forwarded {
     /// Gives the logs back, empty if that takes no longer than a moment. Nothing of a client is in flight.
     pub(super) async fn close(self: &Rc<Self>) {
         self.is_closing.set(true);
+        self.wanted.notify();
         drop(self.merging.borrow_mut().take());
         let Some(logs) = self.opened() else { return };
         if self.check().is_err() {

@@ -16,7 +16,8 @@
 //! **Flow.** of a write: [`crate::burst`] says what it is; [`Index::route`] cuts it into what its owner may have, and what
 //! overlaps an entry and so has to follow it into a log; [`Turns`] says into which; [`Space`] gives it an address there,
 //! [`Index::begin`] a serial, and [`Index::logged`] makes it readable when it is durable. Of a read: [`Index::find`]. Of what
-//! comes home: [`Index::next_batch`] is what an agent carries home, when [`Coordination`] at the servers lets it; then a watermark
+//! comes home: [`Index::next_batch`] is what an agent carries home, as much at a time as [`Window`] has it, when [`Coordination`] at the servers lets
+//! it; then a watermark
 //! is written down durably, and only then [`Index::merged`] forgets the entries, and [`Space::release`] their addresses.
 //!
 //! **Invariants** (rules 52 to 57 of docs/SAFETY.md):
@@ -41,6 +42,7 @@ mod pace;
 mod space;
 mod tuning;
 mod turns;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -52,3 +54,4 @@ pub use pace::{BatchSize, Pace};
 pub use space::{Address, Space};
 pub use tuning::{Limits, Seen, Tuning};
 pub use turns::Turns;
+pub use window::{Window, WindowSettings};

@@ -4,7 +4,7 @@
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pace {
-    /// While servers let it ([`super::Coordination`]), a few pieces at once.
+    /// While servers let it ([`super::Coordination`]), as much at once as nobody has to wait behind ([`super::Window`]).
     #[default]
     Prioritized,
     /// Whatever clients want, 1 MiB at once: the paper's CL, concurrency limited.
@@ -20,8 +20,6 @@ pub struct BatchSize {
     pub bytes: u64,
     /// Its pieces.
     pub parts: usize,
-    /// Pieces that are on their way at the same time.
-    pub at_once: usize,
 }
 
 impl Pace {
@@ -29,9 +27,9 @@ impl Pace {
     pub fn batch(self) -> BatchSize {
         const BYTES: u64 = 1 << 20;
         match self {
-            Pace::Prioritized => BatchSize { bytes: BYTES, parts: 64, at_once: 8 },
-            Pace::Limited => BatchSize { bytes: BYTES, parts: usize::MAX, at_once: usize::MAX },
-            Pace::AtOnce => BatchSize { bytes: u64::MAX, parts: usize::MAX, at_once: usize::MAX },
+            Pace::Prioritized => BatchSize { bytes: BYTES, parts: 64 },
+            Pace::Limited => BatchSize { bytes: BYTES, parts: usize::MAX },
+            Pace::AtOnce => BatchSize { bytes: u64::MAX, parts: usize::MAX },
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A task of the volume reads what was logged and writes it where it belongs, in the order of serials, what is longest first. Each
 //! piece is marked as one that merges ([`Level::Merge`]), so that servers let it go while no client wants them
-//! ([`policies::forwarding::Coordination`]); but what clients wait for goes as they do. When a batch is with its owner the book
+//! ([`policies::forwarding::Coordination`]), and pieces of all volumes share the way home (`way_home.rs`); but what clients wait for
+//! goes as they do. When a batch is with its owner the book
 //! says so, and only then the entries are forgotten.
 //!
 //! **Chosen.** In the paper owners fetch entries from log servers. Here the agent carries them: it has the sessions with both, and
@@ -25,6 +26,7 @@ use wire::{Answer, Target};
 
 use super::super::entry::HEADER;
 use super::super::logs::{Logs, Trouble, to_its_end};
+use super::super::way_home::UnderWay;
 use super::{Forwarded, Segment};
 
 /// Between two looks at TH.
@@ -53,14 +55,7 @@ pub(super) async fn run(forwarded: Weak<Forwarded>, handle: Handle) {
             work.await;
             continue;
         };
-        // Whoever waits for this does not wait for what others merge.
-        let room = match this.waiters.get() {
-            0 => first(this.shared.batches.take(1), this.wanted.wait()).await.ok(),
-            _ => None,
-        };
-        let merged = batch(&this, &logs, segment).await;
-        drop(room);
-        pause = match merged {
+        pause = match batch(&this, &logs, segment).await {
             Ok(()) => PAUSE,
             Err(Trouble::Lost(lost)) => {
                 this.lose(lost.message);
@@ -122,16 +117,14 @@ async fn batch(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Resu
 }
 
 async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -> Result<(), Trouble> {
-    let BatchSize { bytes, parts, at_once } = forwarded.shared.options.pace.batch();
+    let BatchSize { bytes, parts } = forwarded.shared.options.pace.batch();
     let found = forwarded.with(segment, |known| known.index.next_batch(bytes, parts));
     let Some(found) = found else { return Ok(()) };
     let volume = forwarded.volume;
     tracing::trace!(%volume, segment, through = ?found.through, parts = ?found.parts, "to be merged");
-    for parts in found.parts.chunks(at_once) {
-        let carried = parts.iter().map(|(range, place)| carry(forwarded, segment, range.clone(), *place));
-        for outcome in join_all(carried).await {
-            outcome?;
-        }
+    let carried = found.parts.iter().map(|(range, place)| carry(forwarded, segment, range.clone(), *place));
+    for outcome in join_all(carried).await {
+        outcome?;
     }
     let forget = || {
         let released = forwarded.with(segment, |known| {
@@ -169,13 +162,29 @@ async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -
 /// already stays there.
 async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Place) -> Result<(), Trouble> {
     loop {
-        match try_to_carry(forwarded, segment, range.clone(), place).await {
+        let room = match place.content {
+            Content::Data(_) => room(forwarded, range.end - range.start).await,
+            Content::Zeros(_) => None,
+        };
+        let carried = try_to_carry(forwarded, segment, range.clone(), place).await;
+        if let Some(room) = room {
+            room.has_arrived();
+        }
+        match carried {
             Err(Trouble::Refused(error)) if error.kind == ErrorKind::Retry => {
                 forwarded.check()?;
                 forwarded.handle().sleep(PAUSE).await;
             }
             outcome => return outcome,
         }
+    }
+}
+
+/// Room for so many bytes beside what others merge; none is needed where somebody waits for this.
+async fn room(forwarded: &Forwarded, bytes: u64) -> Option<UnderWay> {
+    match forwarded.level_of_merging() {
+        Level::Merge => first(forwarded.shared.way_home.enter(bytes), forwarded.wanted.wait()).await.ok(),
+        _ => None,
     }
 }
 

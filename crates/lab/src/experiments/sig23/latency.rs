@@ -105,10 +105,8 @@ impl Latency {
         world.block_on(&handle, async move {
             let options = match cluster.scheme {
                 Scheme::DiffForward { settings: burst, .. } => {
-                    let pace = cluster.merging.pace();
                     // One agent stands for those of all volumes.
-                    let batches = servers.volumes() as u64;
-                    Options { mode: Mode::On, burst, pace, batches, ..Options::default() }
+                    Options { mode: Mode::On, burst, pace: cluster.merging.pace(), ..Options::default() }
                 }
                 Scheme::Segmentation | Scheme::Migration { .. } => Options::default(),
             };
