@@ -87,13 +87,25 @@ impl Servers {
     /// Waits until the card has carried so many bytes, behind all that it was asked for before. Says how long it took but for waiting:
     /// to pass the card, which counts as the payload, and behind it, as an append.
     ///
+    /// Who goes first a server decides as a real one does: when it knows of a request. What comes in has passed the card then.
+    ///
     /// # Errors
     /// `Retry`: it merges, and clients want the server.
     async fn carry(&self, target: Target, offset: u64, way: Way, bytes: u64) -> Result<Passage> {
         let server = self.server(target.segment, offset, bytes);
-        let _here = self.turns.enter(server, target.level).await?;
-        let carried = self.cards.borrow_mut().carry(self.handle.now(), server, way, bytes);
-        self.handle.sleep_until(carried.at + self.cluster.behind).await;
+        let pass = || async {
+            let carried = self.cards.borrow_mut().carry(self.handle.now(), server, way, bytes);
+            self.handle.sleep_until(carried.at).await;
+            carried
+        };
+        let (carried, _here) = match way {
+            Way::Received => (pass().await, self.turns.enter(server, target.level).await?),
+            Way::Sent => {
+                let here = self.turns.enter(server, target.level).await?;
+                (pass().await, here)
+            }
+        };
+        self.handle.sleep(self.cluster.behind).await;
         let mut passage = Passage::default();
         passage.add(Stage::Payload, carried.passed.as_nanos() as u64);
         passage.add(Stage::Append, self.cluster.behind.as_nanos() as u64);
