@@ -63,3 +63,50 @@ impl Drop for UnderWay {
         self.way.room.notify();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use runtime::Class;
+    use runtime::sim::{NodeOptions, World};
+    use runtime::sync::first;
+
+    use super::*;
+
+    const PIECE: u64 = 128 << 10;
+
+    #[test]
+    fn who_came_first_goes_first_and_no_more_than_there_is_room_for() {
+        let world = World::new(1);
+        let node = world.add_node(NodeOptions::default());
+        let handle = world.restart(node);
+        let inside = handle.clone();
+        world.block_on(&handle, async move {
+            let (way, went) = (WayHome::new(&inside), Rc::new(RefCell::new(Vec::new())));
+            // Larger than there is room for is a piece by itself.
+            let large = way.enter(3 * PIECE).await;
+            let pieces = [PIECE, PIECE / 2, PIECE / 2, PIECE].into_iter().enumerate().map(|(number, bytes)| {
+                let (way, went, handle) = (way.clone(), went.clone(), inside.clone());
+                let carry = async move {
+                    let piece = way.enter(bytes).await;
+                    went.borrow_mut().push(number);
+                    handle.sleep(Duration::from_millis(20)).await;
+                    piece.has_arrived();
+                };
+                inside.spawn(Class::Io, "carry a piece", carry)
+            });
+            let _pieces: Vec<_> = pieces.collect();
+            // One that does not wait any more is in nobody's way.
+            assert!(first(way.enter(PIECE), inside.sleep(Duration::from_millis(5))).await.is_err());
+            assert!(went.borrow().is_empty(), "nothing is known of the way: one at a time");
+            drop(large);
+            inside.sleep(Duration::from_millis(5)).await;
+            assert_eq!(*went.borrow(), [0]);
+            inside.sleep(Duration::from_millis(20)).await;
+            assert_eq!(*went.borrow(), [0, 1, 2], "as many bytes as one of them");
+            inside.sleep(Duration::from_millis(40)).await;
+            assert_eq!((went.borrow().len(), way.under_way.get()), (4, 0));
+        });
+    }
+}

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_fast_way_is_not_given_up_for_noise_and_nobody_is_allowed_what_nobody_asks_for() {
         let mut window = Window::new(WindowSettings::default(), at(0));
-        let noisy = |piece: u64| Duration::from_micros(if piece % 3 == 0 { 1_500 } else { 300 });
+        let noisy = |piece: u64| Duration::from_micros(if piece.is_multiple_of(3) { 1_500 } else { 300 });
         for piece in 0..1_000 {
             window.on_piece(at(piece), PIECE, noisy(piece), false);
         }
