@@ -5,6 +5,8 @@
 //! says. Then requests wait for nothing. So while some do and the loop is idle everything becomes cheaper; and dearer again as soon as
 //! it is busy.
 //!
+//! Only where nobody was promised a base: there what is too dear may be what keeps the promise.
+//!
 //! **Ours.** "Cost that follows delay" (BurstCBS, OSDI 2024, §5.3) finds what is too cheap. The paper says that BIOS conserves work,
 //! which it does where costs are right.
 

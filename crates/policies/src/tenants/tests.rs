@@ -518,7 +518,8 @@ fn cost_follows_measured_time_only_where_it_is_to() {
     assert_eq!(ratio_of(false), 1.0);
 }
 
-/// A profile that is twenty times too dear holds up nobody for long, and who is bound by what somebody has set still is.
+/// A profile that is twenty times too dear holds up nobody for long, who is bound by what somebody has set still is, and where
+/// something was promised the profile holds.
 #[test]
 fn who_waits_for_an_idle_loop_gets_more_unless_that_is_not_what_binds_him() {
     let bounded = Promise { burst: base_of(20.0).base, ..base_of(20.0) };
@@ -527,6 +528,7 @@ fn who_waits_for_an_idle_loop_gets_more_unless_that_is_not_what_binds_him() {
         (true, Promise::default(), 50_000, u64::MAX),
         (false, Promise::default(), 9_000, 10_500),
         (true, bounded, 1_500, 2_500),
+        (true, base_of(50.0), 9_000, 10_500),
     ];
     for (is_idle, promise, least, most) in cases {
         let mut bench = Bench::new(settings(Scheduling::Bios, 100.0), &[promise, Promise::default()]);

@@ -195,8 +195,17 @@ impl<T> Scheduler<T> {
     /// What a window has, as things are priced now. Where everything is dearer by a factor, there is less by that.
     pub(super) fn price(&mut self) {
         let mut total = self.settings.per_second * (self.seconds() / self.delay.factor());
-        total.0[0] *= self.slack.factor() / self.measured.ratio();
+        total.0[0] *= self.slack() / self.measured.ratio();
         self.total = total;
+    }
+
+    /// By how much there is more than the profile says. Nothing, where something was promised: who bursts with what looks idle may
+    /// take what nobody prices, like a network, from who was promised it (osdi24/fig21 in docs/RESULTS.md).
+    pub(super) fn slack(&self) -> f64 {
+        match self.promised.is_zero() {
+            true => self.slack.factor(),
+            false => 1.0,
+        }
     }
 
     pub(super) fn reserved(&self) -> Cost {

@@ -116,7 +116,7 @@ impl<T> Scheduler<T> {
     /// By how much requests are dearer than the profile says: by delay, and by measured processor time, less what the loop had
     /// beyond that.
     pub fn factors(&self) -> (f64, f64) {
-        (self.delay.factor(), self.measured.ratio() / self.slack.factor())
+        (self.delay.factor(), self.measured.ratio() / self.slack())
     }
 
     /// Checks the books, and says how many requests wait.
