@@ -50,10 +50,15 @@ impl WayHome {
 }
 
 impl UnderWay {
-    /// It is home, or was sent away by somebody whom clients want.
+    /// It is home.
     pub(super) fn has_arrived(self) {
         let (now, is_full) = (self.way.handle.now(), self.way.door.available() == 0);
         self.way.window.borrow_mut().on_piece(now, self.bytes, now - self.begun, is_full);
+    }
+
+    /// A server has sent it away, since clients want that.
+    pub(super) fn was_sent_away(self) {
+        self.way.window.borrow_mut().on_sent_away(self.bytes);
     }
 }
 

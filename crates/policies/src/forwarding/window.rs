@@ -69,7 +69,7 @@ impl Window {
         self.bytes as u64
     }
 
-    /// A piece is home, or was sent away. `is_full`: others wait to be under way; what nobody asks for is no reason to allow it.
+    /// A piece is home. `is_full`: others wait to be under way; what nobody asks for is no reason to allow it.
     pub fn on_piece(&mut self, now: Instant, bytes: u64, took: Duration, is_full: bool) {
         let base = self.base(now, bytes, took);
         let target = base.max(self.settings.target_min);
@@ -82,6 +82,11 @@ impl Window {
             false => off.max(-1.0) * bytes as f64 * CUT,
         };
         self.bytes = (self.bytes + change).clamp(least as f64, most as f64);
+    }
+
+    /// A piece was sent away, because clients want a server: however fast that was, it says nothing of the way but that it is busy.
+    pub fn on_sent_away(&mut self, bytes: u64) {
+        self.bytes = (self.bytes - bytes as f64 * CUT).max(self.settings.bytes.0 as f64);
     }
 
     /// The least that such a piece took lately, this one included.
@@ -163,6 +168,19 @@ mod tests {
         window.on_piece(at(20_000), PIECE, Duration::from_secs(5), true);
         assert!(window.bytes() > 15 << 20);
         (0..1_000).for_each(|piece| window.on_piece(at(piece), PIECE, Duration::from_millis(100), true));
+        assert_eq!(window.bytes(), PIECE);
+    }
+
+    #[test]
+    fn who_is_sent_away_at_once_has_found_no_fast_way() {
+        let mut window = Window::new(WindowSettings::default(), at(0));
+        let took = Duration::from_millis(9);
+        (0..1_000).for_each(|piece| window.on_piece(at(piece), PIECE, took, true));
+        let before = window.bytes();
+        window.on_sent_away(PIECE);
+        assert_eq!(window.bytes(), before - PIECE / 2);
+        assert_eq!(window.base(at(1_000), PIECE, took), took);
+        (0..1_000).for_each(|_| window.on_sent_away(PIECE));
         assert_eq!(window.bytes(), PIECE);
     }
 

@@ -3,8 +3,7 @@
 //! A task of the volume reads what was logged and writes it where it belongs, in the order of serials, what is longest first. Each
 //! piece is marked as one that merges ([`Level::Merge`]), so that servers let it go while no client wants them
 //! ([`policies::forwarding::Coordination`]), and pieces of all volumes share the way home (`way_home.rs`); but what clients wait for
-//! goes as they do. When a batch is with its owner the book
-//! says so, and only then the entries are forgotten.
+//! goes as they do. When a batch is with its owner the book says so, and only then the entries are forgotten.
 //!
 //! **Chosen.** In the paper owners fetch entries from log servers. Here the agent carries them: it has the sessions with both, and
 //! whoever is attached next closes them, so that nothing that is merged late can land behind a newer write. That costs a batch one
@@ -166,16 +165,17 @@ async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Pl
             Content::Data(_) => room(forwarded, range.end - range.start).await,
             Content::Zeros(_) => None,
         };
-        let carried = try_to_carry(forwarded, segment, range.clone(), place).await;
-        if let Some(room) = room {
-            room.has_arrived();
-        }
-        match carried {
+        match try_to_carry(forwarded, segment, range.clone(), place).await {
+            Ok(()) => {
+                room.into_iter().for_each(UnderWay::has_arrived);
+                return Ok(());
+            }
             Err(Trouble::Refused(error)) if error.kind == ErrorKind::Retry => {
+                room.into_iter().for_each(UnderWay::was_sent_away);
                 forwarded.check()?;
                 forwarded.handle().sleep(PAUSE).await;
             }
-            outcome => return outcome,
+            Err(trouble) => return Err(trouble),
         }
     }
 }
