@@ -33,6 +33,7 @@ use wire::{
 };
 
 use self::engines::Engines;
+use self::volumes::Takings;
 use crate::charge::{self, Candidate};
 use crate::owners::dispatch::Dispatch;
 use crate::owners::keeper::Keeper;
@@ -139,6 +140,7 @@ pub struct ClusterManager {
     keeper: Rc<Keeper>,
     dispatch: Rc<Dispatch>,
     engines: Rc<Engines>,
+    takings: Takings,
     others: Others,
 }
 
@@ -173,7 +175,8 @@ impl ClusterManager {
             let engines = Engines::new(handle, keeper.clone(), dispatch.clone(), others.connect.clone(), options.lease);
             let (handle, name) = (handle.clone(), name.to_owned());
             let (store, begun) = (store.clone(), handle.now());
-            ClusterManager { handle, name, store, leases, begun, keeper, dispatch, engines, others }
+            let takings = Takings::default();
+            ClusterManager { handle, name, store, leases, begun, keeper, dispatch, engines, takings, others }
         })
     }
 

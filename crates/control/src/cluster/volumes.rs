@@ -3,12 +3,13 @@
 //! Every change is one of the volume table and of the table of owners at once. What engines have to do because of it
 //! follows from the tables, and goes on whoever is in charge; here somebody waits for it.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::limits::SEGMENTS_PER_GROUP;
 use base::seeded::is_on;
-use base::{Error, Generation, Instant, Result, SegmentId, VolumeId};
+use base::{Error, Generation, Instant, Map, Result, SegmentId, VolumeId};
 use policies::ownership::Table;
 use runtime::sync::first;
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
@@ -146,12 +147,20 @@ impl ClusterManager {
     }
 
     /// A new attachment of the logs of a volume that is attached under `generation`.
+    ///
+    /// Whoever lost the connection over which it asked asks again while the first question may still wait for the logs to
+    /// be made. The last one that came is answered: had an earlier one its attachment after that, nobody would use it and
+    /// the one in use would be fenced.
     async fn attach_logs(&self, volume: VolumeId, generation: Generation, make: bool) -> Result<VolumeDescriptor> {
+        let taking = self.takings.begin(volume);
         if make {
             self.make_logs(volume, generation).await?;
         }
-        let decided = self.decide(move |desk, now, random| {
+        let decided = self.decide(|desk, now, random| {
             check_newest(desk, volume, generation)?;
+            if !taking.is_last() {
+                return Err(Error::fenced(format!("the logs of volume {volume} were asked for again")));
+            }
             let row = desk.volumes().logs_of(volume);
             let row = row.ok_or_else(|| Error::not_found(format!("volume {volume} has no logs")))?;
             let descriptor = described(desk.owners.table(), row);
@@ -198,6 +207,42 @@ impl ClusterManager {
         });
         recorded.await??;
         Ok(descriptor)
+    }
+}
+
+/// Questions for logs, of which the last one for each volume counts.
+#[derive(Default)]
+pub(super) struct Takings {
+    begun: Cell<u64>,
+    last: RefCell<Map<VolumeId, u64>>,
+}
+
+struct Taking<'a> {
+    all: &'a Takings,
+    volume: VolumeId,
+    number: u64,
+}
+
+impl Takings {
+    fn begin(&self, volume: VolumeId) -> Taking<'_> {
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        self.last.borrow_mut().insert(volume, number);
+        Taking { all: self, volume, number }
+    }
+}
+
+impl Taking<'_> {
+    fn is_last(&self) -> bool {
+        self.all.last.borrow().get(&self.volume) == Some(&self.number)
+    }
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        if self.is_last() {
+            self.all.last.borrow_mut().remove(&self.volume);
+        }
     }
 }
 

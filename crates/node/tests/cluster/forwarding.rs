@@ -7,6 +7,8 @@ use base::GIB;
 use control::levels::VolumeChange;
 use control::service::{Reply, Request};
 use node::cluster::settings::Forwarding;
+use runtime::Class;
+use wire::VolumeDirectory;
 
 use super::bed::{self, Bed, Role};
 use super::nbd::Nbd;
@@ -66,6 +68,38 @@ fn whoever_attaches_next_finds_what_an_agent_left_in_logs() {
         clients.end(&bed);
     }
     assert!(found > 50, "{found} entries were in logs when their agent died");
+}
+
+/// Whoever lost its connection asks again; what it had asked before must not take the logs from it later.
+#[test]
+fn logs_that_are_asked_for_twice_belong_to_who_asked_last() {
+    for seed in bed::seeds(3) {
+        let mut bed = Bed::new(seed, 1, 4, 1);
+        bed.start_all();
+        bed.create("disk", GIB);
+        let (index, manager) = bed.in_charge().unwrap();
+        let handle = bed.handle(Role::Manager, index);
+        let (inside, asked) = (handle.clone(), manager.clone());
+        bed.world.block_on(&handle, async move {
+            let volume = asked.resolve("disk").await.unwrap();
+            let attached = asked.attach(volume.id).await.unwrap();
+            let ask = || {
+                let (manager, volume, generation) = (asked.clone(), attached.id, attached.generation);
+                let asking = async move { manager.take_logs(volume, generation, true).await };
+                inside.spawn(Class::Io, "somebody who takes logs", asking)
+            };
+            let first = ask();
+            // It waits for logs to be made.
+            inside.sleep(Duration::from_micros(10)).await;
+            let logs = ask().await.unwrap();
+            first.await.unwrap_err();
+            let newest = asked.describe(logs.id).await.unwrap().generation;
+            assert_eq!(newest, logs.generation, "seed {seed}");
+            // Later it is one more attachment.
+            let again = ask().await.unwrap();
+            assert!(again.id == logs.id && again.generation > logs.generation, "seed {seed}");
+        });
+    }
 }
 
 /// A log moves with its segment, whatever becomes of its server.
