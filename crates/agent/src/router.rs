@@ -25,6 +25,7 @@
 //! meanwhile whether somebody else has the segment by now.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -520,5 +521,12 @@ impl BlockService for Router {
         Box::pin(self.send(target, move |owner, target| {
             Box::pin(async move { owner.allocation(target, offset, len, extents_max).await })
         }))
+    }
+
+    /// The server's address: its engines share a network card.
+    fn place(&self, target: Target, _offset: u64) -> u64 {
+        let holds = self.holds.borrow();
+        let route = holds.get(&target.session).and_then(|hold| hold.route(target.segment.index));
+        route.map_or(0, |to| BuildHasherDefault::<DefaultHasher>::default().hash_one(&to.address))
     }
 }

@@ -139,4 +139,10 @@ pub trait BlockService {
         len: u64,
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>>;
+
+    /// Where what is at `offset` is asked for at this moment, as far as is known: a number that segments on one server have in
+    /// common. A hint of what shares a way, which decides nothing that has to be right.
+    fn place(&self, _target: Target, _offset: u64) -> u64 {
+        0
+    }
 }

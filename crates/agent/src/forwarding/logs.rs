@@ -195,6 +195,11 @@ impl Logs {
         reply.result.map(|parts| (parts, reply.passage)).map_err(Trouble::Refused)
     }
 
+    /// Where that is read ([`BlockService::place`]).
+    pub(super) fn place(&self, log: LogNumber) -> u64 {
+        self.service.place(self.target(log), FRONT)
+    }
+
     /// Nobody needs this entry any more.
     pub(super) fn release(&self, log: LogNumber, at: Address) {
         self.spaces.borrow_mut()[usize::from(log.0)].release(at);

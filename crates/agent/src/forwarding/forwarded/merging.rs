@@ -25,7 +25,7 @@ use wire::{Answer, Target};
 
 use super::super::entry::HEADER;
 use super::super::logs::{Logs, Trouble, to_its_end};
-use super::super::way_home::UnderWay;
+use super::super::way_home::{UnderWay, Way};
 use super::{Forwarded, Segment};
 
 /// Between two looks at TH.
@@ -157,57 +157,76 @@ async fn batch_alone(forwarded: &Rc<Forwarded>, logs: &Rc<Logs>, segment: u32) -
     Ok(())
 }
 
-/// Carries a piece from its log to its owner, as often as it is sent away because clients want a server: what of its batch is home
-/// already stays there.
+/// Carries a piece from its log to its owner.
 async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Place) -> Result<(), Trouble> {
+    let segment = SegmentId { volume: forwarded.volume, index: segment };
+    let (service, way_home) = (&forwarded.shared.service, &forwarded.shared.way_home);
+    let target = Target { session: forwarded.session, segment, epoch: Epoch(1), level: Level::Open, behind: 0 };
+    let stamp = forwarded.with(segment.index, |known| known.notes.get(&place.serial).map(|(stamp, _)| *stamp));
+    let stamp = stamp.ok_or_else(|| Trouble::Refused(Error::internal("an entry without a stamp")))?;
+    // Whoever wrote it, it is this attachment that sends it.
+    let stamp = WriteStamp { generation: forwarded.generation, ..stamp };
+    let (offset, len) = (range.start, range.end - range.start);
+    let Content::Data(at) = place.content else {
+        let discard =
+            |level| async move { refused(service.discard(Target { level, ..target }, offset, len, stamp).await) };
+        patiently(forwarded, None, discard).await?;
+        forwarded.counted.borrow_mut().merged_bytes += len;
+        return Ok(());
+    };
+    let _memory = unless_waited_for(forwarded, way_home.memory(len)).await;
+    let log = forwarded.opened().map_or(0, |logs| logs.place(place.log));
+    let read = |level| forwarded.read_log(place, at, len, level);
+    let (parts, _) = patiently(forwarded, Some((log, Way::Out, len)), read).await?;
+    let data = joined(parts, len);
+    let checksums = fragment_checksums(segment, offset, &data);
+    let write = |level| {
+        let (data, checksums) = (data.clone(), checksums.clone());
+        async move { refused(service.write(Target { level, ..target }, offset, data, checksums, stamp).await) }
+    };
+    patiently(forwarded, Some((service.place(target, offset), Way::In, len)), write).await?;
+    forwarded.counted.borrow_mut().merged_bytes += len;
+    Ok(())
+}
+
+/// Asks for something on the way home, as often as it is sent away because clients want the server. `way`: so many bytes pass a
+/// server for it, beside others that come home.
+async fn patiently<T, F: Future<Output = Result<T, Trouble>>>(
+    forwarded: &Forwarded,
+    way: Option<(u64, Way, u64)>,
+    ask: impl Fn(Level) -> F,
+) -> Result<T, Trouble> {
     loop {
-        let room = match place.content {
-            Content::Data(_) => room(forwarded, range.end - range.start).await,
-            Content::Zeros(_) => None,
-        };
-        match try_to_carry(forwarded, segment, range.clone(), place).await {
-            Ok(()) => {
-                room.into_iter().for_each(UnderWay::has_arrived);
-                return Ok(());
+        let room = match way {
+            Some((place, way, bytes)) => {
+                unless_waited_for(forwarded, forwarded.shared.way_home.enter(place, way, bytes)).await
             }
+            None => None,
+        };
+        match ask(forwarded.level_of_merging()).await {
             Err(Trouble::Refused(error)) if error.kind == ErrorKind::Retry => {
                 room.into_iter().for_each(UnderWay::was_sent_away);
                 forwarded.check()?;
                 forwarded.handle().sleep(PAUSE).await;
             }
             Err(trouble) => return Err(trouble),
+            Ok(done) => {
+                room.into_iter().for_each(UnderWay::has_arrived);
+                return Ok(done);
+            }
         }
     }
 }
 
-/// Room for so many bytes beside what others merge; none is needed where somebody waits for this.
-async fn room(forwarded: &Forwarded, bytes: u64) -> Option<UnderWay> {
+/// Waits for something, but where somebody waits for what is carried: that goes as clients do.
+async fn unless_waited_for<T>(forwarded: &Forwarded, something: impl Future<Output = T>) -> Option<T> {
     match forwarded.level_of_merging() {
-        Level::Merge => first(forwarded.shared.way_home.enter(bytes), forwarded.wanted.wait()).await.ok(),
+        Level::Merge => first(something, forwarded.wanted.wait()).await.ok(),
         _ => None,
     }
 }
 
-async fn try_to_carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Place) -> Result<(), Trouble> {
-    let segment = SegmentId { volume: forwarded.volume, index: segment };
-    let level = forwarded.level_of_merging();
-    let target = Target { session: forwarded.session, segment, epoch: Epoch(1), level, behind: 0 };
-    let stamp = forwarded.with(segment.index, |known| known.notes.get(&place.serial).map(|(stamp, _)| *stamp));
-    let stamp = stamp.ok_or_else(|| Trouble::Refused(Error::internal("an entry without a stamp")))?;
-    // Whoever wrote it, it is this attachment that sends it.
-    let stamp = WriteStamp { generation: forwarded.generation, ..stamp };
-    let (offset, len) = (range.start, range.end - range.start);
-    let service = &forwarded.shared.service;
-    let answer: Answer<()> = match place.content {
-        Content::Zeros(_) => service.discard(target, offset, len, stamp).await,
-        Content::Data(at) => {
-            let (parts, _) = forwarded.read_log(place, at, len, level).await?;
-            let data = joined(parts, len);
-            let checksums = fragment_checksums(segment, offset, &data);
-            service.write(target, offset, data, checksums, stamp).await
-        }
-    };
-    forwarded.counted.borrow_mut().merged_bytes += len;
+fn refused<T>(answer: Answer<T>) -> Result<T, Trouble> {
     answer?.result.map_err(Trouble::Refused)
 }
 

@@ -74,14 +74,23 @@ impl Servers {
 
     /// The server that is asked for so many bytes there.
     fn server(&self, segment: SegmentId, offset: u64, bytes: u64) -> usize {
-        let Cluster { servers, scheme, geometry, .. } = self.cluster;
-        if let Some(volume) = segment.volume.0.checked_sub(LOGS) {
-            let is_in_turn = !matches!(scheme, Scheme::DiffForward { in_turn: false, .. });
-            return (volume as usize + if is_in_turn { segment.index as usize } else { 0 }) % servers;
+        match self.log_server(segment) {
+            Some(server) => server,
+            None => self.homes.borrow_mut().take(self.handle.now().0, self.part(segment, offset), bytes),
         }
+    }
+
+    fn log_server(&self, segment: SegmentId) -> Option<usize> {
+        let Cluster { servers, scheme, .. } = self.cluster;
+        let volume = segment.volume.0.checked_sub(LOGS)?;
+        let is_in_turn = !matches!(scheme, Scheme::DiffForward { in_turn: false, .. });
+        Some((volume as usize + if is_in_turn { segment.index as usize } else { 0 }) % servers)
+    }
+
+    /// What of a volume has an owner of its own.
+    fn part(&self, segment: SegmentId, offset: u64) -> (u32, u64) {
         let place = Layout::new(STRIPE).volume_offset(segment.index, offset);
-        let part = (segment.volume.0 as u32, geometry.segment_of(place));
-        self.homes.borrow_mut().take(self.handle.now().0, part, bytes)
+        (segment.volume.0 as u32, self.cluster.geometry.segment_of(place))
     }
 
     /// Waits until the card has carried so many bytes, behind all that it was asked for before. Says how long it took but for waiting:
@@ -186,6 +195,11 @@ impl BlockService for Servers {
         _extents_max: usize,
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
         Box::pin(std::future::ready(answered(target, Ok(vec![AllocationExtent { len, allocated: true }]))))
+    }
+
+    fn place(&self, target: Target, offset: u64) -> u64 {
+        let home = || self.homes.borrow_mut().server(self.part(target.segment, offset));
+        self.log_server(target.segment).unwrap_or_else(home) as u64
     }
 }
 
