@@ -21,6 +21,8 @@
 //! - TH is 50 ms of average traffic where the paper speaks of it. With 16 times that, as its prototype has it, the detection is
 //!   about as exact as it prints (recall about 80%, precision about 90%), with 50 ms the balance is as good: both are
 //!   settings, and the numbers are in docs/RESULTS.md;
+//! - a volume that writes less often than each 50 ms has in TH no room for one of its writes: each of them is a burst, however calm it
+//!   is. [`BurstSettings::threshold_bytes`] sets a least, none by default, as nothing is printed of one;
 //! - equation 2 compares an offset with itself, too (j = 0), which would make everything sequential: it is compared with the
 //!   `HISTORY` before it;
 //! - a write that is found to be a burst leaves QLEN at TH (line 7); in the prototype it is not added at all: a setting, too
@@ -78,6 +80,8 @@ pub struct BurstSettings {
     pub average: Average,
     /// TH is so much of the average traffic.
     pub threshold: Duration,
+    /// And never fewer bytes than these.
+    pub threshold_bytes: u64,
     /// What a byte of a sequential write counts for, in hundredths (W_seq).
     pub weight_sequential: u64,
     /// What a byte of a random write counts for (W_rand).
@@ -93,6 +97,7 @@ impl BurstSettings {
     pub const SENSITIVE: BurstSettings = BurstSettings {
         average: Average::Measured { window: Duration::from_secs(5), percent: 50 },
         threshold: Duration::from_millis(50),
+        threshold_bytes: 0,
         weight_sequential: WHOLE / 2,
         weight_random: WHOLE,
         random_beyond: 128 * KIB,
@@ -149,6 +154,7 @@ impl Detector {
         let drained = per_time(rate, now.nanos_since(self.at));
         self.at = now;
         let threshold = per_time(rate, self.settings.threshold.as_nanos() as u64);
+        let threshold = threshold.max(self.settings.threshold_bytes.saturating_mul(WHOLE));
         let before = self.queue.saturating_sub(drained);
         let after = before.saturating_add(weight.saturating_mul(len));
         let traffic = if after > threshold { Traffic::Burst } else { Traffic::Stable };
@@ -160,9 +166,10 @@ impl Detector {
         traffic
     }
 
-    /// TH is so much of the average traffic from here on.
-    pub fn set_threshold(&mut self, threshold: Duration) {
+    /// TH is so much of the average traffic from here on, and never fewer bytes.
+    pub fn set_threshold(&mut self, threshold: Duration, bytes: u64) {
         self.settings.threshold = threshold;
+        self.settings.threshold_bytes = bytes;
     }
 
     /// TH, as time of the average traffic.
@@ -370,5 +377,22 @@ mod tests {
                 assert!(traffic == Traffic::Burst || len <= 50_000);
             }
         }
+    }
+
+    /// Ten writes a second, all alike: with TH as it is printed half of them and more are bursts, with a least none, and a burst still is.
+    #[test]
+    fn who_writes_seldom_is_calm_where_a_burst_has_a_least() {
+        let bursts = |threshold_bytes: u64| {
+            let mut detector = Detector::new(BurstSettings { threshold_bytes, ..BurstSettings::SENSITIVE }, at(0));
+            let mut write = |ms: u64, number: u64| {
+                u64::from(detector.on_write(at(ms), number * 97 % 64 * MIB, 16 * KIB) == Traffic::Burst)
+            };
+            let calm: u64 = (0..300).map(|number| write(number * 100, number)).sum();
+            (calm, (0..100).map(|number| write(30_000, number)).sum::<u64>())
+        };
+        let (calm, burst) = bursts(0);
+        assert!(calm > 150 && burst > 95, "{calm} {burst}");
+        let (calm, burst) = bursts(256 * KIB);
+        assert!(calm == 0 && burst > 80, "{calm} {burst}");
     }
 }

@@ -90,7 +90,7 @@ impl Forwarded {
         let now = shared.handle.now();
         let Options { burst, limits, .. } = shared.options;
         let tuning = Tuning::new(limits);
-        Rc::new(Forwarded {
+        let forwarded = Rc::new(Forwarded {
             session,
             volume,
             generation,
@@ -111,7 +111,9 @@ impl Forwarded {
             counted: RefCell::default(),
             interval: Cell::default(),
             shared,
-        })
+        });
+        forwarded.begin_detection();
+        forwarded
     }
 
     fn handle(&self) -> &Handle {
@@ -129,11 +131,20 @@ impl Forwarded {
 
     pub(super) fn set_mode(&self, mode: Mode) {
         if self.mode.replace(mode) != mode {
-            // What tuned itself begins anew, and otherwise it is as it was set.
-            let Options { burst, limits, .. } = self.shared.options;
-            *self.tuning.borrow_mut() = Tuning::new(limits);
-            self.detector.borrow_mut().set_threshold(burst.threshold);
+            self.begin_detection();
         }
+    }
+
+    /// What tunes itself begins anew, and otherwise it is as it was set.
+    fn begin_detection(&self) {
+        let Options { burst, limits, .. } = self.shared.options;
+        let tuning = Tuning::new(limits);
+        let (threshold, bytes) = match self.mode.get() {
+            Mode::Auto => (tuning.threshold(), tuning.threshold_bytes()),
+            _ => (burst.threshold, burst.threshold_bytes),
+        };
+        *self.tuning.borrow_mut() = tuning;
+        self.detector.borrow_mut().set_threshold(threshold, bytes);
     }
 
     /// Takes the logs that there are, with what is in them; makes them first, if that is wanted.
@@ -268,8 +279,9 @@ impl Forwarded {
         }
         let (logged, written) = self.interval.take();
         let seen = Seen { written, logged, log_bytes: self.waiting().0, lag: self.lag() };
-        let threshold = self.tuning.borrow_mut().on_interval(seen);
-        self.detector.borrow_mut().set_threshold(threshold);
+        let mut tuning = self.tuning.borrow_mut();
+        let threshold = tuning.on_interval(seen);
+        self.detector.borrow_mut().set_threshold(threshold, tuning.threshold_bytes());
     }
 
     /// For how long the oldest entry waits.

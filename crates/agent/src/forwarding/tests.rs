@@ -12,7 +12,7 @@ use base::{
     WriteSequence, WriteStamp,
 };
 use policies::burst::{Average, BurstSettings};
-use policies::forwarding::IndexSettings;
+use policies::forwarding::{IndexSettings, Limits};
 use runtime::Handle;
 use runtime::sim::{NodeOptions, World};
 use wire::{
@@ -261,7 +261,8 @@ impl VolumeDirectory for Store {
 /// Everything is a burst.
 fn all() -> Options {
     let burst = BurstSettings { average: Average::Fixed(0), threshold: Duration::ZERO, ..BurstSettings::SENSITIVE };
-    Options { mode: Mode::On, burst, log_bytes: MIB, ..Options::default() }
+    let limits = Limits { threshold_bytes: 0, ..Limits::default() };
+    Options { mode: Mode::On, burst, limits, log_bytes: MIB, ..Options::default() }
 }
 
 /// An agent that has the volume.

@@ -20,17 +20,21 @@ pub struct Limits {
     pub lag: Duration,
     /// TH lies between these: so much average traffic.
     pub threshold: (Duration, Duration),
+    /// And is never fewer bytes.
+    pub threshold_bytes: u64,
 }
 
 impl Default for Limits {
     /// The paper's own numbers: TH of its text, and of its prototype (docs/RESULTS.md); about a third of what is written is a
-    /// burst there (figure 20a), and 3 MiB wait in a log on average (§3.4), of at most eight.
+    /// burst there (figure 20a), and 3 MiB wait in a log on average (§3.4), of at most eight. The least of TH is ours: a volume that
+    /// writes less often than each 50 ms is not all bursts ([`crate::burst`]); two data sectors of the usual length have room.
     fn default() -> Self {
         Limits {
             logged_percent: 50,
             log_bytes: 32 << 20,
             lag: Duration::from_secs(5),
             threshold: (Duration::from_millis(50), Duration::from_millis(800)),
+            threshold_bytes: 256 << 10,
         }
     }
 }
@@ -74,6 +78,11 @@ impl Tuning {
             (false, false) => (self.threshold * 19 / 20).clamp(least, most),
         };
         self.threshold
+    }
+
+    /// The least of TH in bytes.
+    pub fn threshold_bytes(&self) -> u64 {
+        self.limits.threshold_bytes
     }
 
     /// TH.
