@@ -135,7 +135,7 @@ fn write(options: &Run, name: &str, text: &str) -> Result<()> {
 }
 
 /// Each point on a thread of its own, as many at a time as there are processors.
-fn measure_all<T: Clone + Default + Send>(count: usize, measure: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn measure_all<T: Clone + Default + Send>(count: usize, measure: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(vec![T::default(); count]));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).min(count);
     let progress = console::count("points", Some(count as u64));

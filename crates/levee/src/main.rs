@@ -22,6 +22,7 @@ mod files;
 mod inspect;
 mod measured;
 mod profile;
+mod replay;
 mod roles;
 mod scrub;
 mod servers;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Calibrate(options) => calibrate::run(options),
         Command::Lab(Lab::Verify(options)) => verify::run(options),
         Command::Lab(Lab::Run(options)) => experiments::run(options),
+        Command::Lab(Lab::Replay(options)) => replay::run(&options),
         Command::Lab(Lab::Traces(command)) => traces::run(command),
         Command::Lab(Lab::Files(options)) => files::run(options),
         #[cfg(feature = "seeded-bugs")]

@@ -12,7 +12,8 @@
 //! Every other parameter stands in one file for each paper, such as `parameters/nsdi26.toml`, which was written before the first
 //! result ([`parameters`]); a run may set others, and prints which.
 //!
-//! [`scaling`] and [`failover`] are apart: they are about a whole store, with parameters of their own.
+//! [`scaling`] and [`failover`] are apart: they are about a whole store, with parameters of their own. So is [`replay`], which is
+//! about somebody's own workload.
 
 pub mod failover;
 pub mod figure;
@@ -21,6 +22,7 @@ pub mod nsdi26;
 pub mod osdi24;
 pub mod parameters;
 pub mod random;
+pub mod replay;
 pub mod report;
 pub mod row;
 pub mod scaling;

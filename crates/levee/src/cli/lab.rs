@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ::lab::experiments::replay::Policy;
+use ::lab::experiments::sig23::geometry::Geometry;
 use ::lab::verify::FaultKind;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -17,6 +19,9 @@ pub enum Lab {
     /// paper has beside what was measured. Without a name: lists them. Exits 1 if a printed number is missed, or is not
     /// missed without what it depends on.
     Run(Run),
+    /// Say what spreading bursts over servers, or cutting volumes otherwise, would do to the workload of a trace: its writes are
+    /// replayed on a modelled cluster whose network cards are what is scarce, once for each policy and each size of segments.
+    Replay(Replay),
     /// Look at block traces.
     #[command(subcommand)]
     Traces(Traces),
@@ -27,6 +32,59 @@ pub enum Lab {
     /// table; exits 1 if one is not noticed.
     #[cfg(feature = "seeded-bugs")]
     Bugs(Bugs),
+}
+
+/// `levee lab replay`.
+#[derive(Args)]
+pub struct Replay {
+    /// The trace, not compressed: VSCSI version 1, MSR Cambridge, Alibaba or Tencent CBS. Its disks are volumes; its reads are
+    /// left out.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// Who takes what, several times for several: owners (each segment's owner its writes), migration (the same, and segments move
+    /// every 5 s), spread (bursts go to all servers, as with `--forwarding on`), spread-less (only large ones). Default: all.
+    #[arg(long = "policy", value_name = "POLICY", value_parser = policy)]
+    pub policies: Vec<Policy>,
+    /// The size of a segment in whole GiB, such as 32G, several times for several; 0 for volumes that are not cut. Default: 32G,
+    /// as Levee has them. Four segments take turns.
+    #[arg(long = "segment", value_name = "SIZE", value_parser = segment)]
+    pub segments: Vec<Geometry>,
+    /// Servers.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub servers: u16,
+    /// How much of the servers' cards all writes take on average, from 0 to 1: this says how fast cards are.
+    #[arg(long, value_name = "PART", default_value_t = 0.3, value_parser = share)]
+    pub utilization: f64,
+    /// Take the trace so many times, each beginning somewhere else in it: for a trace of one disk.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub copies: u32,
+    /// Take so many writes at most, the first ones, copies counted. More take longer, some 20 s for each 500,000 and policy.
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(100..))]
+    pub writes: u32,
+    /// Where segments are placed, and copies begin, depends on this.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Draw the table as a picture (SVG), too.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn policy(text: &str) -> Result<Policy, String> {
+    let names = Policy::ALL.map(Policy::name).join(", ");
+    let found = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+    found.ok_or_else(|| format!("there is no policy '{text}'; there are {names}"))
+}
+
+fn segment(text: &str) -> Result<Geometry, String> {
+    let wrong = || "write whole GiB, such as 32G, or 0 for volumes that are not cut".to_owned();
+    match base::units::parse_size(text).map_err(|_| wrong())? {
+        0 => Ok(Geometry::WHOLE),
+        bytes if bytes.is_multiple_of(base::GIB) => Ok(Geometry { segment_bytes: Some(bytes), ..Geometry::LEVEE }),
+        _ => Err(wrong()),
+    }
 }
 
 /// `levee lab traces`.

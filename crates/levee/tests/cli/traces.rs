@@ -81,3 +81,45 @@ fn traffic_is_made_as_a_trace_that_is_read() {
     let error = refused(1, &["lab", "traces", "make", "w2", "--set", "volumes=3"]);
     assert!(error.contains("these parameters make no experiment"), "{error}");
 }
+
+#[test]
+fn a_trace_is_replayed_with_each_policy() {
+    let scratch = tempfile::tempdir().unwrap();
+    let written = |name: &str, text: &str| {
+        let path = scratch.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    // A write each 50 ms, and each 3 s a burst of 40 at once.
+    let write = |at_ms: u64, stripe: u64, bytes: u64| format!("1,W,{},{bytes},{}\n", stripe * 65_536, at_ms * 1000);
+    let at = |ms: u64| {
+        let of_burst = if ms.is_multiple_of(3_000) { 40 } else { 0 };
+        let burst = (0..of_burst).map(move |number| write(ms, (ms / 50 + number * 29) % 997, 65_536));
+        std::iter::once(write(ms, ms / 50 % 16, 4_096)).chain(burst).collect::<String>()
+    };
+    let trace = written("bursts", &(0..600).map(|tick| at(tick * 50)).collect::<String>());
+    let plot = scratch.path().join("plot.svg").display().to_string();
+    let asked =
+        ["lab", "replay", &trace, "--utilization", "0.1", "--copies", "2", "--segment", "32G", "--segment", "0"];
+    let printed = output(&[&asked[..], &["--json", "--plot", &plot]].concat());
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&printed.stdout).unwrap();
+    let policies: Vec<&str> = all.iter().map(|one| one["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["owners", "migration", "spread", "spread-less"].repeat(2));
+    let number = |one: usize, key: &str| all[one][key].as_f64().unwrap();
+    assert!(number(2, "p99_ms") < number(0, "p99_ms") && number(2, "logged") > 0.3, "{all:?}");
+    assert!(number(4, "p99_ms") > number(0, "p99_ms") && all[4]["cut"] == "volumes not cut", "{all:?}");
+    let drawn = std::fs::read_to_string(&plot).unwrap();
+    assert_eq!(drawn.matches("<title>").count(), 3 * 8, "{drawn}");
+    let shown = output(&["lab", "replay", &trace, "--policy", "spread", "--utilization", "0.1"]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("of 1 volumes in 30 s, on 5 servers") && shown.lines().count() == 3, "{shown}");
+
+    let wrong = |content: &str| refused(1, &["lab", "replay", &written("wrong", content)]);
+    assert!(wrong("1,W,0,4096,0\n1,W,0,4096,5000000\n").contains("give a trace of 20 s at least"));
+    assert!(wrong("1,W,0,4096,9\n1,W,0,4096,5\n").contains("sort the file by time"));
+    assert!(wrong("hello\n").contains("line 1"));
+    assert!(refused(1, &["lab", "replay", "/nowhere"]).contains("cannot read the trace"));
+    assert!(refused(2, &["lab", "replay", &trace, "--policy", "best"]).contains("there are owners, migration, spread"));
+    assert!(refused(2, &["lab", "replay", &trace, "--segment", "3M"]).contains("whole GiB"));
+}
