@@ -524,7 +524,7 @@ impl BlockService for Router {
     }
 
     /// The server's address: its engines share a network card.
-    fn place(&self, target: Target, _offset: u64) -> u64 {
+    fn server(&self, target: Target, _offset: u64) -> u64 {
         let holds = self.holds.borrow();
         let route = holds.get(&target.session).and_then(|hold| hold.route(target.segment.index));
         route.map_or(0, |to| BuildHasherDefault::<DefaultHasher>::default().hash_one(&to.address))

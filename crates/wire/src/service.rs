@@ -140,9 +140,9 @@ pub trait BlockService {
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>>;
 
-    /// Where what is at `offset` is asked for at this moment, as far as is known: a number that segments on one server have in
-    /// common. A hint of what shares a way, which decides nothing that has to be right.
-    fn place(&self, _target: Target, _offset: u64) -> u64 {
+    /// Which server is asked for what is at `offset` at this moment, as far as is known: a number that all segments there have in
+    /// common. It says what shares a way, and decides nothing that has to be right.
+    fn server(&self, _target: Target, _offset: u64) -> u64 {
         0
     }
 }

@@ -195,9 +195,9 @@ impl Logs {
         reply.result.map(|parts| (parts, reply.passage)).map_err(Trouble::Refused)
     }
 
-    /// Where that is read ([`BlockService::place`]).
-    pub(super) fn place(&self, log: LogNumber) -> u64 {
-        self.service.place(self.target(log), FRONT)
+    /// Which server has a log ([`BlockService::server`]).
+    pub(super) fn server(&self, log: LogNumber) -> u64 {
+        self.service.server(self.target(log), FRONT)
     }
 
     /// Nobody needs this entry any more.

@@ -28,7 +28,7 @@ pub(super) enum Way {
 /// See the module.
 pub(super) struct WayHome {
     handle: Handle,
-    /// By the place of a server ([`wire::BlockService::place`]).
+    /// By server ([`wire::BlockService::server`]).
     ways: RefCell<Map<(u64, Way), Rc<Passing>>>,
     carried: Budget,
 }
@@ -62,8 +62,8 @@ impl WayHome {
     }
 
     /// Returns when so many bytes may go a way, or one piece, however large: whoever waits longest first.
-    pub(super) async fn enter(&self, place: u64, way: Way, bytes: u64) -> UnderWay {
-        let passing = self.passing(place, way);
+    pub(super) async fn enter(&self, server: u64, way: Way, bytes: u64) -> UnderWay {
+        let passing = self.passing(server, way);
         let door = passing.door.take(1).await;
         while passing.under_way.get() > 0 && passing.under_way.get() + bytes > passing.window.borrow().bytes() {
             passing.room.wait().await;
@@ -73,7 +73,7 @@ impl WayHome {
         UnderWay { handle: self.handle.clone(), passing, bytes, begun: self.handle.now() }
     }
 
-    fn passing(&self, place: u64, way: Way) -> Rc<Passing> {
+    fn passing(&self, server: u64, way: Way) -> Rc<Passing> {
         let mut ways = self.ways.borrow_mut();
         if ways.len() >= REMEMBERED_MAX {
             ways.retain(|_, passing| Rc::strong_count(passing) > 1);
@@ -86,7 +86,7 @@ impl WayHome {
                 room: Event::new(),
             })
         };
-        ways.entry((place, way)).or_insert_with(new).clone()
+        ways.entry((server, way)).or_insert_with(new).clone()
     }
 }
 

@@ -175,16 +175,16 @@ async fn carry(forwarded: &Forwarded, segment: u32, range: Range<u64>, place: Pl
         return Ok(());
     };
     let _memory = unless_waited_for(forwarded, way_home.memory(len)).await;
-    let log = forwarded.opened().map_or(0, |logs| logs.place(place.log));
+    let log_server = forwarded.opened().map_or(0, |logs| logs.server(place.log));
     let read = |level| forwarded.read_log(place, at, len, level);
-    let (parts, _) = patiently(forwarded, Some((log, Way::Out, len)), read).await?;
+    let (parts, _) = patiently(forwarded, Some((log_server, Way::Out, len)), read).await?;
     let data = joined(parts, len);
     let checksums = fragment_checksums(segment, offset, &data);
     let write = |level| {
         let (data, checksums) = (data.clone(), checksums.clone());
         async move { refused(service.write(Target { level, ..target }, offset, data, checksums, stamp).await) }
     };
-    patiently(forwarded, Some((service.place(target, offset), Way::In, len)), write).await?;
+    patiently(forwarded, Some((service.server(target, offset), Way::In, len)), write).await?;
     forwarded.counted.borrow_mut().merged_bytes += len;
     Ok(())
 }
@@ -198,8 +198,8 @@ async fn patiently<T, F: Future<Output = Result<T, Trouble>>>(
 ) -> Result<T, Trouble> {
     loop {
         let room = match way {
-            Some((place, way, bytes)) => {
-                unless_waited_for(forwarded, forwarded.shared.way_home.enter(place, way, bytes)).await
+            Some((server, way, bytes)) => {
+                unless_waited_for(forwarded, forwarded.shared.way_home.enter(server, way, bytes)).await
             }
             None => None,
         };

@@ -73,7 +73,7 @@ impl Servers {
     }
 
     /// The server that is asked for so many bytes there.
-    fn server(&self, segment: SegmentId, offset: u64, bytes: u64) -> usize {
+    fn server_for(&self, segment: SegmentId, offset: u64, bytes: u64) -> usize {
         match self.log_server(segment) {
             Some(server) => server,
             None => self.homes.borrow_mut().take(self.handle.now().0, self.part(segment, offset), bytes),
@@ -101,7 +101,7 @@ impl Servers {
     /// # Errors
     /// `Retry`: it merges, and clients want the server.
     async fn carry(&self, target: Target, offset: u64, way: Way, bytes: u64) -> Result<Passage> {
-        let server = self.server(target.segment, offset, bytes);
+        let server = self.server_for(target.segment, offset, bytes);
         let pass = || async {
             let carried = self.cards.borrow_mut().carry(self.handle.now(), server, way, bytes);
             self.handle.sleep_until(carried.at).await;
@@ -197,7 +197,7 @@ impl BlockService for Servers {
         Box::pin(std::future::ready(answered(target, Ok(vec![AllocationExtent { len, allocated: true }]))))
     }
 
-    fn place(&self, target: Target, offset: u64) -> u64 {
+    fn server(&self, target: Target, offset: u64) -> u64 {
         let home = || self.homes.borrow_mut().server(self.part(target.segment, offset));
         self.log_server(target.segment).unwrap_or_else(home) as u64
     }
