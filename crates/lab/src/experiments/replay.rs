@@ -4,6 +4,8 @@
 //! A server is its network card there, so what comes out is how long writes wait for cards, and how even these are used; storage
 //! behind them takes the same time for each write. Reads are left out: they pass cards the other way.
 
+use std::time::Duration;
+
 use base::{Error, Map, Result};
 use policies::burst::BurstSettings;
 use serde::Serialize;
@@ -16,6 +18,8 @@ use super::sig23::schemes::Scheme;
 use super::sig23::workload::{Traffic, Write};
 use super::trace::Request;
 
+/// What is behind a card takes so long, as in the figures (`parameters/sig23.toml`).
+const BEHIND: Duration = Duration::from_micros(500);
 /// Bins in which servers are compared (DiffForward, §2.3).
 const BIN_NS: u64 = 100_000_000;
 /// Where nothing is known of volumes yet, twice: what is shorter says nothing.
@@ -192,8 +196,7 @@ impl Setting {
     pub fn replay(&self, traffic: &Traffic, seed: u64) -> Replayed {
         let Setting { servers, utilization, policy, geometry } = *self;
         let scheme = policy.scheme();
-        let behind = std::time::Duration::from_micros(500);
-        let cluster = Cluster { servers, utilization, scheme, geometry, merging: Merging::default(), behind };
+        let cluster = Cluster { servers, utilization, scheme, geometry, merging: Merging::default(), behind: BEHIND };
         let latency = Latency::of(traffic, cluster, seed);
         let balance = Balance::of(traffic, scheme, geometry, servers, BIN_NS, seed);
         let ms = |per_million| latency.writes.quantile(per_million) as f64 / 1e6;
