@@ -178,15 +178,23 @@ impl Directory {
         self.naming.get() > 0
     }
 
-    /// Makes the names of its files durable.
+    /// Makes the names of its files durable. An error where the disk was away since the directory was guarded, be it
+    /// for a moment: what was changed before that may be lost, and a sync of what is there now does not see it.
     pub(crate) async fn sync_names(&self) -> io::Result<()> {
-        self.handle.sync_directory(&self.files()).await
+        self.handle.sync_directory(&self.files()).await?;
+        // Whatever is in it: what was opened before the disk went cannot be read.
+        self.open_superblock()?.read_up_to(0, SLOT as usize).await.map(drop)
+    }
+
+    /// The superblock as it was opened when the directory was guarded.
+    fn open_superblock(&self) -> io::Result<File> {
+        let file = self.guards.borrow().as_ref().map(|guards| guards.superblock.clone());
+        file.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the directory is not there any more"))
     }
 
     /// Writes what the store's directories agree on, durably.
     pub(crate) async fn publish(&self, record: &StoreRecord) -> io::Result<()> {
-        let file = self.guards.borrow().as_ref().map(|guards| guards.superblock.clone());
-        let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let file = self.open_superblock()?;
         let sequence = self.sequence.get() + 1;
         let superblock = Superblock { sequence, directory: self.id.get(), record: record.clone() };
         file.write_at(Superblock::slot_offset(sequence), aligned(&superblock.encode())).await?;
@@ -218,7 +226,7 @@ impl Directory {
     /// folder behind, and the open files go on without a name; one that came back left them dead.
     pub(crate) async fn check_presence(&self) -> io::Result<()> {
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the directory is not there any more");
-        let guard = self.guards.borrow().as_ref().map(|guards| guards.superblock.clone()).ok_or_else(gone)?;
+        let guard = self.open_superblock()?;
         let named = self.handle.open(&self.path.join("superblock"), READ).await?;
         for file in [guard, named] {
             match Superblock::choose(&file.read_up_to(0, (SLOT * SLOTS) as usize).await?) {

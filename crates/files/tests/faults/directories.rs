@@ -9,7 +9,7 @@ use files::{CreateOptions, FileWriter, Store};
 use runtime::sim::Fault;
 use runtime::{Class, OpenOptions};
 
-use crate::bench::{BLOCK, Bench, blocks, options, read_all, sealed_file, states};
+use crate::bench::{BLOCK, Bench, blocks, maybe_prepared, options, read_all, sealed_file, states};
 
 #[test]
 fn a_start_needs_every_member_or_a_word() {
@@ -108,6 +108,44 @@ fn appends_go_on_when_a_disk_vanishes_and_it_is_never_taken_for_current_again() 
     assert_eq!((states(&store), store.info(id).unwrap().copies), (vec!["healthy", "healthy"], 2));
     let copied = store.background_work().since(&before);
     assert!(copied.read_bytes >= 2 * BLOCK as u64 && copied.written_bytes >= 2 * BLOCK as u64, "{copied:?}");
+}
+
+#[test]
+fn a_name_that_a_disk_lost_while_it_was_away_for_a_moment_is_not_taken_for_durable() {
+    let mut excluded = [0, 0];
+    for (prepared, step) in [false, true].into_iter().flat_map(|prepared| (0..60).map(move |step| (prepared, step))) {
+        let mut bench = Bench::new(step, 2);
+        let store = bench.open();
+        let old = bench.run(sealed(store.clone(), maybe_prepared(prepared, 2)));
+        // Away and back in the middle of it, before anybody asks for what was open on it.
+        let working = bench.handle.spawn(Class::Io, "work", {
+            let store = store.clone();
+            async move {
+                store.delete(old).await.unwrap();
+                sealed(store, maybe_prepared(prepared, 2)).await
+            }
+        });
+        bench.world.run_for(Duration::from_micros(20 * step));
+        bench.disk(0).vanish();
+        bench.world.run_for(Duration::from_micros(5));
+        bench.disk(0).come_back();
+        let new = bench.run(working);
+        excluded[usize::from(states(&store)[0] != "healthy")] += 1;
+        drop(store);
+        bench.restart();
+        let store = bench.open();
+        let listed = store.list().iter().map(|info| info.id).collect::<Vec<_>>();
+        assert_eq!(listed, [new], "prepared {prepared}, step {step}");
+    }
+    assert!(excluded.iter().all(|count| *count > 0), "some during the work, some after it: {excluded:?}");
+}
+
+/// A file with one block that nobody reads.
+async fn sealed(store: Store, options: CreateOptions) -> FileId {
+    let mut writer = store.create(options).await.unwrap();
+    writer.append(blocks(1, 1)).await.unwrap();
+    store.seal(writer.id(), BLOCK as u64).await.unwrap();
+    writer.id()
 }
 
 #[test]
