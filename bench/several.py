@@ -77,6 +77,9 @@ class Cluster:
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 
+    def explain(self, volume):
+        return json.loads(self.levee("volume", "explain", volume, "--json").stdout or "{}")
+
     def servers(self):
         listed = self.levee("server", "list", "--json").stdout
         return {server["name"]: server for server in json.loads(listed or "[]")}

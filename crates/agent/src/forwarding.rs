@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use base::{AllocationExtent, Bytes, ErrorKind, Generation, Map, ReadPart, Result, VolumeId, WriteStamp};
 use policies::burst::BurstSettings;
-use policies::forwarding::{IndexSettings, Limits, Pace};
+use policies::forwarding::{Gain, IndexSettings, Limits, Pace};
 use runtime::Handle;
 use wire::{
     Answer, Attachment, BlockService, Forwarding, LocalBoxFuture, SessionId, Target, VolumeDescriptor, VolumeDirectory,
@@ -50,7 +50,7 @@ pub enum Mode {
     /// None. What was logged before comes home all the same.
     #[default]
     Off,
-    /// Bursts; what is called one follows what forwarding costs.
+    /// Bursts, as far as that gains anything; what is called one follows what forwarding costs.
     Auto,
     /// Bursts, as the settings of the detector have it.
     On,
@@ -181,6 +181,8 @@ struct Shared {
     directory: Rc<dyn VolumeDirectory>,
     options: Options,
     way_home: Rc<WayHome>,
+    /// Whether volumes with [`Mode::Auto`] gain by being spread.
+    gain: RefCell<Gain>,
 }
 
 impl Forwarder {
@@ -191,7 +193,8 @@ impl Forwarder {
         service: Rc<dyn BlockService>,
         options: Options,
     ) -> Rc<Forwarder> {
-        let shared = Shared { handle: handle.clone(), service, directory, options, way_home: WayHome::new(handle) };
+        let way_home = WayHome::new(handle);
+        let shared = Shared { handle: handle.clone(), service, directory, options, way_home, gain: RefCell::default() };
         Rc::new(Forwarder { shared: Rc::new(shared), volumes: RefCell::default(), past: RefCell::default() })
     }
 

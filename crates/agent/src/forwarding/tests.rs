@@ -397,10 +397,14 @@ fn a_volume_is_spread_as_it_is_set() {
             holder.write(30 * MIB, &[0; 512]).await.unwrap().unwrap();
             store.handle.sleep(Duration::from_millis(20)).await;
             let before = bursts(&holder);
-            holder.write(0, &[forwarding as u8 + 1; 4096]).await.unwrap().unwrap();
+            // By chance about half of them, with `auto`.
+            for at in (0..16).map(|number| number * 4096) {
+                holder.write(at, &[forwarding as u8 + 1; 4096]).await.unwrap().unwrap();
+            }
             assert_eq!(bursts(&holder) > before, expected, "{forwarding:?}");
             assert_eq!(store.has_logs.get(), forwarding != Forwarding::Default || before > 0);
             assert_eq!(holder.read(0, 4096).await, [forwarding as u8 + 1; 4096]);
+            holder.settle().await;
         }
         // What was logged comes home all the same.
         holder.settle().await;
@@ -411,6 +415,28 @@ fn a_volume_is_spread_as_it_is_set() {
         let holder = Holder::attach(&store, Options { mode: Mode::Off, ..all() }).await;
         holder.write(0, &[9; 4096]).await.unwrap().unwrap();
         assert!(bursts(&holder) == 4096 && holder.forwarder.state(LOGS).is_none());
+    });
+}
+
+#[test]
+fn bursts_are_spread_by_auto_only_where_logs_answer_sooner() {
+    in_a_world(11, |store| async move {
+        let holder = Holder::attach(&store, Options { mode: Mode::Auto, ..all() }).await;
+        let mut at = 0;
+        for (owner_takes, percent) in [(0, 0..=10), (5_000, 85..=100), (0, 0..=10)] {
+            store.owner_takes.set(Duration::from_micros(owner_takes));
+            let mut before = 0;
+            for number in 0..12_000 {
+                if number == 11_000 {
+                    before = holder.forwarder.counted().burst_bytes;
+                }
+                // Where nothing waits in a log.
+                at = (at + 4096) % (30 * MIB);
+                holder.write(at, &[number as u8; 512]).await.unwrap().unwrap();
+            }
+            let logged = (holder.forwarder.counted().burst_bytes - before) / 512 / 10;
+            assert!(percent.contains(&logged), "an owner that takes {owner_takes} us more: {logged}");
+        }
     });
 }
 

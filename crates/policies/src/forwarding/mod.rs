@@ -13,7 +13,7 @@
 //! - an entry that was written to the segment by its owner is *merged*. What was merged of a segment is told by a *watermark*: all
 //!   through that serial.
 //!
-//! **Flow.** of a write: [`crate::burst`] says what it is; [`Index::route`] cuts it into what its owner may have, and what
+//! **Flow.** of a write: [`crate::burst`] says what it is, and [`Gain`] whether a log is worth it; [`Index::route`] cuts it into what its owner may have, and what
 //! overlaps an entry and so has to follow it into a log; [`Turns`] says into which; [`Space`] gives it an address there,
 //! [`Index::begin`] a serial, and [`Index::logged`] makes it readable when it is durable. Of a read: [`Index::find`]. Of what
 //! comes home: [`Index::next_batch`] is what an agent carries home, as much at a time as [`Window`] has it, when [`Coordination`] at the servers lets
@@ -32,11 +32,13 @@
 //! - an entry is found by reads when it was appended, not before: until then its client was told nothing, and what was there
 //!   before is as right an answer;
 //! - what is of an entry that a later one covers is not merged: nobody can read it any more;
+//! - with `auto`, not every write of a burst is spread, but as many as gain by it ([`Gain`]);
 //! - the paper's servers look for entries by themselves (TraverseMeta), and fetch them. Here the agent, which knows them, carries
 //!   them, and logs are traversed when a volume is attached. So one writes to a log, and nobody has to find out who else may.
 
 mod coordination;
 mod depths;
+mod gain;
 mod index;
 mod pace;
 mod space;
@@ -49,6 +51,7 @@ mod tests;
 
 pub use coordination::{Asked, Coordination, CoordinationSettings, Turn};
 pub use depths::Depths;
+pub use gain::{Gain, Way};
 pub use index::{Batch, Content, Index, IndexSettings, LogNumber, Part, Place, Route, Serial};
 pub use pace::{BatchSize, Pace};
 pub use space::{Address, Space};

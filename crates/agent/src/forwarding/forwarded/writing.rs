@@ -10,7 +10,7 @@ use base::io::fragment_checksums;
 use base::seeded::is_on;
 use base::{Bytes, Error, ErrorKind, Passage, Result, SegmentId, Stage, WriteStamp};
 use policies::burst::Traffic;
-use policies::forwarding::{Address, Content, LogNumber, Route, Serial};
+use policies::forwarding::{Address, Content, LogNumber, Route, Serial, Way};
 use wire::{Answer, LinkLost, Reply, Target};
 
 use super::super::Mode;
@@ -79,31 +79,40 @@ impl Forwarded {
         self.check()?;
         let len = written.len();
         let range = offset..offset + len;
-        let is_burst = self.is_burst(target.segment.index, &range, &written);
+        let burst = self.burst(target.segment.index, &range, &written);
         let (logged, all) = self.interval.get();
         self.counted.borrow_mut().written_bytes += len;
-        let ways: VecDeque<Route> = match is_burst {
-            true => {
+        let ways: VecDeque<Route> = match burst {
+            Some(Way::Log) => {
                 self.interval.set((logged + len, all + len));
                 [Route::Log(range, 0)].into()
             }
-            false => {
+            Some(Way::Owner) | None => {
                 self.interval.set((logged, all + len));
                 let ways = self.route(target.segment.index, range.clone());
                 if let Written::Nothing { .. } = written { as_one(ways, range) } else { ways }.into()
             }
         };
-        if ways.len() == 1 && matches!(ways[0], Route::Owner(_)) {
-            return self.send(target, offset, written).await;
+        let is_direct = ways.len() == 1 && matches!(ways[0], Route::Owner(_));
+        let begun = burst.filter(|_| self.mode.get() == Mode::Auto).map(|way| (way, self.handle().now()));
+        let answer = match is_direct {
+            true => self.send(target, offset, written).await,
+            false => self.go(target, offset, written, ways).await,
+        };
+        if let Some((way, begun)) = begun
+            && is_direct == (way == Way::Owner)
+            && answer.as_ref().is_ok_and(|reply| reply.result.is_ok())
+        {
+            self.shared.gain.borrow_mut().on_answer(way, self.handle().now().since(begun));
         }
-        self.go(target, offset, written, ways).await
+        answer
     }
 
-    /// Whether a write is part of a burst that is to be spread, and may be.
-    fn is_burst(self: &Rc<Self>, segment: u32, range: &Range<u64>, written: &Written) -> bool {
-        let Written::Data { data, .. } = written else { return false };
+    /// Where a write goes that is part of a burst, which may be spread. With `auto` as many writes of it are as gain by it.
+    fn burst(self: &Rc<Self>, segment: u32, range: &Range<u64>, written: &Written) -> Option<Way> {
+        let Written::Data { data, .. } = written else { return None };
         if self.mode.get() == Mode::Off {
-            return false;
+            return None;
         }
         let place = self.layout.volume_offset(segment, range.start);
         let traffic = self.detector.borrow_mut().on_write(self.handle().now(), place, data.len() as u64);
@@ -112,14 +121,18 @@ impl Forwarded {
             _ => traffic == Traffic::Burst,
         };
         if !is_burst {
-            return false;
+            return None;
         }
         let Some(logs) = self.opened() else {
             self.want_logs();
-            return false;
+            return None;
         };
         let is_full = self.segments.borrow().get(&segment).is_some_and(|known| known.index.is_full());
-        !is_full && logs.has_room((data.len() as u64).min(DATA_MAX))
+        match (is_full || !logs.has_room((data.len() as u64).min(DATA_MAX)), self.mode.get()) {
+            (true, _) => None,
+            (false, Mode::Auto) => Some(self.shared.gain.borrow().way(self.handle().random_u64())),
+            (false, _) => Some(Way::Log),
+        }
     }
 
     fn route(&self, segment: u32, range: Range<u64>) -> Vec<Route> {
