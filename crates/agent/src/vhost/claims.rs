@@ -20,7 +20,7 @@
 //! Invariants: what is available is claimed once, by a loop that runs it to its end; it is marked as in flight in the order
 //! of the ring, before anybody sees it; while something is available that nobody has claimed, a loop is awake, the guest
 //! rings, or all loops rest; what was handed over is run, unless its guest broke the rules before; who stops a queue hears of
-//! that when nothing of it is in flight on any loop, and every bell was rung.
+//! that when nothing of it is in flight on any loop, what a former life has left is done, too, and every bell was rung.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -109,8 +109,9 @@ pub(super) struct Batch {
 }
 
 impl Books {
+    /// Nothing is in flight; what a former life has left, and the ring is past, is.
     fn is_idle(&self) -> bool {
-        self.ring.in_flight() == 0 && self.untold == 0
+        self.ring.in_flight() == 0 && self.ring.left() == 0 && self.untold == 0
     }
 
     /// Whom to tell that nothing is in flight, if that is so.
@@ -185,12 +186,16 @@ impl Books {
             heads.extend(self.handed[me].drain(..handed));
             return Ok(Claim::Taken(self.batch(!self.handed[me].is_empty(), true, None)));
         }
-        if self.is_stopped || is_over {
+        let looks = self.queues.looks(me, self.owner);
+        let left = self.ring.left();
+        if is_over || self.is_stopped && (left == 0 || !looks) {
             // From here on nobody hands anything over.
             self.stands[me] = None;
             return Ok(Claim::Over);
         }
-        if !self.queues.looks(me, self.owner) {
+        // Of a queue that was stopped nothing but what was left.
+        let most = if self.is_stopped { most.min(left) } else { most };
+        if !looks {
             self.stands[me] = Some(Stand::ASLEEP);
             return Ok(Claim::Await);
         }
@@ -322,6 +327,9 @@ impl Claims {
         let (heir, idle) = self.0.with(handle, |books| {
             books.stands[me] = None;
             std::mem::take(&mut books.handed[me]).into_iter().for_each(|head| books.ring.give_up(head));
+            if books.stands.iter().all(Option::is_none) {
+                books.ring.leave();
+            }
             (books.pass_on(me), books.notice_idle())
         });
         heir.into_iter().for_each(Waker::wake);
@@ -369,7 +377,8 @@ impl Claims {
         idle.map(|sender| sender.send(()));
     }
 
-    /// Claims nothing more; what is in flight goes on. Every loop looks once more.
+    /// Claims nothing more but what a former life has left, which was in flight then; what is in flight goes on. Every loop looks
+    /// once more.
     pub(super) fn stop(&self, handle: &Handle) {
         self.0.with(handle, |books| books.is_stopped = true);
         self.wake(handle);

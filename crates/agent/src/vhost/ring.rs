@@ -120,6 +120,16 @@ impl Ring {
         Ok(Some(head))
     }
 
+    /// How many requests a former life has left, and nobody has taken yet.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// What a former life has left is not done by this one. It stays marked.
+    pub fn leave(&mut self) {
+        self.left.clear();
+    }
+
     /// How many requests are there that nobody has taken.
     ///
     /// # Errors

@@ -1,10 +1,17 @@
 //! What is marked as in flight is what a next life does again, wherever this one ended.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use base::Prng;
+use policies::queues::Queues;
+use runtime::Class;
 use runtime::guest::Memory;
+use runtime::sim::{NodeOptions, World};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::path;
+use crate::vhost::claims::{Claim, Claims};
 use crate::vhost::driver::{Guest, PLAIN, places};
 use crate::vhost::inflight::{Tracking, area_len};
 use crate::vhost::protocol::{Violation, kind};
@@ -57,6 +64,43 @@ fn every_request_is_used_once_over_many_lives() {
             }
             order = taken;
         }
+    }
+}
+
+/// A driver that resets its disk right after the agent was started anew: what was left is done first, and nothing else is.
+#[test]
+fn a_queue_that_is_stopped_at_once_does_what_was_left() {
+    let (world, mut guest) = (World::new(1), Guest::new(path("disk"), 2, 16));
+    let handle = world.start_loop(world.add_node(NodeOptions::default()));
+    (0..3).for_each(|_| drop(guest.put_request(0, kind::FLUSH, 0, &[], 0, PLAIN)));
+    let mut before = ring(&guest);
+    let taken = [(); 2].map(|()| before.take(&guest.memory).unwrap().unwrap());
+    for ends_first in [true, false] {
+        let claims = Claims::new(ring(&guest), guest.memory.clone(), Queues::Shared, 0, 1);
+        claims.stop(&handle);
+        let idle = handle.spawn(Class::Io, "stop", {
+            let (claims, handle) = (claims.clone(), handle.clone());
+            async move { claims.wait_until_idle(&handle).await }
+        });
+        world.run_for(Duration::from_millis(1));
+        assert!(!idle.is_finished(), "two are left");
+        let mut heads = VecDeque::new();
+        let claim = |heads: &mut _, is_over| claims.claim(&handle, 0, 8, heads, is_over, |_| 0).unwrap();
+        if ends_first {
+            // The connection ends before: the next life does it.
+            assert!(matches!(claim(&mut heads, true), Claim::Over) && heads.is_empty());
+            claims.depart(&handle, 0);
+        } else {
+            assert!(matches!(claim(&mut heads, false), Claim::Taken(_)));
+            assert_eq!(Vec::from(heads.clone()), taken, "and not the third");
+            for head in heads.drain(..) {
+                claims.put_used(&handle, head, 1, true).unwrap();
+                claims.notice_told(&handle);
+            }
+            assert!(matches!(claim(&mut heads, false), Claim::Over));
+        }
+        assert_eq!(world.block_on(&handle, idle), 2);
+        assert_eq!(guest.used_index(0), if ends_first { 0 } else { 2 });
     }
 }
 
