@@ -1,10 +1,10 @@
 //! Whether to spread a burst gains anything: found out by doing both.
 //!
-//! **Intuition.** DiffForward (SIGMETRICS 2023) spreads every burst, because the servers that it was made for have thin cards and
-//! plenty of everything else: a log on another server answers long before an owner does whose card is full. Where it is processors
-//! or one disk behind all servers that are scarce, a log answers no sooner, and what was logged has to be carried home besides. An
-//! agent cannot see which of these a cluster is; but it can see which answers sooner. So a burst goes both ways, each of its writes
-//! as chance has it, and more of them take the way that is the faster one.
+//! **Intuition.** DiffForward (SIGMETRICS 2023) spreads every burst. Where the cards of servers are what is scarce, that pays: a log
+//! on another server answers long before an owner does whose card is full. Where it is processors, or one disk behind all servers,
+//! a log answers no sooner, and what was logged has to be carried home besides. An agent cannot see which of these a cluster is;
+//! but it can see which answers sooner. So a burst goes both ways, each of its writes as chance has it, and more of them take the
+//! way that is the faster one.
 //!
 //! So it goes to and fro about where an owner, with what is left to it, takes a little longer than a log; or one of the ways has
 //! nearly all.
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Writes of a burst are divided into so many parts.
 const PARTS: u32 = 32;
-/// Of each way so many answers are compared with those of the other one. Some of a burst take a hundred times what others take:
-/// with 16, chance decided, and next to nothing was spread where that takes half off the P99.
+/// Of each way so many answers are compared with those of the other one. Some of a burst take a hundred times what others take,
+/// so that of a few chance would decide.
 const ANSWERS: u32 = 64;
 /// Logs get more where they take less than so many of a hundred of what owners take.
 const GAINS_PERCENT: u64 = 80;
