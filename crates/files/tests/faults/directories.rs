@@ -140,6 +140,19 @@ fn a_name_that_a_disk_lost_while_it_was_away_for_a_moment_is_not_taken_for_durab
     assert!(excluded.iter().all(|count| *count > 0), "some during the work, some after it: {excluded:?}");
 }
 
+#[test]
+fn a_slot_of_a_superblock_that_cannot_be_read_is_no_disk_that_was_away() {
+    let bench = Bench::new(1, 1);
+    let store = bench.open();
+    for (slots, is_away) in [(1, false), (2, true)] {
+        let file = bench.run(sealed(store.clone(), options(1)));
+        bench.disk(0).inject(Fault::ReadError, slots);
+        let store = store.clone();
+        let deleted = bench.run(async move { store.delete(file).await });
+        assert_eq!(deleted.is_err(), is_away, "{slots} of two: {deleted:?}");
+    }
+}
+
 /// A file with one block that nobody reads.
 async fn sealed(store: Store, options: CreateOptions) -> FileId {
     let mut writer = store.create(options).await.unwrap();
