@@ -7,7 +7,8 @@
 //!
 //! Engines: [`memory`] (a state machine for tests) and [`local`] (directories, ideally one per disk, with
 //! `Copies(n)` over them), with one writer at a time each; [`shared`] lets several write to one of them at once, and
-//! [`remote`] does so from another process, over which [`served`] has the shared store. One conformance suite runs on all.
+//! [`remote`] does so from another process, over which [`served`] has the shared store; in [`rados`] each of several writers
+//! writes to a pool of Ceph by itself. One conformance suite runs on all.
 //!
 //! Names: *copy* k of a file is one of its replicas, numbered from 0 as in its header; *capacity* is the space set
 //! aside when it is created; *length* is known once it is sealed; *prepared* files were zero-written (or used)
@@ -31,6 +32,7 @@ pub mod estate;
 mod layout;
 pub mod local;
 pub mod memory;
+pub mod rados;
 pub mod remote;
 pub mod served;
 pub mod shared;

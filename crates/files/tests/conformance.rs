@@ -9,6 +9,10 @@ use std::rc::Rc;
 use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB, SegmentId, VolumeId};
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
+use files::rados::librados::{self, Place};
+use files::rados::objects::Objects;
+use files::rados::simulated::{Pool, PoolOptions};
+use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
 use files::served::Served;
 use files::shared::{Shared, SharedOptions};
@@ -374,6 +378,18 @@ async fn remote_bed(far: &Handle, near: &Handle, address: Address, below: Bed) -
     Bed { open, copies: below.copies }
 }
 
+/// The same in a pool of objects, where each life is by itself.
+fn rados_bed(handle: &Handle, objects: Rc<dyn Objects>) -> Bed {
+    let handle = handle.clone();
+    let open = Rc::new(move || -> Pin<Box<dyn Future<Output = Store>>> {
+        let (handle, objects) = (handle.clone(), objects.clone());
+        // A pool for tests is small.
+        let options = RadosOptions { grant_bytes: 64 * MIB, reserve_bytes: 64 * MIB };
+        Box::pin(async move { rados::join(&handle, objects, options).await.unwrap() })
+    });
+    Bed { open, copies: 1 }
+}
+
 /// A world with a disk at `/0`, `/1` and so on.
 fn world(disks: usize) -> (World, Handle) {
     let world = World::new(7);
@@ -457,6 +473,33 @@ fn local_on_a_real_file_system() {
     let directories = (0..2).map(|index| folder.path().join(format!("disk{index}"))).collect::<Vec<_>>();
     let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
         all_cases(local_bed(&handle, directories, 2)).await;
+    });
+    run.unwrap();
+}
+
+#[test]
+fn rados() {
+    let (world, handle) = world(1);
+    let bed = rados_bed(&handle, Pool::new(7, PoolOptions::default()).reached_from(&handle));
+    world.block_on(&handle, async move {
+        cases_of_one_life(&bed).await;
+        a_life_is_told_that_it_is_over(&bed).await;
+    });
+}
+
+/// On a real cluster, where one is: `LEVEE_TEST_POOL=rados:POOL?conf=FILE`.
+#[test]
+fn rados_on_a_real_pool() {
+    let Ok(named) = std::env::var("LEVEE_TEST_POOL") else {
+        eprintln!("skipped: LEVEE_TEST_POOL names no pool (make test-cluster starts a cluster that has one)");
+        return;
+    };
+    let mut place = Place::parse(&named).unwrap();
+    place.namespace = format!("conformance-{}", std::process::id());
+    let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
+        let bed = rados_bed(&handle, librados::open(&handle, place).await.unwrap());
+        cases_of_one_life(&bed).await;
+        a_life_is_told_that_it_is_over(&bed).await;
     });
     run.unwrap();
 }
