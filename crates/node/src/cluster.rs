@@ -3,7 +3,8 @@
 //! **Intuition.** What one process is under `levee up` is taken apart here. A *server* ([`server`]) is an engine with its
 //! block server; its segments are given to it. An *agent* ([`agent`]) has NBD clients, and finds segments wherever they are.
 //! A *manager* ([`manager`]) decides who has what, if it is the one in charge. All of them reach each other over streams
-//! (`link::stream`), and the files of servers and managers are in one store that they share (`files::remote`).
+//! (`link::stream`), and the files of servers and managers are in one store that they share: a pool of Ceph (`files::rados`), or
+//! another process (`files::remote`).
 //! [`together`] has all of it in one process, to try it out.
 //!
 //! **Names.** The *place* of a process is an address at which it listens, as text. A *life* is what a server or a manager is
@@ -23,6 +24,8 @@ use std::rc::Rc;
 
 use base::{Error, Result};
 use files::Store;
+use files::rados::librados::{self, Place};
+use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
 use link::stream::{NearEnd, Options, Services};
 use runtime::{Address, Handle, Listener};
@@ -66,13 +69,30 @@ pub(crate) async fn listen(handle: &Handle, wanted: &Address) -> Result<Listener
     })
 }
 
-/// Begins a life in the shared store at `address`.
+/// Where the shared store is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StorePlace {
+    /// In another process, which is reached there.
+    Served(Address),
+    /// A pool of Ceph.
+    Pool(Place),
+}
+
+/// Begins a life in the shared store at `place`.
 ///
 /// # Errors
-/// `Io`, `Full`.
-async fn join(handle: &Handle, address: &Address, name: &str) -> Result<Store> {
-    let near = NearEnd::dial(handle, address.clone(), Services::default(), Options::new(name));
-    let joined =
-        remote::join(handle, Rc::new(near), RemoteOptions::new(format!("the shared store at {}", shown(address))));
-    joined.await.map_err(|error| error.context("the shared store"))
+/// `Io`, `Full`; what is wrong with a pool.
+async fn join(handle: &Handle, place: &StorePlace, name: &str) -> Result<Store> {
+    let joined = match place {
+        StorePlace::Served(address) => {
+            let near = NearEnd::dial(handle, address.clone(), Services::default(), Options::new(name));
+            let options = RemoteOptions::new(format!("the shared store at {}", shown(address)));
+            remote::join(handle, Rc::new(near), options).await
+        }
+        StorePlace::Pool(place) => match librados::open(handle, place.clone()).await {
+            Ok(objects) => rados::join(handle, objects, RadosOptions::default()).await,
+            Err(error) => Err(error),
+        },
+    };
+    joined.map_err(|error| error.context("the shared store"))
 }

@@ -712,7 +712,11 @@ mod tests {
         let settings = Settings::from_toml(text).unwrap();
         let cluster = settings.cluster.resolve().unwrap();
         assert_eq!((cluster.lease, cluster.patience), (Duration::from_millis(1500), Duration::from_secs(90)));
-        assert!(cluster.managers.len() == 2 && settings.cluster.leases().unwrap() != settings.cluster.store().unwrap());
+        assert!(
+            cluster.managers.len() == 2
+                && crate::cluster::StorePlace::Served(settings.cluster.leases().unwrap())
+                    != settings.cluster.store().unwrap()
+        );
         let resolved = settings.resolve().unwrap();
         assert_eq!((resolved.memory_bytes, resolved.capacity_bytes, resolved.copies), (GIB, Some(100 * GIB), 2));
         assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);

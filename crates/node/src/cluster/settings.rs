@@ -6,11 +6,12 @@ use std::time::Duration;
 use agent::forwarding::{self, LOG_BYTES, Mode};
 use base::{Error, Result};
 use control::rules;
+use files::rados::librados::Place;
 use runtime::Address;
 use serde::{Deserialize, Serialize};
 use wire::api::Size;
 
-use super::address;
+use super::{StorePlace, address};
 
 /// Shortest and longest lease of a server, in milliseconds.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 200..=60_000;
@@ -53,7 +54,7 @@ pub struct ClusterSettings {
     pub name: String,
     /// Where it listens for others: `HOST:PORT` or `unix:PATH`. Port 0 asks for a free one.
     pub listen: String,
-    /// The shared store of files.
+    /// The shared store of files: an address, or a pool of Ceph ([`Place::parse`]).
     pub store: String,
     /// The store of leases of managers. Default: where the shared store is.
     pub leases: Option<String>,
@@ -156,13 +157,19 @@ impl ClusterSettings {
     ///
     /// # Errors
     /// `Invalid`.
-    pub fn store(&self) -> Result<Address> {
+    pub fn store(&self) -> Result<StorePlace> {
+        const SETTING: &str = "cluster.store (--store)";
         if self.store.is_empty() {
             return Err(Error::invalid(
-                "no shared store was given: name its address with --store (for a try on one machine: levee lab files)",
+                "no shared store was given: name a pool of Ceph with --store rados:POOL, or an address (for a try on one \
+                 machine: levee lab files)",
             ));
         }
-        place("cluster.store (--store)", &self.store)
+        if self.store.starts_with("rados:") {
+            let place = Place::parse(&self.store).map_err(|wrong| Error::invalid(format!("{SETTING}: {wrong}")))?;
+            return Ok(StorePlace::Pool(place));
+        }
+        place(SETTING, &self.store).map(StorePlace::Served)
     }
 
     /// Where the store of leases is.
@@ -170,9 +177,12 @@ impl ClusterSettings {
     /// # Errors
     /// `Invalid`.
     pub fn leases(&self) -> Result<Address> {
-        match &self.leases {
-            Some(leases) => place("cluster.leases (--leases)", leases),
-            None => self.store(),
+        match (&self.leases, self.store()?) {
+            (Some(leases), _) => place("cluster.leases (--leases)", leases),
+            (None, StorePlace::Served(address)) => Ok(address),
+            (None, StorePlace::Pool(_)) => {
+                Err(Error::invalid("a pool of Ceph keeps no leases of managers: name a store of leases with --leases"))
+            }
         }
     }
 }
@@ -195,7 +205,7 @@ mod tests {
         };
         let resolved = good.resolve().unwrap();
         assert_eq!((resolved.managers.len(), resolved.lease), (2, Duration::from_secs(2)));
-        assert_eq!(good.leases().unwrap(), good.store().unwrap());
+        assert_eq!(StorePlace::Served(good.leases().unwrap()), good.store().unwrap());
         let refused = |settings: ClusterSettings| settings.resolve().unwrap_err().message;
         assert!(refused(ClusterSettings { name: "a b".into(), ..good.clone() }).contains("--name"));
         assert!(refused(ClusterSettings { managers: vec![], ..good.clone() }).contains("--managers"));
@@ -205,6 +215,15 @@ mod tests {
         assert!(refused(ClusterSettings { managers: nowhere, ..good.clone() }).contains("no address"));
         assert!(refused(ClusterSettings { lease_ms: 10, ..good.clone() }).contains("200 to 60000"));
         assert!(refused(ClusterSettings { patience_seconds: 0, ..good.clone() }).contains("patience_seconds"));
-        assert!(ClusterSettings { store: String::new(), ..good }.store().unwrap_err().message.contains("--store"));
+        assert!(
+            ClusterSettings { store: String::new(), ..good.clone() }.store().unwrap_err().message.contains("--store")
+        );
+        let pool = ClusterSettings { store: "rados:disks".into(), ..good.clone() };
+        assert_eq!(pool.store().unwrap(), StorePlace::Pool(Place::parse("rados:disks").unwrap()));
+        assert!(pool.leases().unwrap_err().message.contains("--leases"));
+        let elsewhere = ClusterSettings { leases: Some("127.0.0.1:7".into()), ..pool };
+        assert_eq!(elsewhere.leases().unwrap(), address("127.0.0.1:7").unwrap());
+        let wrong = ClusterSettings { store: "rados:".into(), ..good };
+        assert!(wrong.store().unwrap_err().message.contains("--store"), "it names the setting");
     }
 }
