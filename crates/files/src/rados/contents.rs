@@ -1,8 +1,8 @@
 //! The bytes of files: parts of 64 MiB, an object each.
 //!
-//! A part is made by the first append to it, or by whoever fences the life before there is one; each append says that the
-//! part must be there, open, and where its bytes go. So what a fenced life still has on its way is refused by the object
-//! itself, whenever it arrives.
+//! All parts are made before there is a record of the file, and none later; each append says that the part must be there, open,
+//! and where its bytes go. So what a fenced life still has on its way is refused by the object itself, whenever it arrives,
+//! also when the file was removed meanwhile.
 
 use std::rc::Rc;
 
@@ -43,37 +43,41 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl Contents {
-    /// Appends to a file of one's own. `begin` says of a part, once, whether this is the first append to it. All is
-    /// submitted at the call.
+    /// Makes the parts of a file, which are open.
+    ///
+    /// # Errors
+    /// `Full`; `Io`: nobody knows which are there.
+    pub(super) async fn make(&self, record: &FileRecord) -> Result<()> {
+        let file = record.info.id;
+        let make_part = async |part: u64| {
+            let change = Change::of_absent().and(Effect::SetAttribute(STATE, OPEN.to_vec()));
+            let made = self.objects.change(&part_object(file, part), change).await;
+            made.map_err(|failure| failed(failure, || format!("file {file} could not be made")))
+        };
+        all(record.parts(), make_part).await
+    }
+
+    /// Appends to a file of one's own. All is submitted at the call.
     ///
     /// # Errors
     /// `Fenced`, `Full`; `Io`: nobody knows what is there.
-    pub(super) fn append(
-        &self,
-        file: FileId,
-        offset: u64,
-        data: &Gathered,
-        mut begin: impl FnMut(u64) -> bool,
-    ) -> LocalBoxFuture<'static, Result<()>> {
+    pub(super) fn append(&self, file: FileId, offset: u64, data: &Gathered) -> LocalBoxFuture<'static, Result<()>> {
         let mut writes = Vec::with_capacity(1);
         for piece in pieces(offset, data.len()) {
             let data = match piece.len == data.len() {
                 true => data.clone(),
                 false => data.joined().slice(piece.from..piece.from + piece.len).into(),
             };
-            let write = Effect::Write { offset: piece.at, data };
-            let change = match begin(piece.part) {
-                true => Change::of_absent().and(Effect::SetAttribute(STATE, OPEN.to_vec())).and(write),
-                false => Change::of_present().only_if(Condition::Attribute(STATE, OPEN.to_vec())).and(write),
-            };
+            let change = Change::of_present()
+                .only_if(Condition::Attribute(STATE, OPEN.to_vec()))
+                .and(Effect::Write { offset: piece.at, data });
             writes.push(self.objects.change(&part_object(file, piece.part), change));
         }
         Box::pin(async move {
             for write in join_all(writes).await {
                 write.map_err(|failure| match failure {
-                    // It was there before its first append, or is not as it was: somebody has fenced this life.
-                    Failure::Exists | Failure::Changed => fenced(creator(file)),
-                    Failure::Absent => Error::io(format!("file {file} is gone, or an append to it failed before")),
+                    // Somebody has fenced this life, and removed the file perhaps.
+                    Failure::Absent | Failure::Changed => fenced(creator(file)),
                     failure => failed(failure, || format!("an append to file {file}")),
                 })?;
             }
@@ -81,28 +85,17 @@ impl Contents {
         })
     }
 
-    /// Reads a range, as far as each part has it: the rest is zeros. Gives also whether all of it was there. `is_blank` says
-    /// whether a part needs not be there, because nothing was appended to it.
+    /// Reads a range, as far as each part has it: the rest is zeros. Gives also whether all of it was there.
     ///
     /// # Errors
     /// `Io`; `NotFound`: a part is not there.
-    pub(super) async fn read(
-        &self,
-        file: FileId,
-        offset: u64,
-        len: usize,
-        is_blank: impl Fn(u64) -> bool,
-    ) -> Result<(AlignedBuf, bool)> {
+    pub(super) async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<(AlignedBuf, bool)> {
         let reads = pieces(offset, len).map(|piece| {
             let read = self.objects.read(&part_object(file, piece.part), piece.at, piece.len);
             async move { (piece, read.await) }
         });
         let (mut all, mut is_all) = (AlignedBuf::with_capacity(len), true);
         for (piece, read) in join_all(reads).await {
-            let read = match read {
-                Err(Failure::Absent) if is_blank(piece.part) => Ok(AlignedBuf::zeroed(0)),
-                read => read,
-            };
             let read = read.map_err(|failure| match failure {
                 Failure::Absent => Error::not_found(format!("file {file} has no part {}", piece.part)),
                 failure => failed(failure, || format!("a read of file {file}")),
@@ -139,31 +132,17 @@ impl Contents {
         Ok(())
     }
 
-    /// No append to a file is taken any more. `is_there` says whether there still is such a file: what was removed is not
-    /// made anew.
+    /// No append to a file is taken any more.
     ///
     /// # Errors
     /// `Io`.
-    pub(super) async fn fence(&self, record: &FileRecord, is_there: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    pub(super) async fn fence(&self, record: &FileRecord) -> Result<()> {
         let file = record.info.id;
-        let wrong = |failure| failed(failure, || format!("file {file} could not be fenced"));
-        let fence = Effect::SetAttribute(STATE, FENCED.to_vec());
         let fence_part = async |part: u64| {
-            let name = part_object(file, part);
-            loop {
-                match self.objects.change(&name, Change::of_present().and(fence.clone())).await {
-                    Err(Failure::Absent) => {}
-                    done => return done.map_err(wrong),
-                }
-                if !is_there().await? {
-                    return Ok(());
-                }
-                match self.objects.change(&name, Change::of_absent().and(fence.clone())).await {
-                    // The first append to it was faster.
-                    Err(Failure::Exists) => {}
-                    done => return done.map_err(wrong),
-                }
-            }
+            let change = Change::of_present().and(Effect::SetAttribute(STATE, FENCED.to_vec()));
+            // One that is not there was removed.
+            let done = there_or_not(self.objects.change(&part_object(file, part), change).await);
+            done.map_err(|failure| failed(failure, || format!("file {file} could not be fenced")))
         };
         all(record.parts(), fence_part).await
     }

@@ -124,12 +124,9 @@ impl Life {
         };
         let file = info.id;
         let record = FileRecord { info, made_for: options.capacity, is_prepared: options.prepared, is_going: false };
-        if let Err(error) = self.directories.register(&record).await {
+        if let Err(error) = self.make(&record).await {
             self.known.unclaim(options.capacity);
-            if error.kind == ErrorKind::Io {
-                // It may be there, now or later; of a life that is over it is found in any case.
-                self.remove_unheard(record);
-            }
+            self.remove_unheard(record);
             return Err(error);
         }
         self.known.on_made(record);
@@ -137,11 +134,17 @@ impl Life {
         Ok(file)
     }
 
-    /// Removes a file of which nobody knows whether there is a record.
+    /// First the bytes, then the record: who fences the life later finds both, and who did before keeps the record out.
+    async fn make(&self, record: &FileRecord) -> Result<()> {
+        self.contents.make(record).await?;
+        self.directories.register(record).await
+    }
+
+    /// Removes what there is of a file that could not be made.
     fn remove_unheard(self: &Rc<Self>, record: FileRecord) {
         let life = self.clone();
         let removing = async move {
-            if let Err(error) = life.directories.remove(&record).await {
+            if let Err(error) = life.remove(&record).await {
                 tracing::warn!(file = %record.info.id, "a file that was made for nobody may stay for now: {error}");
             }
         };
@@ -171,7 +174,7 @@ impl Life {
         let info = self.info_to_read(file).await?;
         check_copy(file, copy)?;
         check_range(&info, offset, len as u64)?;
-        let read = match self.contents.read(file, offset, len, |part| self.known.is_blank(file, part)).await {
+        let read = match self.contents.read(file, offset, len).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 let is_there = self.find(file).await?.is_some();
                 return Err(match is_there {
@@ -239,7 +242,11 @@ impl Life {
             }
             Ok(Some(record.sealed_at(length)))
         };
-        let sealed = self.directories.alter(file, decide).await?.ok_or_else(|| no_file(file))?;
+        let Some(sealed) = self.directories.alter(file, decide).await? else {
+            // Of a life that is over others may have removed it.
+            self.directories.check(self.incarnation).await?;
+            return Err(no_file(file));
+        };
         self.known.on_record(&sealed);
         Ok(())
     }
@@ -252,11 +259,14 @@ impl Life {
             }
             Ok((!record.is_going).then(|| record.going()))
         };
-        if let Some(record) = self.directories.alter(file, decide).await? {
-            self.remove(&record).await?;
-            if creator(file) != self.incarnation {
-                self.forget_if_gone(creator(file)).await?;
+        match self.directories.alter(file, decide).await? {
+            Some(record) => {
+                self.remove(&record).await?;
+                if creator(file) != self.incarnation {
+                    self.forget_if_gone(creator(file)).await?;
+                }
             }
+            None => self.directories.check(self.incarnation).await?,
         }
         self.known.on_gone(file);
         Ok(())
@@ -300,11 +310,7 @@ impl Life {
         for record in listed.iter().flat_map(|listed| &listed.files) {
             // Nobody appends to one that is sealed, or going.
             if record.info.sealed.is_none() && !record.is_going && !base::seeded::is_on("fence-misses-files") {
-                let is_there = async || {
-                    let record = self.directories.find(record.info.id).await?.record;
-                    Ok(record.is_some_and(|record| !record.is_going))
-                };
-                self.contents.fence(record, is_there).await?;
+                self.contents.fence(record).await?;
             }
         }
         match may_be_new {
@@ -401,7 +407,7 @@ impl FileEngine for Rados {
         if let Err(error) = may {
             return Box::pin(ready(Err(error)));
         }
-        let appended = life.contents.append(file, offset, &data, |part| life.known.begin_part(file, part));
+        let appended = life.contents.append(file, offset, &data);
         self.to_its_end("rados: append", |life| async move { life.append(file, appended, len).await })
     }
 

@@ -24,8 +24,6 @@ pub(super) struct Known {
 /// A file of this life.
 struct Own {
     record: FileRecord,
-    /// Parts that were appended to.
-    begun: BTreeSet<u64>,
     /// Nobody knows how far it was appended to, and why.
     broken: Option<String>,
 }
@@ -47,7 +45,7 @@ impl Known {
 
     /// A file was made of what was claimed.
     pub(super) fn on_made(&self, record: FileRecord) {
-        let own = Own { record, begun: BTreeSet::new(), broken: None };
+        let own = Own { record, broken: None };
         self.own.borrow_mut().insert(own.record.info.id, own);
     }
 
@@ -127,16 +125,6 @@ impl Known {
             true => Ok(()),
             false => Err(Error::full(format!("file {file} is full"))),
         }
-    }
-
-    /// Whether this is the first append to a part.
-    pub(super) fn begin_part(&self, file: FileId, part: u64) -> bool {
-        self.own.borrow_mut().get_mut(&file).is_some_and(|own| own.begun.insert(part))
-    }
-
-    /// Whether a part of a file of this life was never appended to.
-    pub(super) fn is_blank(&self, file: FileId, part: u64) -> bool {
-        self.own.borrow().get(&file).is_some_and(|own| !own.begun.contains(&part))
     }
 
     /// An append to this file failed, or nobody knows what came of it: it takes no more.

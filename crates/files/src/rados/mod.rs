@@ -10,16 +10,18 @@
 //! its *parts* (`contents`). `records` has the names of objects and what is in them, `known` what one need not ask.
 //!
 //! **Invariants** (rules 55 to 58 of docs/SAFETY.md, and those of [`shared`](crate::shared) that are not said otherwise).
-//! - A file has a record before it has bytes, and the record is made only while the life is not fenced. Each append is done
-//!   only while its part is open. A fence first ends the life's object, then the parts of each file that is not sealed; when
-//!   it returns, nothing of that life is confirmed any more.
+//! - A file has its parts, empty and open, before it has a record, and a record before it has bytes. The record is made only
+//!   while the life is not fenced, a part never later, and each append is done only while its part is there and open. A fence
+//!   first ends the life's object, then the parts of each file that is not sealed; when it returns, nothing of that life is
+//!   confirmed any more. (Parts that the first append makes would not do: of a file that nobody has appended to yet, and that
+//!   was removed after the fence, they could be made again.)
 //! - An append says where its bytes go, and is never done twice. One without an answer may be done, now or later: its file
 //!   takes no more.
 //! - A number is given to one life only: whoever makes the life's object has it, and it is in the head before anybody hears of
 //!   it.
 //! - What a record says changes under the condition that it is what was read: of two that seal a file differently, one fails.
 //! - A file that is removed is marked first, then its bytes go, then its record: what a removal that was interrupted left is
-//!   found in the record.
+//!   found in the record. Of a creation that was interrupted nothing is left but parts without bytes.
 //! - Copies and scrubbing are the pool's: a file has one copy here.
 //!
 //! **What cannot be asked of a pool**: to change a file of another life only while one's own goes on, since those are two

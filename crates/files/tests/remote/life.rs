@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{AlignedBuf, BLOCK, Epoch, Error, ErrorKind, FileId, Incarnation, KIB, MIB, Prng, Result};
+use files::rados::objects::Objects;
+use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
 use link::stream::{NearEnd, Services};
@@ -20,11 +22,17 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 /// See the module.
 pub struct Writer {
     pub handle: Handle,
-    pub address: Address,
+    pub way: Way,
     pub model: Rc<Model>,
-    pub lost: Rc<Lost>,
-    pub forgets_one_in: u64,
     pub prng: Prng,
+}
+
+/// How a writer reaches the store.
+pub enum Way {
+    /// In another process. One answer of so many is lost besides what happens to connections; 0: none.
+    Remote { address: Address, lost: Rc<Lost>, forgets_one_in: u64 },
+    /// In a pool.
+    Pool { objects: Rc<dyn Objects>, options: RadosOptions },
 }
 
 /// A file that it writes to.
@@ -70,14 +78,18 @@ impl Writer {
     }
 
     async fn join(&mut self) -> Result<Store> {
-        let near = NearEnd::dial(&self.handle, self.address.clone(), Services::default(), stream_options("a life"));
+        let (address, lost, forgets_one_in) = match &self.way {
+            Way::Remote { address, lost, forgets_one_in } => (address.clone(), lost.clone(), *forgets_one_in),
+            Way::Pool { objects, options } => return rados::join(&self.handle, objects.clone(), *options).await,
+        };
+        let near = NearEnd::dial(&self.handle, address, Services::default(), stream_options("a life"));
         let way = Forgetful {
             behind: RefCell::new(Rc::new(near)),
             next: RefCell::default(),
             late: None,
             prng: RefCell::new(self.prng.fork()),
-            forgets_one_in: self.forgets_one_in,
-            lost: self.lost.clone(),
+            forgets_one_in,
+            lost,
             model: self.model.clone(),
         };
         let options = RemoteOptions { patience: PATIENCE, ..RemoteOptions::new("the store") };
@@ -143,7 +155,8 @@ impl Writer {
                 true
             }
             ErrorKind::Io => {
-                assert!(error.message.contains("could not be reached"), "{error}");
+                let is_far = error.message.contains("could not be reached") || error.message.contains("gave no answer");
+                assert!(is_far, "{error}");
                 false
             }
             ErrorKind::Full => {

@@ -1,4 +1,5 @@
-//! Lives on several machines in one shared store, while connections break and the store's machine does.
+//! Lives on several machines in one shared store, while connections break and the store's machine does; and in a pool of
+//! objects (`pool`), which each of them changes by itself.
 //!
 //! What must hold whatever happens: what an append confirmed is there; a life that was fenced confirms nothing that it
 //! began afterwards, and what it left does not change any more; the store has no file that its life does not know of, and
@@ -10,6 +11,7 @@ mod forgetful;
 mod hostile;
 mod life;
 mod model;
+mod pool;
 mod site;
 
 use std::cell::Cell;
@@ -25,7 +27,7 @@ use runtime::Class;
 use runtime::sim::NetworkOptions;
 
 use self::forgetful::Lost;
-use self::life::Writer;
+use self::life::{Way, Writer};
 use self::model::Model;
 use self::site::{Below, CAPACITY, SILENCE, Site};
 
@@ -92,11 +94,13 @@ fn run(seed: u64, below: impl FnOnce(&Site) -> Below, counts: &mut Counts) -> [u
             let handle = site.handles[index % 2].clone();
             let writer = Writer {
                 handle: handle.clone(),
-                address: site.address.clone(),
+                way: Way::Remote {
+                    address: site.address.clone(),
+                    lost: lost.clone(),
+                    // Some hear what they are told, as far as connections do.
+                    forgets_one_in: *prng.pick(&[0, 10, 40]),
+                },
                 model: model.clone(),
-                lost: lost.clone(),
-                // Some hear what they are told, as far as connections do.
-                forgets_one_in: *prng.pick(&[0, 10, 40]),
                 prng: prng.fork(),
             };
             handle.spawn(Class::Io, "writer", writer.live())
