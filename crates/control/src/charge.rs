@@ -29,7 +29,7 @@ use wire::lease::{Entry, LeaseId, Revision, Snapshot, Swapped, Write};
 use crate::owners::OwnersLog;
 use crate::owners::tables::Tables;
 
-/// How long a lease lives. Another manager is to be in charge within a second after one has died: that is this, up to one
+/// How long a lease is to live; a store that grants no such short ones says how long it does (etcd: 2 s). Another manager is to be in charge within a second after one has died: that is this, up to one
 /// more third of it where only the answers are lost, and some round trips for lease, key, term and log. Much shorter, and a
 /// pause of a loop or of the network costs a change of managers.
 const TTL: Duration = Duration::from_millis(600);
@@ -92,6 +92,7 @@ struct Charge {
 /// A lease that is kept alive for as long as this lives.
 struct Hold {
     id: LeaseId,
+    ttl: Duration,
     /// When the lease ends here.
     until: Cell<Instant>,
     /// It has ended there, or is not wanted any more.
@@ -257,20 +258,20 @@ impl Inner {
     async fn hold(&self) -> Result<Rc<Hold>> {
         let asked = self.handle.now();
         let lease = self.store.grant(TTL.as_millis() as u32).await?;
-        let until = asked + span(Duration::from_millis(lease.ttl_ms.into()));
-        Ok(Rc::new(Hold { id: lease.id, until: Cell::new(until), has_ended: Cell::new(false) }))
+        let ttl = Duration::from_millis(lease.ttl_ms.into());
+        Ok(Rc::new(Hold { id: lease.id, ttl, until: Cell::new(asked + span(ttl)), has_ended: Cell::new(false) }))
     }
 
     /// Keeps a lease alive until it has ended.
     async fn keep(&self, hold: &Hold) {
         let ended = || self.handle.sleep_until(hold.until.get());
-        let mut pause = TTL / KEEP_ALIVES;
+        let mut pause = hold.ttl / KEEP_ALIVES;
         while self.is_held(hold) {
             if first(self.handle.sleep(pause), ended()).await.is_err() {
                 return;
             }
             let Ok(kept) = first(self.keep_once(hold), ended()).await else { return };
-            pause = if kept.is_ok() { TTL / KEEP_ALIVES } else { PAUSE };
+            pause = if kept.is_ok() { hold.ttl / KEEP_ALIVES } else { PAUSE };
         }
     }
 

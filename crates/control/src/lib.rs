@@ -10,6 +10,7 @@
 
 pub mod charge;
 pub mod cluster;
+pub mod etcd;
 pub mod http;
 pub mod lease;
 pub mod levels;

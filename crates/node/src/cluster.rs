@@ -23,12 +23,15 @@ pub mod together;
 use std::rc::Rc;
 
 use base::{Error, Result};
+use control::charge;
+use control::etcd::{self, Etcd};
 use files::Store;
 use files::rados::librados::{self, Place};
 use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
 use link::stream::{NearEnd, Options, Services};
 use runtime::{Address, Handle, Listener};
+use wire::LeaseStore;
 
 use crate::addresses::listen_when_free;
 
@@ -76,6 +79,26 @@ pub enum StorePlace {
     Served(Address),
     /// A pool of Ceph.
     Pool(Place),
+}
+
+/// Where the store of leases is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LeasesPlace {
+    /// In another process, which is reached there.
+    Served(Address),
+    /// An etcd.
+    Etcd(etcd::Place),
+}
+
+/// The store of leases at `place`, for a manager of this name.
+fn leases(handle: &Handle, place: LeasesPlace, name: &str) -> Rc<dyn LeaseStore> {
+    match place {
+        LeasesPlace::Served(address) => {
+            let impatient = Options { silence: charge::SILENCE, ..Options::new(name) };
+            Rc::new(NearEnd::dial(handle, address, Services::default(), impatient))
+        }
+        LeasesPlace::Etcd(place) => Etcd::new(handle, place),
+    }
 }
 
 /// Begins a life in the shared store at `place`.

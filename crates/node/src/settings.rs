@@ -637,6 +637,7 @@ mod tests {
     use base::ErrorKind;
 
     use super::*;
+    use crate::cluster::{LeasesPlace, StorePlace};
 
     fn refusal(text: &str) -> String {
         let error = Settings::from_toml(text).and_then(|settings| settings.resolve().map(drop)).unwrap_err();
@@ -712,11 +713,10 @@ mod tests {
         let settings = Settings::from_toml(text).unwrap();
         let cluster = settings.cluster.resolve().unwrap();
         assert_eq!((cluster.lease, cluster.patience), (Duration::from_millis(1500), Duration::from_secs(90)));
-        assert!(
-            cluster.managers.len() == 2
-                && crate::cluster::StorePlace::Served(settings.cluster.leases().unwrap())
-                    != settings.cluster.store().unwrap()
-        );
+        assert_eq!(cluster.managers.len(), 2);
+        let places = ["10.0.0.1:7500", "10.0.0.2:7500"].map(|place| crate::cluster::address(place).unwrap());
+        let (store, leases) = (settings.cluster.store().unwrap(), settings.cluster.leases().unwrap());
+        assert_eq!((store, leases), (StorePlace::Served(places[0].clone()), LeasesPlace::Served(places[1].clone())));
         let resolved = settings.resolve().unwrap();
         assert_eq!((resolved.memory_bytes, resolved.capacity_bytes, resolved.copies), (GIB, Some(100 * GIB), 2));
         assert_eq!(resolved.engine.journal_file_bytes, 32 * MIB);

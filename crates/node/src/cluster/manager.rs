@@ -11,13 +11,13 @@ use std::time::Duration;
 use base::limits::API_CALLS_MAX;
 use base::{Error, Incarnation, Result, VolumeId};
 use control::cluster::{Agents, ClusterManager, Others, Users, Way};
-use control::{charge, cluster, http};
+use control::{cluster, http};
 use link::stream::{FarEnd, NearEnd, Options, Services};
 use runtime::sync::first;
 use runtime::{Address, Class, Handle};
 use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeDescriptor, VolumeUser};
 
-use super::{address, join, listen, shown};
+use super::{address, join, leases, listen, shown};
 use crate::settings::Settings;
 
 /// A manager or an engine that is silent for so long is dialled again.
@@ -55,8 +55,7 @@ impl ManagerRole {
         let name = format!("manager {}", cluster.name);
         let store_at = settings.cluster.store()?;
         let store = join(handle, &store_at, &name).await?;
-        let impatient = Options { silence: charge::SILENCE, ..Options::new(name.clone()) };
-        let leases = NearEnd::dial(handle, settings.cluster.leases()?, Services::default(), impatient);
+        let leases = leases(handle, settings.cluster.leases()?, &name);
         let options = || Options { silence: SILENCE, ..Options::new(name.clone()) };
         let far = Rc::new(LateEnd { handle: handle.clone(), far: OnceCell::new() });
         let others = cluster.managers.iter().filter(|manager| **manager != place);
@@ -84,15 +83,8 @@ impl ManagerRole {
         };
         let api_at = api.as_ref().map(http::Listener::address);
         let cluster_options = cluster::Options { lease: cluster.lease, api: api_at, ..cluster::Options::default() };
-        let manager = ClusterManager::start(
-            handle,
-            &cluster.name,
-            &store,
-            Rc::new(again),
-            Rc::new(leases),
-            others,
-            cluster_options,
-        );
+        let manager =
+            ClusterManager::start(handle, &cluster.name, &store, Rc::new(again), leases, others, cluster_options);
         let services = Services {
             directory: Some(manager.clone()),
             places: Some(manager.clone()),

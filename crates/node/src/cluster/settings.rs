@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use agent::forwarding::{self, LOG_BYTES, Mode};
 use base::{Error, Result};
-use control::rules;
+use control::{etcd, rules};
 use files::rados::librados::Place;
 use runtime::Address;
 use serde::{Deserialize, Serialize};
 use wire::api::Size;
 
-use super::{StorePlace, address};
+use super::{LeasesPlace, StorePlace, address};
 
 /// Shortest and longest lease of a server, in milliseconds.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 200..=60_000;
@@ -56,7 +56,7 @@ pub struct ClusterSettings {
     pub listen: String,
     /// The shared store of files: an address, or a pool of Ceph ([`Place::parse`]).
     pub store: String,
-    /// The store of leases of managers. Default: where the shared store is.
+    /// The store of leases of managers: an address, or an etcd ([`etcd::Place::parse`]). Default: where the shared store is.
     pub leases: Option<String>,
     /// All managers, in any order.
     pub managers: Vec<String>,
@@ -176,13 +176,19 @@ impl ClusterSettings {
     ///
     /// # Errors
     /// `Invalid`.
-    pub fn leases(&self) -> Result<Address> {
+    pub fn leases(&self) -> Result<LeasesPlace> {
+        const SETTING: &str = "cluster.leases (--leases)";
         match (&self.leases, self.store()?) {
-            (Some(leases), _) => place("cluster.leases (--leases)", leases),
-            (None, StorePlace::Served(address)) => Ok(address),
-            (None, StorePlace::Pool(_)) => {
-                Err(Error::invalid("a pool of Ceph keeps no leases of managers: name a store of leases with --leases"))
+            (Some(leases), _) if leases.starts_with("etcd:") => {
+                let place =
+                    etcd::Place::parse(leases).map_err(|wrong| Error::invalid(format!("{SETTING}: {wrong}")))?;
+                Ok(LeasesPlace::Etcd(place))
             }
+            (Some(leases), _) => place(SETTING, leases).map(LeasesPlace::Served),
+            (None, StorePlace::Served(address)) => Ok(LeasesPlace::Served(address)),
+            (None, StorePlace::Pool(_)) => Err(Error::invalid(
+                "a pool of Ceph keeps no leases of managers: name an etcd with --leases etcd:HOST:PORT,HOST:PORT,...",
+            )),
         }
     }
 }
@@ -205,7 +211,8 @@ mod tests {
         };
         let resolved = good.resolve().unwrap();
         assert_eq!((resolved.managers.len(), resolved.lease), (2, Duration::from_secs(2)));
-        assert_eq!(StorePlace::Served(good.leases().unwrap()), good.store().unwrap());
+        assert_eq!(good.leases().unwrap(), LeasesPlace::Served(address("127.0.0.1:9").unwrap()));
+        assert_eq!(good.store().unwrap(), StorePlace::Served(address("127.0.0.1:9").unwrap()));
         let refused = |settings: ClusterSettings| settings.resolve().unwrap_err().message;
         assert!(refused(ClusterSettings { name: "a b".into(), ..good.clone() }).contains("--name"));
         assert!(refused(ClusterSettings { managers: vec![], ..good.clone() }).contains("--managers"));
@@ -221,8 +228,11 @@ mod tests {
         let pool = ClusterSettings { store: "rados:disks".into(), ..good.clone() };
         assert_eq!(pool.store().unwrap(), StorePlace::Pool(Place::parse("rados:disks").unwrap()));
         assert!(pool.leases().unwrap_err().message.contains("--leases"));
-        let elsewhere = ClusterSettings { leases: Some("127.0.0.1:7".into()), ..pool };
-        assert_eq!(elsewhere.leases().unwrap(), address("127.0.0.1:7").unwrap());
+        let with = |leases: &str| ClusterSettings { leases: Some(leases.into()), ..pool.clone() }.leases();
+        assert_eq!(with("127.0.0.1:7").unwrap(), LeasesPlace::Served(address("127.0.0.1:7").unwrap()));
+        let place = etcd::Place::parse("etcd:127.0.0.1:7/two").unwrap();
+        assert_eq!(with("etcd:127.0.0.1:7/two").unwrap(), LeasesPlace::Etcd(place));
+        assert!(with("etcd:nowhere").unwrap_err().message.contains("--leases"), "it names the setting");
         let wrong = ClusterSettings { store: "rados:".into(), ..good };
         assert!(wrong.store().unwrap_err().message.contains("--store"), "it names the setting");
     }
