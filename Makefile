@@ -1,5 +1,5 @@
 # `make up` serves a disk, `make test` passes every test. Both install what is missing and can be run again.
-.PHONY: up test test-long lint bench fmt built checked
+.PHONY: up test test-cluster test-long lint bench fmt built checked
 
 # Where `make up` keeps its store, and the volume that it makes there.
 DIR ?= levee-data
@@ -19,6 +19,11 @@ test:
 	MIMALLOC_PURGE_DELAY=-1 target/release/levee lab verify --minutes 2
 	bench/instructions
 	tests/clients/run
+
+# Several servers over a real Ceph and a real etcd, which it installs, starts and ends; needs root.
+test-cluster:
+	@scripts/setup cluster
+	tests/cluster/run
 
 # What `make test` compiles: two cargos side by side, which share the processors (hence the +), since the last crates of each keep
 # one busy only.

@@ -1,4 +1,7 @@
 //! Processes of each role over one shared store, in a directory of their own. They are killed when dropped.
+//!
+//! The store is `levee lab files`; or, where `LEVEE_TEST_ENGINES` names what `tests/cluster/engines` has started, a pool of Ceph
+//! and an etcd: then "store" is an OSD and the leader of etcd, wherever it is killed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -20,10 +23,39 @@ struct Process {
 /// See the module.
 pub struct Bed {
     directory: tempfile::TempDir,
+    engines: Option<Engines>,
     managers: usize,
     /// Where a process looks for others, if not where they are.
     detours: BTreeMap<String, String>,
     processes: BTreeMap<String, Process>,
+}
+
+/// A pool of Ceph and an etcd that run.
+pub struct Engines {
+    directory: String,
+    pool: String,
+    leases: String,
+}
+
+impl Engines {
+    /// Those of the environment, with a part of them that nobody has used.
+    pub fn named() -> Option<Engines> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let (pool, leases) = (variable("LEVEE_TEST_POOL")?, variable("LEVEE_TEST_ETCD")?);
+        let own = format!("cluster-{}", std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos());
+        let (name, how) = pool.split_once('?').unwrap_or((&pool, ""));
+        Some(Engines {
+            directory: variable("LEVEE_TEST_ENGINES")?,
+            pool: format!("{name}/{own}?{how}"),
+            leases: format!("{leases}/{own}"),
+        })
+    }
+
+    fn script(&self, action: &str) {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cluster/engines");
+        let done = Command::new(script).args([action, &self.directory]).output().unwrap();
+        assert!(done.status.success(), "{action}: {}{}", text(&done.stdout), text(&done.stderr));
+    }
 }
 
 pub fn text(bytes: &[u8]) -> String {
@@ -58,9 +90,12 @@ impl Bed {
         begin: impl FnOnce(&Bed) -> P,
     ) -> (Bed, P) {
         let directory = tempfile::tempdir().unwrap();
-        let mut bed = Bed { directory, managers, detours, processes: BTreeMap::new() };
+        let engines = Engines::named();
+        let mut bed = Bed { directory, engines, managers, detours, processes: BTreeMap::new() };
         let proxies = begin(&bed);
-        bed.run("store");
+        if bed.engines.is_none() {
+            bed.run("store");
+        }
         for (letter, count) in [("m", managers), ("s", servers), ("a", agents)] {
             (1..=count).for_each(|number| bed.run(&format!("{letter}{number}")));
         }
@@ -79,11 +114,18 @@ impl Bed {
 
     /// Starts a process that does not run, and waits until it is ready.
     pub fn run(&mut self, name: &str) {
+        if let (Some(engines), "store") = (&self.engines, name) {
+            return engines.script("mend");
+        }
         let detour = |wanted: &str| {
             self.detours.get(&format!("{name}-{wanted}")).cloned().unwrap_or_else(|| self.socket(wanted))
         };
         let managers: Vec<String> = (1..=self.managers).map(|number| detour(&format!("m{number}"))).collect();
-        let (managers, store) = (managers.join(","), detour("store"));
+        let managers = managers.join(",");
+        let (store, leases) = match &self.engines {
+            Some(engines) => (engines.pool.clone(), vec!["--leases".to_owned(), engines.leases.clone()]),
+            None => (detour("store"), vec![]),
+        };
         let path = |file: &str| self.path(file).display().to_string();
         let arguments: Vec<String> = match name.as_bytes()[0] {
             b's' if name == "store" => {
@@ -94,6 +136,7 @@ impl Bed {
                 .into_iter()
                 .map(str::to_owned)
                 .chain(["--token-file".into(), path("api.token"), "--store".into(), store])
+                .chain(leases)
                 .collect(),
             b's' => ["server", "--json", "--listen", "127.0.0.1:0", "--store", &store].map(str::to_owned).into(),
             _ => ["agent", "--json", "--nbd", "127.0.0.1:0"].map(str::to_owned).into(),
@@ -122,6 +165,9 @@ impl Bed {
 
     /// Kills a process, as `kill -9` does.
     pub fn kill(&mut self, name: &str) {
+        if let (Some(engines), "store") = (&self.engines, name) {
+            return engines.script("break");
+        }
         let mut process = self.processes.remove(name).unwrap();
         process.child.kill().unwrap();
         process.child.wait().unwrap();

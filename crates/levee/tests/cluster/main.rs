@@ -23,7 +23,8 @@ fn each_role_is_killed_and_clients_meet_no_error() {
     bed.settle(3, 4);
     let uri = bed.uri("a1", "vm-1");
     fio::fill(&uri);
-    let mut client = fio::begin(&uri, 30);
+    // To mend a pool takes a while.
+    let mut client = fio::begin(&uri, if bed::Engines::named().is_some() { 75 } else { 30 });
     pause(2);
     for name in ["s1", "m1", "s2", "m2", "store", "s3", "m3"] {
         bed.kill(name);
@@ -175,6 +176,8 @@ fn links_are_cut_one_way_and_both() {
         ["m1", "store"].map(|wanted| Proxy::start(&at(wanted), bed.path(&format!("{wanted}.sock"))))
     });
     let [manager, store] = &proxies;
+    // A pool is not reached by way of a proxy: there only the manager is out of reach.
+    let store = if bed::Engines::named().is_some() { manager } else { store };
     bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
     bed.settle(2, 4);
     let uri = bed.uri("a1", "vm-1");
