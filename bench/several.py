@@ -1,4 +1,4 @@
-"""Several servers with what they need, each a process, over `levee lab files` on this machine."""
+"""Several servers with what they need, each a process, over `levee lab files` on this machine, or over a pool of Ceph."""
 
 import json
 import os
@@ -11,17 +11,18 @@ from pathlib import Path
 
 class Cluster:
     """The processes, by name: store, m1 and so on. `prefix` says what a process is started with, and `address` where a server
-    listens, both by its name."""
+    listens, both by its name. `engines` are what `--store` and `--leases` are, if that is not a process of its own."""
 
     def __init__(self, arguments, servers=3, managers=3, prefix=lambda name: [], address=lambda name: "127.0.0.1",
-                 bandwidth="auto"):
+                 bandwidth="auto", engines=None):
         self.prefix, self.address, self.bandwidth = prefix, address, bandwidth
         self.binary = str(Path(arguments.binary).absolute())
         self.directory = Path(arguments.directory).absolute() / f"{os.getpid()}-{time.monotonic_ns()}"
         self.directory.mkdir(parents=True)
-        self.managers, self.processes = managers, {}
+        self.managers, self.processes, self.engines = managers, {}, engines
         try:
-            self.start("store")
+            if not engines:
+                self.start("store")
             for letter, count in [("m", managers), ("s", servers), ("a", 1)]:
                 for number in range(1, count + 1):
                     self.start(f"{letter}{number}")
@@ -36,10 +37,11 @@ class Cluster:
     def start(self, name):
         managers = ",".join(self.socket(f"m{number}") for number in range(1, self.managers + 1))
         role = ["--json", "--name", name, "--managers", managers]
-        store = ["--store", self.socket("store")]
+        store = ["--store", self.engines[0] if self.engines else self.socket("store")]
+        leases = ["--leases", self.engines[1]] if self.engines else []
         command = {
             "store": ["lab", "files", "--dir", str(self.directory / "disk"), "--listen", self.socket("store")],
-            "m": ["manager", *role, *store, "--listen", self.socket(name), "--api-listen", "127.0.0.1:0",
+            "m": ["manager", *role, *store, *leases, "--listen", self.socket(name), "--api-listen", "127.0.0.1:0",
                   "--token-file", str(self.directory / "api.token")],
             "s": ["server", *role, *store, "--listen", f"{self.address(name)}:0", "--bandwidth",
                   self.bandwidth],

@@ -325,8 +325,9 @@ pub struct Server {
 pub struct ServerOptions {
     #[command(flatten)]
     pub role: RoleOptions,
-    /// The shared store.
-    #[arg(long, value_name = "ADDR|unix:PATH")]
+    /// The shared store: a pool of Ceph, as rados:POOL, rados:POOL/NAMESPACE?conf=FILE&user=NAME; or where a `levee lab files`
+    /// listens. docs/CLUSTER.md has more.
+    #[arg(long, value_name = "rados:POOL|ADDR|unix:PATH")]
     pub store: Option<String>,
     /// Keep memory below this. Default: 512M.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -438,11 +439,13 @@ pub struct AgentOptions {
 pub struct ManagerOptions {
     #[command(flatten)]
     pub role: RoleOptions,
-    /// The shared store.
-    #[arg(long, value_name = "ADDR|unix:PATH")]
+    /// The shared store: a pool of Ceph, as rados:POOL, rados:POOL/NAMESPACE?conf=FILE&user=NAME; or where a `levee lab files`
+    /// listens. docs/CLUSTER.md has more.
+    #[arg(long, value_name = "rados:POOL|ADDR|unix:PATH")]
     pub store: Option<String>,
-    /// The store of leases. Default: where the shared store is.
-    #[arg(long, value_name = "ADDR|unix:PATH")]
+    /// The store of leases: an etcd, as etcd:HOST:PORT,HOST:PORT,...; or where a `levee lab files` listens. Default: where the
+    /// shared store is, if that is no pool.
+    #[arg(long, value_name = "etcd:ADDR,...|ADDR|unix:PATH")]
     pub leases: Option<String>,
     /// Serve the control API here; port 0 takes a free one. Default: 127.0.0.1:7400.
     #[arg(long, value_name = "ADDR")]

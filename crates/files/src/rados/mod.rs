@@ -9,7 +9,7 @@
 //! *fenced* (`directory`). The *head* has all lives and what each may set aside (`head`). A file is one object for each 64 MiB,
 //! its *parts* (`contents`). `records` has the names of objects and what is in them, `known` what one need not ask.
 //!
-//! **Invariants** (rules 55 to 58 of docs/SAFETY.md, and those of [`shared`](crate::shared) that are not said otherwise).
+//! **Invariants** (rules 58 to 61 of docs/SAFETY.md, and those of [`shared`](crate::shared) that are not said otherwise).
 //! - A file has its parts, empty and open, before it has a record, and a record before it has bytes. The record is made only
 //!   while the life is not fenced, a part never later, and each append is done only while its part is there and open. A fence
 //!   first ends the life's object, then the parts of each file that is not sealed; when it returns, nothing of that life is
