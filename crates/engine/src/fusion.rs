@@ -67,6 +67,7 @@ impl FusionWriteEngine {
         let settings = FusionSettings {
             wait: options.fusion_wait,
             append_bytes_max: JOURNAL_APPEND_MAX,
+            busy_appends: store.appends_at_once(),
             ..FusionSettings::default()
         };
         let recovered = recovered.into_iter().map(|journal| journal.0).collect();

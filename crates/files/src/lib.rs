@@ -214,6 +214,10 @@ pub trait FileEngine {
     }
     /// See [`FileWriter::append`]. Offsets are chosen by the writer, and submitted in the order of the calls.
     fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>>;
+    /// See [`Store::appends_at_once`].
+    fn appends_at_once(&self) -> usize {
+        2
+    }
     /// See [`Store::read`].
     fn read(&self, file: FileId, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf>>;
     /// See [`Store::read_copy`].
@@ -384,6 +388,13 @@ impl Store {
     /// take it first.
     pub fn recyclable(&self, kind: FileKind, capacities: RangeInclusive<u64>) -> Option<u64> {
         self.0.recyclable(kind, capacities)
+    }
+
+    /// How many appends to one file are worth to be in flight: while so many are, another small one gains nothing, and what
+    /// comes had better gather. A disk does one and has the next at hand; where they are done strictly one after the other,
+    /// it is one.
+    pub fn appends_at_once(&self) -> usize {
+        self.0.appends_at_once()
     }
 
     /// Reads from any healthy copy. The caller verifies content and falls back to [`Store::read_copy`].

@@ -1,13 +1,21 @@
 //! The bytes of files: parts of 64 MiB, an object each.
 //!
+//! **Gathering.** A pool does changes under conditions one after the other for each object: the next one begins when the one
+//! before is in every copy. So appends to a part that come while one is in flight wait here, and go together, as one change
+//! ([`GATHERED_MAX`]): that costs the pool about as much as a single one.
+//!
 //! All parts are made before there is a record of the file, and none later; each append says that the part must be there, open,
 //! and where its bytes go. So what a fenced life still has on its way is refused by the object itself, whenever it arrives,
 //! also when the file was removed meanwhile.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
 use std::rc::Rc;
 
-use base::{AlignedBuf, Bytes, Error, FileId, Gathered, Result};
-use runtime::sync::join_all;
+use base::{AlignedBuf, Bytes, Error, FileId, Gathered, Map, Result};
+use runtime::sync::{Sender, join_all, oneshot};
+use runtime::{Class, Handle};
 
 use super::directory::{AT_ONCE, fenced, there_or_not};
 use super::failed;
@@ -15,9 +23,27 @@ use super::objects::{Change, Condition, Effect, Failure, Objects};
 use super::records::{FENCED, FileRecord, OPEN, PART_BYTES, STATE, creator, part_object};
 use crate::LocalBoxFuture;
 
+/// Bytes of one change at most, unless one append has more.
+const GATHERED_MAX: usize = 2 << 20;
+
 /// See the module.
 pub(super) struct Contents {
-    pub(super) objects: Rc<dyn Objects>,
+    handle: Handle,
+    objects: Rc<dyn Objects>,
+    /// What waits, of each part that has an append in flight.
+    waiting: Rc<RefCell<Waiting>>,
+}
+
+/// A part of a file.
+type Part = (FileId, u64);
+type Waiting = Map<Part, VecDeque<Append>>;
+
+/// An append to one part.
+struct Append {
+    /// Where it goes in the part.
+    at: u64,
+    data: Gathered,
+    sender: Sender<Result<()>>,
 }
 
 /// A piece of a range that lies in one part.
@@ -42,7 +68,48 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
+/// The appends to a part that go next; none: nobody waits there any more.
+fn gather(waiting: &mut Waiting, part: Part) -> Vec<Append> {
+    let Some(queue) = waiting.get_mut(&part) else { return vec![] };
+    let mut bytes = 0;
+    let fits = queue.iter().take_while(|append| {
+        bytes += append.data.len();
+        bytes <= GATHERED_MAX
+    });
+    let count = fits.count().max(1).min(queue.len());
+    let gathered: Vec<Append> = queue.drain(..count).collect();
+    if gathered.is_empty() {
+        waiting.remove(&part);
+    }
+    gathered
+}
+
+/// Submits appends to a part as one change.
+fn submit(
+    objects: &dyn Objects,
+    (file, part): Part,
+    places: &[u64],
+    data: &[Gathered],
+) -> impl Future<Output = Result<()>> + use<> {
+    let mut change = Change::of_present().only_if(Condition::Attribute(STATE, OPEN.to_vec()));
+    for (at, data) in places.iter().zip(data) {
+        change = change.and(Effect::Write { offset: *at, data: data.clone() });
+    }
+    let changed = objects.change(&part_object(file, part), change);
+    async move {
+        changed.await.map_err(|failure| match failure {
+            // Somebody has fenced this life, and removed the file perhaps.
+            Failure::Absent | Failure::Changed => fenced(creator(file)),
+            failure => failed(failure, || format!("an append to file {file}")),
+        })
+    }
+}
+
 impl Contents {
+    pub(super) fn new(handle: &Handle, objects: Rc<dyn Objects>) -> Contents {
+        Contents { handle: handle.clone(), objects, waiting: Rc::default() }
+    }
+
     /// Makes the parts of a file, which are open.
     ///
     /// # Errors
@@ -57,32 +124,56 @@ impl Contents {
         all(record.parts(), make_part).await
     }
 
-    /// Appends to a file of one's own. All is submitted at the call.
+    /// Appends to a file of one's own. All is submitted at the call, or waits in that order.
     ///
     /// # Errors
     /// `Fenced`, `Full`; `Io`: nobody knows what is there.
     pub(super) fn append(&self, file: FileId, offset: u64, data: &Gathered) -> LocalBoxFuture<'static, Result<()>> {
-        let mut writes = Vec::with_capacity(1);
+        let mut appended = Vec::with_capacity(1);
         for piece in pieces(offset, data.len()) {
             let data = match piece.len == data.len() {
                 true => data.clone(),
                 false => data.joined().slice(piece.from..piece.from + piece.len).into(),
             };
-            let change = Change::of_present()
-                .only_if(Condition::Attribute(STATE, OPEN.to_vec()))
-                .and(Effect::Write { offset: piece.at, data });
-            writes.push(self.objects.change(&part_object(file, piece.part), change));
+            let (sender, receiver) = oneshot();
+            self.queue((file, piece.part), Append { at: piece.at, data, sender });
+            appended.push(receiver);
         }
         Box::pin(async move {
-            for write in join_all(writes).await {
-                write.map_err(|failure| match failure {
-                    // Somebody has fenced this life, and removed the file perhaps.
-                    Failure::Absent | Failure::Changed => fenced(creator(file)),
-                    failure => failed(failure, || format!("an append to file {file}")),
-                })?;
+            for appended in join_all(appended).await {
+                appended.unwrap_or_else(|| Err(Error::internal("the loop is shutting down")))?;
             }
             Ok(())
         })
+    }
+
+    /// An append goes out now, or with the next ones to the same part.
+    fn queue(&self, part: Part, append: Append) {
+        if let Some(waiting) = self.waiting.borrow_mut().get_mut(&part) {
+            return waiting.push_back(append);
+        }
+        self.waiting.borrow_mut().insert(part, VecDeque::new());
+        let (objects, waiting) = (self.objects.clone(), self.waiting.clone());
+        let first = submit(&*objects, part, &[append.at], std::slice::from_ref(&append.data));
+        let going_on = async move {
+            let mut outcome = first.await;
+            let mut senders = vec![append.sender];
+            loop {
+                senders.drain(..).for_each(|sender| sender.send(outcome.clone()));
+                let gathered = gather(&mut waiting.borrow_mut(), part);
+                if gathered.is_empty() {
+                    return;
+                }
+                let (mut places, mut data) = (Vec::new(), Vec::new());
+                for append in gathered {
+                    places.push(append.at);
+                    data.push(append.data);
+                    senders.push(append.sender);
+                }
+                outcome = submit(&*objects, part, &places, &data).await;
+            }
+        };
+        self.handle.spawn(Class::Io, "rados: appends to a part", going_on).detach();
     }
 
     /// Reads a range, as far as each part has it: the rest is zeros. Gives also whether all of it was there.
@@ -174,7 +265,45 @@ async fn all(parts: u64, each: impl AsyncFn(u64) -> Result<()>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use runtime::sim::{NodeOptions, World};
+
     use super::*;
+    use crate::rados::simulated::{Pool, PoolOptions};
+
+    #[test]
+    fn appends_that_come_while_one_is_in_flight_go_together() {
+        let world = World::new(3);
+        let handle = world.start_loop(world.add_node(NodeOptions::default()));
+        let pool = Pool::new(3, PoolOptions::default());
+        let contents = Contents::new(&handle, pool.reached_from(&handle));
+        let file = FileId(1 << 32 | 1);
+        let (objects, measured, inside) = (pool.reached_from(&handle), pool.clone(), handle.clone());
+        world.block_on(&inside, async move {
+            for part in [0, 1] {
+                let made = Change::of_absent().and(Effect::SetAttribute(STATE, OPEN.to_vec()));
+                objects.change(&part_object(file, part), made).await.unwrap();
+            }
+            let before = measured.changes();
+            let block = |byte: u8| Gathered::from(Bytes::from(vec![byte; 4096]));
+            let first = PART_BYTES - 20 * 4096;
+            let appends: Vec<_> =
+                (0..40).map(|index| contents.append(file, first + index * 4096, &block(index as u8))).collect();
+            assert!(join_all(appends).await.iter().all(|appended| appended.is_ok()));
+            // Of each part the first one, and all others together.
+            assert_eq!(measured.changes() - before, 4);
+            let (read, is_all) = contents.read(file, first, 40 * 4096).await.unwrap();
+            assert!(is_all && read.chunks(4096).zip(0..).all(|(found, byte)| found.iter().all(|found| *found == byte)));
+            // What is refused is refused to all of them.
+            let fenced = Change::of_present().and(Effect::SetAttribute(STATE, FENCED.to_vec()));
+            objects.change(&part_object(file, 1), fenced).await.unwrap();
+            let late: Vec<_> =
+                (0..3).map(|index| contents.append(file, PART_BYTES + (40 + index) * 4096, &block(1))).collect();
+            let is_fenced = |done: &Result<()>| matches!(done, Err(error) if error.kind == base::ErrorKind::Fenced);
+            assert!(join_all(late).await.iter().all(is_fenced));
+            handle.yield_now().await;
+            assert!(contents.waiting.borrow().is_empty(), "nothing is kept of parts at rest");
+        });
+    }
 
     #[test]
     fn a_range_is_cut_where_parts_end() {

@@ -47,7 +47,7 @@ impl Rados {
         let life = Life {
             handle: handle.clone(),
             directories: Directories { objects: objects.clone() },
-            contents: Contents { objects: objects.clone() },
+            contents: Contents::new(handle, objects.clone()),
             objects,
             options,
             store,
@@ -409,6 +409,10 @@ impl FileEngine for Rados {
         }
         let appended = life.contents.append(file, offset, &data);
         self.to_its_end("rados: append", |life| async move { life.append(file, appended, len).await })
+    }
+
+    fn appends_at_once(&self) -> usize {
+        1
     }
 
     fn read(&self, file: FileId, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf>> {

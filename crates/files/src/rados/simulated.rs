@@ -41,6 +41,7 @@ struct State {
     options: PoolOptions,
     prng: Prng,
     objects: BTreeMap<String, Object>,
+    changes: u64,
     /// When the last change of an object takes effect.
     turns: BTreeMap<String, base::Instant>,
 }
@@ -59,6 +60,7 @@ impl Pool {
             options,
             prng: Prng::new(seed),
             objects: BTreeMap::new(),
+            changes: 0,
             turns: BTreeMap::new(),
         })))
     }
@@ -73,9 +75,9 @@ impl Pool {
         self.0.borrow_mut().options.lost_one_in = lost_one_in;
     }
 
-    /// The names of all objects.
-    pub fn objects(&self) -> Vec<String> {
-        self.0.borrow().objects.keys().cloned().collect()
+    /// Changes that were asked for so far.
+    pub fn changes(&self) -> u64 {
+        self.0.borrow().changes
     }
 }
 
@@ -168,6 +170,7 @@ impl Objects for Reached {
 
     fn change(&self, object: &str, change: Change) -> LocalBoxFuture<'static, Result<(), Failure>> {
         let mut state = self.pool.0.borrow_mut();
+        state.changes += 1;
         let lost = state.options.lost_one_in;
         // Done, not done, or done later, when others may have come.
         let loss = (lost > 0 && state.prng.one_in(lost)).then(|| state.prng.below(3));
