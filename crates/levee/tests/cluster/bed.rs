@@ -33,7 +33,7 @@ pub struct Bed {
 /// A pool of Ceph and an etcd that run.
 pub struct Engines {
     directory: String,
-    pool: String,
+    pub pool: String,
     leases: String,
 }
 

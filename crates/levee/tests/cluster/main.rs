@@ -240,6 +240,58 @@ fn several_servers_run_in_one_process() {
     assert!(text(&refused.stderr).contains("--servers"), "{}", text(&refused.stderr));
 }
 
+/// Where the store is a pool of Ceph, and the leases are in an etcd.
+#[test]
+fn what_is_wrong_with_a_pool_is_said_in_one_sentence() {
+    let Some(engines) = bed::Engines::named() else {
+        eprintln!("skipped: LEVEE_TEST_POOL names no pool (make test-cluster starts a cluster that has one)");
+        return;
+    };
+    let refused = |store: &str, what: &str| {
+        let output =
+            levee().args(["server", "--name", "x", "--managers", "127.0.0.1:1", "--store", store]).output().unwrap();
+        let said = text(&output.stderr);
+        let is_one = said.lines().filter(|line| line.starts_with("error: ")).count() == 1;
+        assert!(!output.status.success() && is_one && said.contains(what), "{store}: {said}");
+    };
+    let (place, how) = engines.pool.split_once('?').unwrap();
+    let pool = place.split('/').next().unwrap();
+    refused(&format!("{pool}-none?{how}"), "ceph osd pool create levee-none");
+    refused(&format!("{pool}?{how}&user=nobody"), "ceph auth get-or-create client.nobody");
+    refused(&format!("{pool}?conf=/nowhere/ceph.conf"), "?conf=FILE");
+    refused("rados:", "write rados:POOL");
+    refused(&format!("{pool}?{how}&colour=red"), "user=NAME");
+    // A manager goes on trying: an etcd may come back.
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = format!("unix:{}", scratch.path().join("m1.sock").display());
+    let mut manager = levee();
+    manager.args([
+        "manager",
+        "--json",
+        "--name",
+        "m1",
+        "--listen",
+        &socket,
+        "--managers",
+        &socket,
+        "--store",
+        &engines.pool,
+    ]);
+    manager.args(["--leases", "etcd:127.0.0.1:1", "--api-listen", "127.0.0.1:0", "--token-file"]);
+    manager.arg(scratch.path().join("token")).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = manager.spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    pause(1);
+    let status = levee().args(["status", "--api", ready["api"].as_str().unwrap()]).output().unwrap();
+    let said = text(&status.stderr) + &text(&status.stdout);
+    assert!(!status.status.success() && said.contains("in charge"), "{said}");
+    child.kill().unwrap();
+    let log = text(&child.wait_with_output().unwrap().stderr);
+    assert!(log.contains("etcd at 127.0.0.1:1"), "{log}");
+}
+
 #[test]
 fn what_is_wrong_with_a_role_is_said_in_one_sentence() {
     let refused = |arguments: &[&str]| {

@@ -28,6 +28,10 @@ use crate::LocalBoxFuture;
 const PATIENCE_SECONDS: u32 = 30;
 /// The same for monitors, and for the first connection.
 const MONITOR_PATIENCE_SECONDS: u32 = 10;
+/// With more than this in flight the library would hold up the loop that submits. What a loop has in flight is bounded by its
+/// memory, far below.
+const IN_FLIGHT_OPS: u32 = 1 << 16;
+const IN_FLIGHT_BYTES: u64 = 4 << 30;
 /// The size of the pool is asked for so often at most.
 const CAPACITY_FOR: Duration = Duration::from_secs(10);
 
@@ -131,8 +135,14 @@ fn connect(library: &'static Library, place: &Place) -> Result<Cluster> {
         ))
     })?;
     let (patience, monitor) = (PATIENCE_SECONDS.to_string(), MONITOR_PATIENCE_SECONDS.to_string());
-    let settings =
-        [("rados_osd_op_timeout", &patience), ("rados_mon_op_timeout", &monitor), ("client_mount_timeout", &monitor)];
+    let (ops, bytes) = (IN_FLIGHT_OPS.to_string(), IN_FLIGHT_BYTES.to_string());
+    let settings = [
+        ("rados_osd_op_timeout", &patience),
+        ("rados_mon_op_timeout", &monitor),
+        ("client_mount_timeout", &monitor),
+        ("objecter_inflight_ops", &ops),
+        ("objecter_inflight_op_bytes", &bytes),
+    ];
     for (name, value) in settings {
         cluster.set(&text(name)?, &text(value)?).map_err(|code| reached(place, -code))?;
     }
@@ -187,6 +197,10 @@ impl Pool {
                 place.pool
             ))),
             libc::EPERM | libc::EACCES => Failure::Other(refused(place)),
+            libc::EOPNOTSUPP => Failure::Other(Error::invalid(format!(
+                "the pool {} keeps no entries, as one with erasure coding: name one with copies",
+                place.pool
+            ))),
             libc::ETIMEDOUT => Failure::Other(Error::io(format!(
                 "the pool {} has not answered for {PATIENCE_SECONDS} s: ceph -s says what is wrong",
                 place.pool
