@@ -168,16 +168,24 @@ impl Candidate {
 
 impl Inner {
     async fn run(self: Rc<Self>) {
+        let mut was_told = false;
         loop {
             let stood = self.stand().await;
             if self.charge.take().is_some() {
                 tracing::warn!(name = self.options.name, "this manager is not in charge any more");
                 self.changed.notify();
             }
-            if let Err(error) = stood {
+            let Err(error) = stood else {
+                was_told = false;
+                continue;
+            };
+            // What may be for a person to mend is said once; the rest passes.
+            if error.kind == ErrorKind::Io && !std::mem::replace(&mut was_told, true) {
+                tracing::warn!(name = self.options.name, %error, "this manager does not come into charge; it goes on trying");
+            } else {
                 tracing::info!(name = self.options.name, %error, "this manager does not come into charge; it tries again");
-                self.handle.sleep(PAUSE).await;
             }
+            self.handle.sleep(PAUSE).await;
         }
     }
 

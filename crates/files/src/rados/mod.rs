@@ -7,7 +7,7 @@
 //!
 //! **Names.** A *life* is one writer, with a number. Its *object* has a record of each of its files, and whether it is
 //! *fenced* (`directory`). The *head* has all lives and what each may set aside (`head`). A file is one object for each 64 MiB,
-//! its *parts* (`contents`). `records` has the names of objects and what is in them, `known` what one need not ask.
+//! its *parts* (`contents`). `life` does with them what the file layer is asked for. `records` has the names of objects and what is in them, `known` what one need not ask.
 //!
 //! **Invariants** (rules 58 to 61 of docs/SAFETY.md, and those of [`shared`](crate::shared) that are not said otherwise).
 //! - A file has its parts, empty and open, before it has a record, and a record before it has bytes. The record is made only
@@ -38,6 +38,7 @@ mod engine;
 mod head;
 mod known;
 pub mod librados;
+mod life;
 pub mod objects;
 mod records;
 pub mod simulated;
@@ -49,6 +50,7 @@ use base::{Error, ErrorKind, GIB, Result};
 use runtime::Handle;
 
 use self::engine::Rados;
+use self::life::Life;
 use self::objects::{Failure, Objects};
 use crate::Store;
 
@@ -73,8 +75,8 @@ impl Default for RadosOptions {
 /// # Errors
 /// `Io`: the pool cannot be reached. `Invalid`: the store is of a newer version. `Corrupt`.
 pub async fn join(handle: &Handle, objects: Rc<dyn Objects>, options: RadosOptions) -> Result<Store> {
-    let rados = Rados::begin(handle, objects, options).await?;
-    Ok(Store::new(Rc::new(rados)))
+    let life = Life::begin(handle, objects, options).await?;
+    Ok(Store::new(Rc::new(Rados::new(life))))
 }
 
 /// What a failure is to whoever asked for `what`.

@@ -1,38 +1,16 @@
 //! What a life may set aside for files, and how it gets more: see `Claim`, and rule 44 of docs/SAFETY.md.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use base::units::format_size;
 use base::{Error, ErrorKind, Incarnation, Result};
 use runtime::Class;
-use runtime::sync::Budget;
 
-use super::engine::Life;
 use super::failed;
 use super::head::Room;
+use super::life::Life;
 use super::records::LifeRecord;
 use crate::Claim;
-
-/// See the module.
-pub(super) struct Space {
-    granted: Cell<u64>,
-    /// Who asks for more: one at a time.
-    asking: Budget,
-    is_growing: Cell<bool>,
-}
-
-impl Default for Space {
-    fn default() -> Self {
-        Space { granted: Cell::default(), asking: Budget::new(1), is_growing: Cell::default() }
-    }
-}
-
-impl Space {
-    pub(super) fn granted(&self) -> u64 {
-        self.granted.get()
-    }
-}
 
 impl Life {
     /// What may still be set aside without asking.

@@ -1,0 +1,389 @@
+//! One writer's life in a pool: what it has, and what it does with files, its own and those of others.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{AlignedBuf, BLOCK, Bytes, Error, ErrorKind, FileId, Incarnation, Result, SegmentId, StoreId};
+use runtime::sync::Budget;
+use runtime::{Class, Handle};
+
+use super::RadosOptions;
+use super::contents::Contents;
+use super::directory::{Directories, fenced};
+use super::head::Heads;
+use super::known::Known;
+use super::objects::Objects;
+use super::records::{FileRecord, creator, file_id};
+use crate::{CreateOptions, FileInfo, FileKind, LocalBoxFuture};
+
+/// See the module.
+pub(super) struct Life {
+    pub(super) handle: Handle,
+    pub(super) objects: Rc<dyn Objects>,
+    pub(super) options: RadosOptions,
+    pub(super) store: StoreId,
+    pub(super) incarnation: Incarnation,
+    pub(super) heads: Heads,
+    pub(super) directories: Directories,
+    pub(super) contents: Contents,
+    pub(super) known: Known,
+    pub(super) space: Space,
+    /// Files that were begun.
+    count: Cell<u32>,
+    /// It was told that it is over.
+    pub(super) is_over: Cell<bool>,
+}
+
+/// What it may set aside for files: see `space`.
+pub(super) struct Space {
+    pub(super) granted: Cell<u64>,
+    /// Who asks for more: one at a time.
+    pub(super) asking: Budget,
+    pub(super) is_growing: Cell<bool>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Space { granted: Cell::default(), asking: Budget::new(1), is_growing: Cell::default() }
+    }
+}
+
+impl Space {
+    pub(super) fn granted(&self) -> u64 {
+        self.granted.get()
+    }
+}
+
+impl Life {
+    /// See [`super::join`].
+    pub(super) async fn begin(handle: &Handle, objects: Rc<dyn Objects>, options: RadosOptions) -> Result<Life> {
+        let heads = Heads { handle: handle.clone(), objects: objects.clone(), reserve_bytes: options.reserve_bytes };
+        let (store, incarnation) = heads.begin_life().await?;
+        let life = Life {
+            handle: handle.clone(),
+            directories: Directories { objects: objects.clone() },
+            contents: Contents::new(handle, objects.clone()),
+            objects,
+            options,
+            store,
+            incarnation,
+            heads,
+            known: Known::default(),
+            space: Space::default(),
+            count: Cell::default(),
+            is_over: Cell::default(),
+        };
+        life.ask_for_first().await?;
+        Ok(life)
+    }
+
+    pub(super) fn on_error(&self, error: &Error) {
+        match error.kind {
+            ErrorKind::Fenced => self.is_over.set(true),
+            ErrorKind::Io => self.known.on_error(),
+            _ => {}
+        }
+    }
+
+    /// Whether the life goes on, as far as it was told.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub(super) fn check_alive(&self) -> Result<()> {
+        match self.is_over.get() {
+            true => Err(fenced(self.incarnation)),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) async fn create(self: &Rc<Self>, options: CreateOptions) -> Result<FileId> {
+        self.check_alive()?;
+        options.check_segment()?;
+        if options.kind == FileKind::Incarnation {
+            return Err(Error::invalid("guards are made by the store"));
+        }
+        let count = self.count.get().checked_add(1);
+        let count = count.ok_or_else(|| Error::full("this life has made all files that it can make: start anew"))?;
+        self.count.set(count);
+        self.claim(options.capacity, options.claim).await?;
+        let info = FileInfo {
+            id: file_id(self.incarnation, count),
+            kind: options.kind,
+            incarnation: self.incarnation,
+            epoch: options.epoch,
+            segment: options.segment,
+            capacity: options.capacity,
+            sealed: None,
+            copies: 1,
+            copies_wanted: 1,
+        };
+        let file = info.id;
+        let record = FileRecord { info, made_for: options.capacity, is_prepared: options.prepared, is_going: false };
+        if let Err(error) = self.make(&record).await {
+            self.known.unclaim(options.capacity);
+            self.remove_unheard(record);
+            return Err(error);
+        }
+        self.known.on_made(record);
+        self.grow_ahead(self.options.grant_bytes / 2);
+        Ok(file)
+    }
+
+    /// First the bytes, then the record: who fences the life later finds both, and who did before keeps the record out.
+    async fn make(&self, record: &FileRecord) -> Result<()> {
+        self.contents.make(record).await?;
+        self.directories.register(record).await
+    }
+
+    /// Removes what there is of a file that could not be made.
+    fn remove_unheard(self: &Rc<Self>, record: FileRecord) {
+        let life = self.clone();
+        let removing = async move {
+            if let Err(error) = life.remove(&record).await {
+                tracing::warn!(file = %record.info.id, "a file that was made for nobody may stay for now: {error}");
+            }
+        };
+        self.handle.spawn(Class::Background, "remove a file that was made for nobody", removing).detach();
+    }
+
+    pub(super) async fn append(
+        &self,
+        file: FileId,
+        appended: LocalBoxFuture<'static, Result<()>>,
+        len: u64,
+    ) -> Result<()> {
+        if let Err(error) = appended.await {
+            self.known.break_file(file, &error.message);
+            return Err(error);
+        }
+        self.known.on_appended(file, len);
+        Ok(())
+    }
+
+    /// What is known of a file that is to be read: of one that somebody else may seal now, what is true now.
+    async fn info_to_read(&self, file: FileId) -> Result<FileInfo> {
+        let known = self.known.info(file).filter(|info| self.known.is_own(file) || info.sealed.is_some());
+        let info = match known {
+            Some(info) => Some(info),
+            None => self.find(file).await?,
+        };
+        info.ok_or_else(|| Error::not_found(format!("there is no file {file}")))
+    }
+
+    pub(super) async fn read(&self, file: FileId, copy: u8, offset: u64, len: usize) -> Result<AlignedBuf> {
+        let info = self.info_to_read(file).await?;
+        check_copy(file, copy)?;
+        check_range(&info, offset, len as u64)?;
+        let read = match self.contents.read(file, offset, len).await {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                let is_there = self.find(file).await?.is_some();
+                return Err(match is_there {
+                    true => Error::corrupt(format!("{}: repair the pool", error.message)),
+                    false => error,
+                });
+            }
+            Ok((_, false)) if info.sealed.is_some() => {
+                return Err(Error::corrupt(format!("file {file} is shorter than it was sealed at: repair the pool")));
+            }
+            read => read?.0,
+        };
+        self.known.on_read(info.kind, len as u64);
+        Ok(read)
+    }
+
+    pub(super) async fn find(&self, file: FileId) -> Result<Option<FileInfo>> {
+        let record = self.directories.find(file).await?.record.filter(|record| !record.is_going);
+        match &record {
+            // One that is being made is not known yet.
+            Some(record) if creator(file) != self.incarnation || self.known.is_own(file) => {
+                self.known.on_record(record);
+            }
+            Some(_) => return Ok(None),
+            None => self.known.on_gone(file),
+        }
+        Ok(record.map(|record| record.info))
+    }
+
+    /// Before what another life made is changed: see the module.
+    async fn check_own_life(&self, file: FileId) -> Result<()> {
+        self.check_alive()?;
+        match creator(file) == self.incarnation {
+            true => Ok(()),
+            false => self.directories.check(self.incarnation).await,
+        }
+    }
+
+    /// Whether this life may change a file, besides appending to it.
+    fn check_may_change(&self, record: &FileRecord, is_fenced: bool) -> Result<()> {
+        let FileInfo { id, kind, incarnation, .. } = record.info;
+        match (incarnation == self.incarnation, is_fenced) {
+            (true, true) => Err(fenced(self.incarnation)),
+            (true, false) | (false, true) => Ok(()),
+            (false, false) => Err(Error::conflict(format!(
+                "file {id} is a {} of incarnation {incarnation}, which lives: fence it first",
+                kind.name()
+            ))),
+        }
+    }
+
+    pub(super) async fn seal(&self, file: FileId, length: u64) -> Result<()> {
+        self.check_own_life(file).await?;
+        let decide = |record: &FileRecord, is_fenced: bool| {
+            if record.is_going {
+                return Err(no_file(file));
+            }
+            self.check_may_change(record, is_fenced)?;
+            match record.info.sealed {
+                Some(sealed) if sealed == length => return Ok(None),
+                Some(sealed) => {
+                    return Err(Error::conflict(format!("file {file} is sealed at {sealed}, and not at {length}")));
+                }
+                None => check_range(&record.info, length, 0)?,
+            }
+            Ok(Some(record.sealed_at(length)))
+        };
+        let Some(sealed) = self.directories.alter(file, decide).await? else {
+            // Of a life that is over others may have removed it.
+            self.directories.check(self.incarnation).await?;
+            return Err(no_file(file));
+        };
+        self.known.on_record(&sealed);
+        Ok(())
+    }
+
+    pub(super) async fn delete(&self, file: FileId) -> Result<()> {
+        self.check_own_life(file).await?;
+        let decide = |record: &FileRecord, is_fenced: bool| {
+            if !record.info.kind.is_of_segment() || record.info.incarnation == self.incarnation {
+                self.check_may_change(record, is_fenced)?;
+            }
+            Ok((!record.is_going).then(|| record.going()))
+        };
+        match self.directories.alter(file, decide).await? {
+            Some(record) => {
+                self.remove(&record).await?;
+                if creator(file) != self.incarnation {
+                    self.forget_if_gone(creator(file)).await?;
+                }
+            }
+            None => self.directories.check(self.incarnation).await?,
+        }
+        self.known.on_gone(file);
+        Ok(())
+    }
+
+    /// What is marked as going goes.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) async fn remove(&self, record: &FileRecord) -> Result<()> {
+        self.contents.remove(record).await?;
+        self.directories.remove(record).await
+    }
+
+    async fn forget_if_gone(&self, life: Incarnation) -> Result<()> {
+        if self.directories.is_empty(life).await?
+            && self.heads.seen().await?.lives.get(&life).is_some_and(|record| record.is_fenced)
+        {
+            self.settle(life).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn fence(&self, life: Incarnation) -> Result<()> {
+        if base::seeded::is_on("fence-fences-nothing") {
+            return Ok(());
+        }
+        let seen = self.heads.seen().await?;
+        let may_be_new = life > seen.head.last;
+        if !may_be_new && !seen.lives.contains_key(&life) {
+            // It was fenced before, and nothing is left of it.
+            return Ok(());
+        }
+        if !self.directories.fence(life, may_be_new).await? {
+            return Ok(());
+        }
+        if life == self.incarnation {
+            self.is_over.set(true);
+        }
+        let listed = self.directories.list(life).await?;
+        for record in listed.iter().flat_map(|listed| &listed.files) {
+            // Nobody appends to one that is sealed, or going.
+            if record.info.sealed.is_none() && !record.is_going && !base::seeded::is_on("fence-misses-files") {
+                self.contents.fence(record).await?;
+            }
+        }
+        match may_be_new {
+            // Its object has to stay, so that it never begins.
+            true => Ok(()),
+            false => self.settle(life).await.map(drop),
+        }
+    }
+
+    pub(super) async fn files_of(&self, life: Incarnation) -> Result<Vec<FileInfo>> {
+        let before = self.known.own_ids();
+        let listed = self.directories.list(life).await?;
+        let records = listed.map(|listed| listed.files).unwrap_or_default();
+        let files = records.into_iter().filter(|record| !record.is_going).map(|record| record.info);
+        if life != self.incarnation {
+            let files: Vec<_> = files.collect();
+            self.known.on_files_of(life, &files);
+            return Ok(files);
+        }
+        // One that nobody knows of is being made, or was made for nobody. Others may have removed some.
+        let files: Vec<_> = files.filter(|info| self.known.is_own(info.id)).collect();
+        for gone in before.iter().filter(|file| files.binary_search_by_key(file, |info| &info.id).is_err()) {
+            self.known.on_gone(*gone);
+        }
+        Ok(files)
+    }
+
+    pub(super) async fn files_of_segment(&self, segment: SegmentId) -> Result<Vec<FileInfo>> {
+        let records = self.directories.of_segment(segment).await?;
+        let is_shown = |record: &FileRecord| {
+            !record.is_going && (record.info.incarnation != self.incarnation || self.known.is_own(record.info.id))
+        };
+        let shown: Vec<_> = records.into_iter().filter(is_shown).collect();
+        shown.iter().for_each(|record| self.known.on_record(record));
+        Ok(shown.into_iter().map(|record| record.info).collect())
+    }
+
+    pub(super) async fn lives(&self) -> Result<Vec<Incarnation>> {
+        let mut lives = Vec::new();
+        for life in self.heads.seen().await?.lives.into_keys() {
+            if !self.directories.is_empty(life).await? {
+                lives.push(life);
+            }
+        }
+        Ok(lives)
+    }
+
+    pub(super) async fn repair(&self, file: FileId, copy: u8, offset: u64, data: Bytes) -> Result<()> {
+        self.check_own_life(file).await?;
+        let info = self.info_to_read(file).await?;
+        check_copy(file, copy)?;
+        check_range(&info, offset, data.len() as u64)?;
+        self.contents.repair(file, offset, &data, creator(file) == self.incarnation).await
+    }
+}
+
+fn no_file(file: FileId) -> Error {
+    Error::not_found(format!("there is no file {file}"))
+}
+
+/// A pool has one copy of a file, for all that is seen here.
+fn check_copy(file: FileId, copy: u8) -> Result<()> {
+    match copy {
+        0 => Ok(()),
+        _ => Err(Error::not_found(format!("file {file} has one copy, and not {}", u64::from(copy) + 1))),
+    }
+}
+
+/// Whether a range lies in a file, and at the boundaries of blocks.
+fn check_range(info: &FileInfo, offset: u64, len: u64) -> Result<()> {
+    let end = offset.checked_add(len).filter(|end| *end <= info.sealed.unwrap_or(info.capacity));
+    match end.is_some() && offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("file {} has no {len} bytes at {offset}", info.id))),
+    }
+}
