@@ -269,4 +269,4 @@ impl LeaseStore for Leases {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,30 +7,9 @@ use runtime::sim::{NodeOptions, World};
 
 use self::fake::Fake;
 use super::*;
+use crate::lease::tests::{kind, no, put, yes};
 
 const MS: Duration = Duration::from_millis(1);
-
-fn put(value: &str, lease: LeaseId) -> Write {
-    Write::Put { value: value.as_bytes().to_vec(), lease }
-}
-
-async fn yes(store: &dyn LeaseStore, key: &str, expected: Revision, write: Write) -> Revision {
-    match store.compare_and_swap(key, expected, write).await.unwrap() {
-        Swapped::Yes(revision) => revision,
-        Swapped::No(entry) => panic!("{key} is {entry:?}"),
-    }
-}
-
-async fn no(store: &dyn LeaseStore, key: &str, expected: Revision, write: Write) -> Option<Entry> {
-    match store.compare_and_swap(key, expected, write).await.unwrap() {
-        Swapped::Yes(revision) => panic!("{key} was written: {revision:?}"),
-        Swapped::No(entry) => entry,
-    }
-}
-
-fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
-    result.unwrap_err().kind
-}
 
 /// What is asked of any etcd, under a prefix that nobody has used.
 async fn conforms(handle: Handle, store: Rc<Etcd>) {

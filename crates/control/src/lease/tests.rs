@@ -12,25 +12,25 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 const QUIET: Duration = Duration::from_millis(2_000);
 
-fn put(value: &str, lease: LeaseId) -> Write {
+pub(crate) fn put(value: &str, lease: LeaseId) -> Write {
     Write::Put { value: value.as_bytes().to_vec(), lease }
 }
 
-async fn yes(store: &dyn LeaseStore, key: &str, expected: Revision, write: Write) -> Revision {
+pub(crate) async fn yes(store: &dyn LeaseStore, key: &str, expected: Revision, write: Write) -> Revision {
     match store.compare_and_swap(key, expected, write).await.unwrap() {
         Swapped::Yes(revision) => revision,
         Swapped::No(entry) => panic!("{key} is {entry:?}"),
     }
 }
 
-async fn no(store: &dyn LeaseStore, key: &str, expected: Revision, write: Write) -> Option<Entry> {
+pub(crate) async fn no(store: &dyn LeaseStore, key: &str, expected: Revision, write: Write) -> Option<Entry> {
     match store.compare_and_swap(key, expected, write).await.unwrap() {
         Swapped::Yes(revision) => panic!("{key} was written: {revision:?}"),
         Swapped::No(entry) => entry,
     }
 }
 
-fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.unwrap_err().kind
 }
 

@@ -102,7 +102,7 @@ impl Library {
         let mut raw = ptr::null_mut();
         // SAFETY: both live for the call.
         checked(unsafe { (self.rados_create)(&mut raw, user.as_ptr()) })?;
-        Ok(Cluster { library: self, raw, is_connected: false })
+        Ok(Cluster { functions: self, raw, is_connected: false })
     }
 }
 
@@ -112,7 +112,7 @@ fn checked(code: c_int) -> Result<(), c_int> {
 
 /// A connection.
 pub(super) struct Cluster {
-    library: &'static Library,
+    functions: &'static Library,
     raw: Raw,
     is_connected: bool,
 }
@@ -126,17 +126,17 @@ impl Cluster {
     pub(super) fn read_conf(&self, file: Option<&CStr>) -> Result<(), c_int> {
         let file = file.map_or(ptr::null(), CStr::as_ptr);
         // SAFETY: the name lives for the call; without one the library looks in its own places.
-        checked(unsafe { (self.library.rados_conf_read_file)(self.raw, file) })
+        checked(unsafe { (self.functions.rados_conf_read_file)(self.raw, file) })
     }
 
     pub(super) fn set(&self, name: &CStr, value: &CStr) -> Result<(), c_int> {
         // SAFETY: both live for the call.
-        checked(unsafe { (self.library.rados_conf_set)(self.raw, name.as_ptr(), value.as_ptr()) })
+        checked(unsafe { (self.functions.rados_conf_set)(self.raw, name.as_ptr(), value.as_ptr()) })
     }
 
     pub(super) fn connect(&mut self) -> Result<(), c_int> {
         // SAFETY: the handle is that of rados_create.
-        checked(unsafe { (self.library.rados_connect)(self.raw) })?;
+        checked(unsafe { (self.functions.rados_connect)(self.raw) })?;
         self.is_connected = true;
         Ok(())
     }
@@ -146,10 +146,10 @@ impl Cluster {
         let mut raw = ptr::null_mut();
         // SAFETY: the names live for the calls, and the context is set up before anybody else has it.
         unsafe {
-            checked((self.library.rados_ioctx_create)(self.raw, pool.as_ptr(), &mut raw))?;
-            (self.library.rados_ioctx_set_namespace)(raw, namespace.as_ptr());
+            checked((self.functions.rados_ioctx_create)(self.raw, pool.as_ptr(), &mut raw))?;
+            (self.functions.rados_ioctx_set_namespace)(raw, namespace.as_ptr());
         }
-        Ok(Context { library: self.library, raw })
+        Ok(Context { functions: self.functions, raw })
     }
 
     /// Asks a monitor; waits for the answer.
@@ -159,7 +159,7 @@ impl Cluster {
         let (mut said, mut said_len) = (ptr::null_mut(), 0);
         // SAFETY: all of it lives for the call; what the library allocates is copied and freed.
         unsafe {
-            let code = (self.library.rados_mon_command)(
+            let code = (self.functions.rados_mon_command)(
                 self.raw,
                 commands.as_ptr(),
                 1,
@@ -173,10 +173,10 @@ impl Cluster {
             let mut copy = Vec::new();
             if !answer.is_null() {
                 copy.extend_from_slice(std::slice::from_raw_parts(answer.cast::<u8>(), len));
-                (self.library.rados_buffer_free)(answer);
+                (self.functions.rados_buffer_free)(answer);
             }
             if !said.is_null() {
-                (self.library.rados_buffer_free)(said);
+                (self.functions.rados_buffer_free)(said);
             }
             checked(code).map(|()| copy)
         }
@@ -188,7 +188,7 @@ impl Drop for Cluster {
         // One that is connected is kept for as long as the process lives.
         if !self.is_connected {
             // SAFETY: nobody else has the handle.
-            unsafe { (self.library.rados_shutdown)(self.raw) }
+            unsafe { (self.functions.rados_shutdown)(self.raw) }
         }
     }
 }
@@ -196,7 +196,7 @@ impl Drop for Cluster {
 /// A namespace of a pool. Kept for as long as the process lives: operations may be under way.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
-    pub(super) library: &'static Library,
+    pub(super) functions: &'static Library,
     pub(super) raw: Raw,
 }
 

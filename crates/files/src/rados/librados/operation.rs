@@ -78,7 +78,7 @@ fn begin<T: Send + 'static, W: Send + 'static>(
 
 /// Does a change. Its bytes are copied before this returns.
 pub(super) fn change(context: &Context, object: &str, change: &Change) -> Answer<()> {
-    let (library, object) = (context.library, c_text(object));
+    let (library, object) = (context.functions, c_text(object));
     // SAFETY: the operation is used here only, and whatever is given to it is copied by it (`bufferlist::append`).
     let operation = unsafe {
         let operation = (library.rados_create_write_op)();
@@ -175,7 +175,7 @@ fn chars(bytes: &[u8]) -> *const c_char {
 
 /// Reads bytes.
 pub(super) fn read(context: &Context, object: &str, offset: u64, len: usize) -> Answer<AlignedBuf> {
-    let (library, raw, object) = (context.library, context.raw, c_text(object));
+    let (library, raw, object) = (context.functions, context.raw, c_text(object));
     let finish = |_: &'static Library, mut target: AlignedBuf, code: c_int| {
         let Ok(read) = usize::try_from(code) else { return Err(code) };
         // SAFETY: the library has written so many bytes, at most as many as were asked for.
@@ -205,7 +205,7 @@ unsafe impl Send for Looking {}
 
 /// Reads attributes and entries.
 pub(super) fn look(context: &Context, object: &str, after: &str, max: usize) -> Answer<Look> {
-    let (library, raw) = (context.library, context.raw);
+    let (library, raw) = (context.functions, context.raw);
     let (object, after) = (c_text(object), c_text(after));
     // SAFETY: a new operation.
     let operation = unsafe { (library.rados_create_read_op)() };
