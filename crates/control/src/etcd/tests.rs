@@ -7,27 +7,13 @@ use runtime::sim::{NodeOptions, World};
 
 use self::fake::Fake;
 use super::*;
-use crate::lease::tests::{kind, no, put, yes};
+use crate::lease::tests::{kind, put, swaps, yes};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// What is asked of any etcd, under a prefix that nobody has used.
 async fn conforms(handle: Handle, store: Rc<Etcd>) {
-    // Swaps.
-    let first_revision = yes(&*store, "a", Revision(0), put("1", LeaseId(0))).await;
-    let there = no(&*store, "a", Revision(0), put("2", LeaseId(0))).await.unwrap();
-    assert_eq!((&there.key[..], &there.value[..], there.revision), ("a", &b"1"[..], first_revision));
-    assert_eq!(there.lease, LeaseId(0));
-    assert_eq!(no(&*store, "b", Revision(7), Write::Delete).await, None);
-    let second = yes(&*store, "a", first_revision, put("2", LeaseId(0))).await;
-    assert!(second > first_revision);
-    no(&*store, "a", first_revision, Write::Delete).await.unwrap();
-    yes(&*store, "a", second, Write::Delete).await;
-    assert_eq!(no(&*store, "a", second, Write::Delete).await, None);
-    for (key, write) in [("", put("", LeaseId(0))), ("a", put(&"x".repeat(128), LeaseId(0)))] {
-        assert_eq!(kind(store.compare_and_swap(key, Revision(0), write).await), ErrorKind::Invalid);
-    }
-    assert_eq!(kind(store.watch(&"x".repeat(64), Revision(0)).await), ErrorKind::Invalid);
+    swaps(&*store).await;
 
     // Leases, and what goes with them.
     let lease = store.grant(600).await.unwrap();

@@ -34,6 +34,23 @@ pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.unwrap_err().kind
 }
 
+/// What any store does with keys that nobody has used.
+pub(crate) async fn swaps(store: &dyn LeaseStore) {
+    let first_revision = yes(store, "a", Revision(0), put("1", LeaseId(0))).await;
+    let there = no(store, "a", Revision(0), put("2", LeaseId(0))).await.unwrap();
+    assert_eq!((&there.key[..], &there.value[..], there.revision), ("a", &b"1"[..], first_revision));
+    assert_eq!(no(store, "b", Revision(7), Write::Delete).await, None);
+    let second = yes(store, "a", first_revision, put("2", LeaseId(0))).await;
+    assert!(second > first_revision);
+    no(store, "a", first_revision, Write::Delete).await.unwrap();
+    yes(store, "a", second, Write::Delete).await;
+    assert_eq!(no(store, "a", second, Write::Delete).await, None);
+    for (key, write) in [("", put("", LeaseId(0))), ("a", put(&"x".repeat(128), LeaseId(0)))] {
+        assert_eq!(kind(store.compare_and_swap(key, Revision(0), write).await), ErrorKind::Invalid);
+    }
+    assert_eq!(kind(store.watch(&"x".repeat(64), Revision(0)).await), ErrorKind::Invalid);
+}
+
 /// What every store does. `handle` is the loop of whoever asks.
 async fn conforms(handle: Handle, store: Rc<dyn LeaseStore>) {
     assert_eq!(kind(store.grant(500).await), ErrorKind::Retry, "it is quiet");
@@ -41,20 +58,7 @@ async fn conforms(handle: Handle, store: Rc<dyn LeaseStore>) {
     assert_eq!(kind(store.compare_and_swap("a", Revision(0), put("1", LeaseId(0))).await), ErrorKind::Retry);
     handle.sleep(QUIET).await;
 
-    // Swaps.
-    let first_revision = yes(&*store, "a", Revision(0), put("1", LeaseId(0))).await;
-    let there = no(&*store, "a", Revision(0), put("2", LeaseId(0))).await.unwrap();
-    assert_eq!((&there.key[..], &there.value[..], there.revision), ("a", &b"1"[..], first_revision));
-    assert_eq!(no(&*store, "b", Revision(7), Write::Delete).await, None);
-    let second = yes(&*store, "a", first_revision, put("2", LeaseId(0))).await;
-    assert!(second > first_revision);
-    no(&*store, "a", first_revision, Write::Delete).await.unwrap();
-    yes(&*store, "a", second, Write::Delete).await;
-    assert_eq!(no(&*store, "a", second, Write::Delete).await, None);
-    for (key, write) in [("", put("", LeaseId(0))), ("a", put(&"x".repeat(128), LeaseId(0)))] {
-        assert_eq!(kind(store.compare_and_swap(key, Revision(0), write).await), ErrorKind::Invalid);
-    }
-    assert_eq!(kind(store.watch(&"x".repeat(64), Revision(0)).await), ErrorKind::Invalid);
+    swaps(&*store).await;
 
     // Leases, and what goes with them.
     let lease = store.grant(300).await.unwrap();

@@ -152,7 +152,11 @@ impl Life {
         appended: LocalBoxFuture<'static, Result<()>>,
         len: u64,
     ) -> Result<()> {
-        if let Err(error) = appended.await {
+        if let Err(mut error) = appended.await {
+            // A data file can also have been removed by whoever has its segment now, while this life goes on.
+            if error.kind == ErrorKind::Fenced && self.directories.check(self.incarnation).await.is_ok() {
+                error = Error::io(format!("file {file} is gone: somebody else has removed it"));
+            }
             self.known.break_file(file, &error.message);
             return Err(error);
         }

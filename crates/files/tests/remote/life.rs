@@ -323,7 +323,7 @@ impl Writer {
     }
 }
 
-fn options(kind: FileKind, prepared: bool) -> CreateOptions {
+pub fn options(kind: FileKind, prepared: bool) -> CreateOptions {
     CreateOptions {
         kind,
         capacity: 64 * KIB,

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{FileId, MIB};
+use base::{AlignedBuf, ErrorKind, FileId, MIB};
 use files::rados::simulated::{Pool, PoolOptions};
 use files::rados::{self, RadosOptions};
-use files::{FileInfo, Store};
+use files::{FileInfo, FileKind, Store};
 use runtime::Class;
 use runtime::sim::{NodeOptions, World};
 
 use crate::Counts;
-use crate::life::{Way, Writer};
+use crate::life::{Way, Writer, options};
 use crate::model::Model;
 use crate::site::CAPACITY;
 
@@ -93,6 +93,27 @@ async fn check_all(reader: &Store, ended: &[Store], model: &Model, seed: u64) {
             assert!(left[..] == content[..], "{what} changed after its life was fenced");
         }
     }
+}
+
+/// It is the segment's, and so whoever has that may remove it: the life that made it goes on.
+#[test]
+fn a_file_that_another_life_has_removed_takes_no_appends_and_ends_no_life() {
+    let world = World::new(1);
+    let handle = world.start_loop(world.add_node(NodeOptions::default()));
+    let objects = Pool::new(1, PoolOptions::default()).reached_from(&handle);
+    let inside = handle.clone();
+    world.block_on(&handle, async move {
+        let join = async || rados::join(&inside, objects.clone(), RadosOptions::default()).await.unwrap();
+        let (maker, owner) = (join().await, join().await);
+        let mut writer = maker.create(options(FileKind::Data, false)).await.unwrap();
+        let block = || AlignedBuf::zeroed(base::BLOCK as usize).freeze();
+        writer.append(block()).await.unwrap();
+        owner.delete(writer.id()).await.unwrap();
+        assert_eq!(writer.append(block()).await.unwrap_err().kind, ErrorKind::Io);
+        maker.create(options(FileKind::Data, false)).await.unwrap();
+        owner.fence(maker.incarnation()).await.unwrap();
+        assert_eq!(maker.create(options(FileKind::Log, false)).await.map(drop).unwrap_err().kind, ErrorKind::Fenced);
+    });
 }
 
 #[test]
