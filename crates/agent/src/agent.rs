@@ -21,7 +21,7 @@ use wire::{BlockService, Device, DeviceHost, LocalBoxFuture, VolumeDescriptor, V
 
 use self::devices::Devices;
 use crate::home::Home;
-use crate::nbd;
+use crate::nbd::{self, Entrance};
 use crate::peers::{Line, Peer};
 use crate::registry::Registry;
 use crate::roster::{TenantOnLoop, TenantStatistics};
@@ -119,10 +119,11 @@ impl Agent {
     /// Serves NBD on `listener` until the agent stops.
     pub fn serve(&self, listener: Listener) {
         let inner = self.0.clone();
+        let entrance = Entrance::of(listener.address(), inner.commons.options.tls.as_ref());
         let accepting = self.0.handle.spawn(Class::Io, "nbd accept", async move {
             loop {
                 match listener.accept().await {
-                    Ok(stream) => inner.on_connection(stream),
+                    Ok(stream) => inner.on_connection(stream, entrance),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
                         inner.handle.sleep(ACCEPT_RETRY).await;
@@ -253,11 +254,11 @@ impl Inner {
         Some((id, commons.place(index)))
     }
 
-    fn on_connection(&self, stream: Stream) {
+    fn on_connection(&self, stream: Stream, entrance: Entrance) {
         let Some((id, place)) = self.admit() else { return };
         let index = place.index();
         if index == 0 {
-            return serve(&self.here, id, stream, place);
+            return serve(&self.here, id, stream, entrance, place);
         }
         let part = self.home.other(index);
         let moving = async move {
@@ -266,7 +267,7 @@ impl Inner {
                 Err(error) => return tracing::warn!(connection = id, %error, "a connection did not leave its loop"),
             };
             let taking = move |part: Rc<Shared>| -> LocalBoxFuture<'static, ()> {
-                Box::pin(take_over(part, id, released, place))
+                Box::pin(take_over(part, id, released, entrance, place))
             };
             // Where the loop is gone, the process is about to go.
             drop(part.ask(taking).await);
@@ -276,12 +277,12 @@ impl Inner {
 }
 
 /// Serves a connection that was accepted on this loop.
-fn serve(shared: &Rc<Shared>, id: u64, stream: Stream, place: Place) {
+fn serve(shared: &Rc<Shared>, id: u64, stream: Stream, entrance: Entrance, place: Place) {
     let peer = Rc::new(Peer::new(id, Line::Stream(stream.clone())));
     shared.peers.insert(peer.clone());
     let serving_for = shared.clone();
     let serving = async move {
-        nbd::serve_connection(&serving_for, &peer, stream).await;
+        nbd::serve_connection(&serving_for, &peer, stream, entrance).await;
         // Whoever waits for the last peer to go finds the place free, too.
         drop(place);
         serving_for.peers.remove(peer.id);
@@ -290,11 +291,11 @@ fn serve(shared: &Rc<Shared>, id: u64, stream: Stream, place: Place) {
 }
 
 /// Serves a connection that another loop has accepted.
-async fn take_over(shared: Rc<Shared>, id: u64, released: Released, place: Place) {
+async fn take_over(shared: Rc<Shared>, id: u64, released: Released, entrance: Entrance, place: Place) {
     match shared.handle.adopt(released).await {
         // Whoever drains all connections may have looked already.
         Ok(_) if shared.commons.is_stopping() => {}
-        Ok(stream) => serve(&shared, id, stream, place),
+        Ok(stream) => serve(&shared, id, stream, entrance, place),
         Err(error) => tracing::warn!(connection = id, %error, "a connection did not reach its loop"),
     }
 }

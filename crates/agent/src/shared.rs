@@ -15,7 +15,7 @@ use runtime::sync::{Budget, Event};
 use runtime::{Class, Handle, SharedBudget, SharedPermit};
 use wire::{BlockService, LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
 
-use crate::nbd::LARGE_BUFFERS_MAX;
+use crate::nbd::{Certificates, LARGE_BUFFERS_MAX, NbdTls};
 use crate::peers::{Peer, Peers};
 use crate::registry::Entered;
 use crate::roster::Roster;
@@ -46,6 +46,8 @@ pub struct Options {
     pub levels: LevelsSettings,
     /// Which loops serve the queues of virtual machines.
     pub queues: Queues,
+    /// The certificates for NBD clients, if there are any.
+    pub tls: Option<NbdTls>,
 }
 
 impl Default for Options {
@@ -59,6 +61,7 @@ impl Default for Options {
             tenants: TenantsSettings::default(),
             levels: LevelsSettings::default(),
             queues: Queues::default(),
+            tls: None,
         }
     }
 }
@@ -288,6 +291,7 @@ pub(crate) struct Shared {
     /// Large receive buffers; a connection without one uses a small one.
     pub(crate) large_buffers: Budget,
     listing: RefCell<Bytes>,
+    pub(crate) certificates: Certificates,
 }
 
 impl Shared {
@@ -314,6 +318,7 @@ impl Shared {
             claiming: Claiming::default(),
             large_buffers: Budget::new((LARGE_BUFFERS_MAX / loops).max(1)),
             listing: RefCell::default(),
+            certificates: Certificates::default(),
         })
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::units::parse_size;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use node::calibrate::Mix;
+use node::tls::Role;
 use wire::Forwarding;
 use wire::api::Size;
 
@@ -62,6 +63,10 @@ pub enum Command {
     /// Show who shares the loops that serve clients: owners with their volumes, and volumes without one.
     #[command(subcommand)]
     Tenant(Tenant),
+    /// Make a small certificate authority, and the certificates with which the processes of a cluster, and their clients, speak
+    /// TLS with each other. docs/SECURITY.md has more.
+    #[command(subcommand)]
+    Pki(Pki),
     /// Print the completions of a shell. For bash: source <(levee completions bash).
     Completions(Completions),
     /// Look into a store that is not running: lists volumes, segments, files and space, and checks every checksum.
@@ -74,6 +79,55 @@ pub enum Command {
     /// Test this very build in a simulated world, or other processes of it against a double.
     #[command(subcommand)]
     Lab(Lab),
+}
+
+/// `levee pki COMMAND`.
+#[derive(Subcommand)]
+pub enum Pki {
+    /// Make an authority: a certificate, and the key that makes those of others.
+    Init(PkiInit),
+    /// Make the certificate of a process or a client, as a directory for --tls. Once more: another one in its place, which a
+    /// running process takes by itself.
+    Issue(PkiIssue),
+}
+
+/// `levee pki init`.
+#[derive(Args)]
+pub struct PkiInit {
+    /// The authority's directory.
+    #[arg(long, value_name = "DIR", default_value = "pki")]
+    pub dir: PathBuf,
+    /// It is good for so many days.
+    #[arg(long, value_name = "N", default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub days: u32,
+}
+
+/// `levee pki issue`.
+#[derive(Args)]
+pub struct PkiIssue {
+    /// What the certificate makes of its holder: manager, server, agent (levee up, too), client (of NBD), or store (levee lab
+    /// files).
+    #[arg(value_name = "ROLE", value_parser = role)]
+    pub role: Role,
+    /// What it is called, for people.
+    pub name: String,
+    /// A name or an address at which clients find it, besides those of this machine for an agent; may be given several times.
+    #[arg(long = "host", value_name = "HOST")]
+    pub hosts: Vec<String>,
+    /// It is good for so many days.
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub days: u32,
+    /// The authority's directory.
+    #[arg(long, value_name = "DIR", default_value = "pki")]
+    pub dir: PathBuf,
+    /// Where to put it. Default: ROLE-NAME in the authority's directory.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    let names = || Role::ALL.map(Role::name).join(", ");
+    Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| format!("roles are {}", names()))
 }
 
 /// `levee attach`.
@@ -283,6 +337,10 @@ pub struct Up {
     /// Start although directories are missing, and give up what only they hold.
     #[arg(long)]
     pub accept_missing_directories: bool,
+    /// Speak TLS with NBD clients, with the certificate in this directory: those of other machines have to. `levee pki` makes
+    /// such directories.
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
     /// Print the addresses as one line of JSON.
     #[arg(long)]
     pub json: bool,
@@ -304,6 +362,10 @@ pub struct RoleOptions {
     /// Read settings from this TOML file; flags win over it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Show the certificate in this directory, and speak TLS only with those whose certificates are of the same authority.
+    /// `levee pki` makes such directories.
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
     /// Print the addresses as one line of JSON.
     #[arg(long)]
     pub json: bool,

@@ -1,12 +1,13 @@
 //! `levee lab files`: directories of this machine as a store that several processes share, a test double.
 
 use base::{Error, Result};
+use node::settings::TlsSettings;
 use node::shared_files::{SharedFiles, SharedFilesOptions};
 use runtime::Handle;
 use runtime::uring::{self, process};
 
 use crate::cli::Files;
-use crate::console;
+use crate::{console, pki};
 
 /// Serves the store until a signal stops it.
 ///
@@ -19,11 +20,14 @@ pub fn run(options: Files) -> Result<()> {
         *directory = std::path::absolute(&directory)
             .map_err(|error| Error::from_io(format!("--dir {}", directory.display()), &error))?;
     }
+    let mut tls = TlsSettings::default();
+    pki::secure(&mut tls, options.tls.as_deref())?;
     let options = SharedFilesOptions {
         copies: directories.len().clamp(1, 2) as u8,
         directories,
         listen: options.listen,
         neighbours: vec![],
+        tls,
         holder: format!("levee lab files, process {}", std::process::id()),
     };
     // Before any other thread: they inherit which signals they do not take.

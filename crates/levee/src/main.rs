@@ -21,6 +21,7 @@ mod explain;
 mod files;
 mod inspect;
 mod measured;
+mod pki;
 mod profile;
 mod replay;
 mod roles;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Manager(options) => roles::manager(&options),
         Command::Segment(command) => servers::segment(command),
         Command::Tenant(command) => tenants::run(command),
+        Command::Pki(command) => pki::run(&command),
         Command::Completions(options) => completions::run(options),
         Command::Inspect(options) => inspect::run(options),
         Command::Calibrate(options) => calibrate::run(options),

@@ -17,7 +17,7 @@ use serde::Serialize;
 use wire::api::Size;
 
 use crate::cli::{AgentOptions, ManagerOptions, RoleOptions, ServerOptions};
-use crate::{console, measured, up};
+use crate::{console, measured, pki, up};
 
 /// Between two tries to begin another life.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ pub fn agent(options: &AgentOptions) -> Result<()> {
         let started = first(AgentRole::start(&handle, &settings), stopped(&signals)).await;
         let Ok(agent) = started else { return Ok(()) };
         let agent = agent?;
-        let nbd: Vec<String> = agent.nbd().iter().map(nbd_uri).collect();
+        let nbd: Vec<String> = agent.nbd().iter().map(|address| nbd_uri(address, &settings.tls)).collect();
         let name = settings.cluster.name.clone();
         let text = format!("Agent {name} is ready at {}. Stop it with Ctrl-C.", nbd.join(" and "));
         announce(json, &text, Announcement { role: "agent", name, nbd, ..Announcement::default() })?;
@@ -182,6 +182,7 @@ fn settings(options: &RoleOptions) -> Result<Settings> {
     if !options.managers.is_empty() {
         cluster.managers = options.managers.clone();
     }
+    pki::secure(&mut settings.tls, options.tls.as_deref())?;
     settings.holder = format!("levee, process {}", std::process::id());
     Ok(settings)
 }

@@ -10,16 +10,16 @@ use std::task::Poll;
 
 use base::{Error, Result};
 use node::cluster::together::Together;
-use node::settings::VhostUserSettings;
-use node::{Node, Ready, Settings};
+use node::settings::{TlsSettings, VhostUserSettings};
+use node::{Node, Ready, Settings, nbd_uri};
+use runtime::Handle;
 use runtime::sync::first;
 use runtime::uring::{self, process};
-use runtime::{Address, Handle};
 use serde::Serialize;
 use wire::api::Size;
 
 use crate::cli::{Disk, Up};
-use crate::{console, measured};
+use crate::{console, measured, pki};
 
 /// Runs the store until a signal stops it.
 ///
@@ -62,7 +62,7 @@ async fn serve(
     let Some(started) = started else { return Ok(()) };
     let node = started?;
     node.ready().notes.iter().for_each(|note| eprintln!("note: {note}"));
-    announce(node.ready(), options)?;
+    announce(node.ready(), options, &settings.tls)?;
     // The sender lives as long as the process.
     let _ = signals.recv().await;
     let spinner = console::spinner("stopping: writing what is dirty (once more ends at once, and loses nothing)");
@@ -93,7 +93,7 @@ async fn together(
         let _ = together.stop().await;
         return Err(error);
     }
-    announce(together.ready(), options)?;
+    announce(together.ready(), options, &settings.tls)?;
     let _ = signals.recv().await;
     together.stop().await.map_err(|error| error.context("the servers could not stop cleanly; the next start recovers"))
 }
@@ -123,6 +123,7 @@ fn settings(options: &Up) -> Result<Settings> {
     settings.copies = options.copies.or(settings.copies);
     settings.admission.bandwidth = options.bandwidth.clone().or(settings.admission.bandwidth);
     settings.event_loop.count = options.loops.or(settings.event_loop.count);
+    pki::secure(&mut settings.tls, options.tls.as_deref())?;
     settings.accept_data_loss = options.accept_data_loss;
     settings.accept_missing_directories = options.accept_missing_directories;
     settings.holder = format!("levee up, process {}", std::process::id());
@@ -180,10 +181,9 @@ struct Addresses {
 }
 
 /// Says that the store is ready, and how to use it: every command works when it is pasted.
-fn announce(ready: &Ready, options: &Up) -> Result<()> {
+fn announce(ready: &Ready, options: &Up, tls: &TlsSettings) -> Result<()> {
     let api = ready.api.map(|address| format!("http://{address}")).unwrap_or_default();
-    let Address::Tcp(tcp) = &ready.nbd else { return Err(Error::internal("NBD over TCP has no TCP address")) };
-    let nbd = format!("nbd://{tcp}");
+    let nbd = nbd_uri(&ready.nbd, tls);
     let socket = ready.socket.display().to_string();
     if options.json {
         let line = serde_json::to_string(&Addresses { api, socket, nbd });
@@ -195,9 +195,14 @@ fn announce(ready: &Ready, options: &Up) -> Result<()> {
         Some(name) => format!("{levee} volume show {name} --api {api}"),
         None => format!("{levee} volume create vm-1 --size 10G --api {api}"),
     };
-    let (unix_uri, tcp_example) = match &options.volume {
-        Some(name) => (format!("nbd+unix:///{name}?socket={socket}"), format!("qemu-img info -f raw {nbd}/{name}")),
-        None => (format!("nbd+unix:///?socket={socket}"), format!("nbdinfo --list {nbd}")),
+    let name = options.volume.as_deref().unwrap_or_default();
+    let unix_uri = format!("nbd+unix:///{name}?socket={socket}");
+    let tcp_example = match &options.volume {
+        // Each client has a directory of its own.
+        Some(name) if nbd.starts_with("nbds") => format!("nbdinfo \"{nbd}/{name}?tls-certificates=DIR\""),
+        None if nbd.starts_with("nbds") => format!("nbdinfo --list \"{nbd}/?tls-certificates=DIR\""),
+        Some(name) => format!("qemu-img info -f raw {nbd}/{name}"),
+        None => format!("nbdinfo --list {nbd}"),
     };
     let unix_example = match options.volume {
         Some(_) => format!("nbdinfo \"{unix_uri}\""),

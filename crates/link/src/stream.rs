@@ -32,6 +32,7 @@ mod live;
 mod near;
 mod offer;
 mod outbox;
+mod rights;
 mod serve;
 
 use std::rc::Rc;
@@ -46,6 +47,7 @@ use wire::{
 
 pub use self::far::{FarEnd, Statistics};
 pub use self::near::NearEnd;
+use crate::tls::{Credentials, Role};
 
 /// What one process does for another.
 #[derive(Clone, Default)]
@@ -73,7 +75,7 @@ pub struct Services {
 }
 
 /// Settings of an end.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// What this process is, for the messages of others.
     pub name: String,
@@ -85,6 +87,17 @@ pub struct Options {
     pub silence: Duration,
     /// Connections that a far end has at a time; further ones are told so, and closed.
     pub streams_max: usize,
+    /// Connections are under TLS, and nothing is said in the open.
+    pub tls: Option<Tls>,
+}
+
+/// How an end has its connections under TLS.
+#[derive(Clone)]
+pub struct Tls {
+    /// What it shows, and whom it believes.
+    pub credentials: Rc<Credentials>,
+    /// What whoever it dials has to be. Who dials a far end has to be something that may ask for what it offers.
+    pub dialled: Role,
 }
 
 impl Options {
@@ -96,24 +109,21 @@ impl Options {
             bytes_max: STREAM_BYTES,
             silence: Duration::from_secs(5),
             streams_max: STREAMS_MAX,
+            tls: None,
         }
     }
 
-    fn of_connection(&self, services: &Services) -> connection::Options {
-        let services = frame::Services {
-            block: services.block.is_some(),
-            directory: services.directory.is_some(),
-            owner: services.owner.is_some(),
-            user: services.user.is_some(),
-            files: services.files.is_some(),
-            lease: services.lease.is_some(),
-            places: services.places.is_some(),
-            registry: services.registry.is_some(),
-            segments: services.segments.is_some(),
-            observer: services.observer.is_some(),
-        };
+    /// The same, under TLS if there are credentials; whoever is dialled has to be this.
+    pub fn secured(self, credentials: Option<&Rc<Credentials>>, dialled: Role) -> Options {
+        let tls = credentials.map(|credentials| Tls { credentials: credentials.clone(), dialled });
+        Options { tls, ..self }
+    }
+
+    /// What is said to a peer. `peer` is what it is, where that is known.
+    fn of_connection(&self, services: &Services, peer: Option<Role>) -> connection::Options {
+        let offered = services.offered();
         connection::Options {
-            services,
+            services: peer.map_or(offered, |role| rights::of(role, offered)),
             requests_max: self.requests_max.max(1),
             bytes_max: self.bytes_max.max(REQUEST_SIZE_MAX),
             silence: self.silence,
@@ -122,5 +132,23 @@ impl Options {
     }
 }
 
+impl Services {
+    /// What of all that is there.
+    fn offered(&self) -> frame::Services {
+        frame::Services {
+            block: self.block.is_some(),
+            directory: self.directory.is_some(),
+            owner: self.owner.is_some(),
+            user: self.user.is_some(),
+            files: self.files.is_some(),
+            lease: self.lease.is_some(),
+            places: self.places.is_some(),
+            registry: self.registry.is_some(),
+            segments: self.segments.is_some(),
+            observer: self.observer.is_some(),
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

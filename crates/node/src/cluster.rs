@@ -30,10 +30,12 @@ use files::rados::librados::{self, Place};
 use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
 use link::stream::{NearEnd, Options, Services};
+use link::tls::{Credentials, Role};
 use runtime::{Address, Handle, Listener};
 use wire::LeaseStore;
 
 use crate::addresses::listen_when_free;
+use crate::settings::TlsSettings;
 
 /// An address as text: `HOST:PORT`, or `unix:` and a path.
 pub fn shown(address: &Address) -> String {
@@ -72,6 +74,17 @@ pub(crate) async fn listen(handle: &Handle, wanted: &Address) -> Result<Listener
     })
 }
 
+/// What a process shows other processes, if it was given anything.
+///
+/// # Errors
+/// What is wrong with the directory, and what to do.
+pub(crate) async fn credentials(handle: &Handle, tls: &TlsSettings) -> Result<Option<Rc<Credentials>>> {
+    let Some(directory) = &tls.directory else { return Ok(None) };
+    let opened = Credentials::open(handle, directory).await;
+    let opened = opened.map_err(|error| error.context("tls.directory (--tls)"))?;
+    Ok((!tls.only_clients).then_some(opened))
+}
+
 /// Where the shared store is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StorePlace {
@@ -91,10 +104,16 @@ pub enum LeasesPlace {
 }
 
 /// The store of leases at `place`, for a manager of this name.
-fn leases(handle: &Handle, place: LeasesPlace, name: &str) -> Rc<dyn LeaseStore> {
+fn leases(
+    handle: &Handle,
+    place: LeasesPlace,
+    name: &str,
+    credentials: Option<&Rc<Credentials>>,
+) -> Rc<dyn LeaseStore> {
     match place {
         LeasesPlace::Served(address) => {
             let impatient = Options { silence: charge::SILENCE, ..Options::new(name) };
+            let impatient = impatient.secured(credentials, Role::Store);
             Rc::new(NearEnd::dial(handle, address, Services::default(), impatient))
         }
         LeasesPlace::Etcd(place) => Etcd::new(handle, place),
@@ -105,10 +124,11 @@ fn leases(handle: &Handle, place: LeasesPlace, name: &str) -> Rc<dyn LeaseStore>
 ///
 /// # Errors
 /// `Io`, `Full`; what is wrong with a pool.
-async fn join(handle: &Handle, place: &StorePlace, name: &str) -> Result<Store> {
+async fn join(handle: &Handle, place: &StorePlace, name: &str, credentials: Option<&Rc<Credentials>>) -> Result<Store> {
     let joined = match place {
         StorePlace::Served(address) => {
-            let near = NearEnd::dial(handle, address.clone(), Services::default(), Options::new(name));
+            let options = Options::new(name).secured(credentials, Role::Store);
+            let near = NearEnd::dial(handle, address.clone(), Services::default(), options);
             let options = RemoteOptions::new(format!("the shared store at {}", shown(address)));
             remote::join(handle, Rc::new(near), options).await
         }

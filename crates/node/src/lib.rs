@@ -20,5 +20,6 @@ mod shards;
 pub mod shared_files;
 
 pub use control::{http, rules};
+pub use link::tls;
 pub use node::{Node, Ready, nbd_uri};
 pub use settings::Settings;

@@ -23,10 +23,11 @@ use server::Buckets;
 use wire::{VolumeDirectory, VolumeOwner};
 
 use crate::addresses::listen_when_free;
+use crate::cluster;
 use crate::devices::{self, Devices};
 use crate::observer::NodeObserver;
 use crate::profile;
-use crate::settings::{Resolved, Settings};
+use crate::settings::{Resolved, Settings, TlsSettings};
 use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
@@ -72,6 +73,8 @@ impl Node {
     /// One sentence that says what was wrong and what to do: a setting, an address, a directory, a store.
     pub async fn start(handle: &Handle, settings: &Settings) -> Result<Node> {
         let resolved = settings.resolve()?;
+        // Each loop reads them when a client asks for TLS. Who starts a store hears now what is wrong with them.
+        cluster::credentials(handle, &settings.tls).await?;
         let api = match settings.api.is_off {
             true => None,
             false => Some(http::Listener::bind(settings.api.listen)?),
@@ -100,6 +103,7 @@ impl Node {
             tenants: resolved.tenants.clone(),
             levels: resolved.levels,
             queues: resolved.queues,
+            tls: settings.tls.of_clients(),
             ..agent::Options::default()
         };
         let agent = Agent::new(handle, directory, shards.service(), agent_options, shards.count());
@@ -288,8 +292,9 @@ fn notes(report: &OpenReport) -> impl Iterator<Item = String> {
 }
 
 /// The URI of an address where NBD clients connect, without a volume.
-pub fn nbd_uri(address: &Address) -> String {
+pub fn nbd_uri(address: &Address, tls: &TlsSettings) -> String {
     match address {
+        Address::Tcp(at) if agent::nbd::demands_tls(address, tls.of_clients().as_ref()) => format!("nbds://{at}"),
         Address::Tcp(address) => format!("nbd://{address}"),
         Address::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
     }
@@ -300,7 +305,7 @@ fn api_options(handle: &Handle, settings: &Settings, ready: &Ready) -> http::Opt
         token_file: settings.directories[0].join(http::TOKEN_FILE),
         token_seed: std::array::from_fn(|_| handle.random_u64()),
         host_names: settings.api.host_names.clone(),
-        nbd: vec![nbd_uri(&Address::Unix(ready.socket.clone())), nbd_uri(&ready.nbd)],
+        nbd: [Address::Unix(ready.socket.clone()), ready.nbd.clone()].map(|at| nbd_uri(&at, &settings.tls)).into(),
         is_one_of_several: false,
     }
 }

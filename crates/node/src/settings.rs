@@ -23,10 +23,12 @@ use wire::api::Size;
 mod admission;
 mod guests;
 mod tenants;
+mod tls;
 
 pub use admission::{AdmissionSettings, Throttle};
 pub use guests::{Queues, VhostSettings};
 pub use tenants::{Enforcer, TenantsSettings};
+pub use tls::{NbdDemand, TlsSettings};
 
 use crate::cluster::settings::ClusterSettings;
 
@@ -59,6 +61,8 @@ pub struct Settings {
     /// The event loop. Whoever starts one looks at it: a node is given a loop that runs.
     #[serde(rename = "loop")]
     pub event_loop: LoopSettings,
+    /// What this process shows others.
+    pub tls: TlsSettings,
     /// The roles of several servers; `levee up` has no use for it.
     pub cluster: ClusterSettings,
     /// Start although acknowledged records have rotted, and go on without them. Not for a file: a flag, once.
@@ -204,6 +208,7 @@ impl Default for Settings {
             admission: AdmissionSettings::default(),
             tenants: TenantsSettings::default(),
             event_loop: LoopSettings::default(),
+            tls: TlsSettings::default(),
             cluster: ClusterSettings::default(),
             accept_data_loss: false,
             accept_missing_directories: false,
@@ -272,7 +277,7 @@ const REBUILD_RATE: u64 = GIB;
 const REBUILD_FLOOR: u64 = 29 * MIB;
 
 /// Every table of the file with its keys.
-const KEYS: [(&str, &[&str]); 9] = [
+const KEYS: [(&str, &[&str]); 10] = [
     (
         "",
         &[
@@ -288,6 +293,7 @@ const KEYS: [(&str, &[&str]); 9] = [
             "admission",
             "tenants",
             "loop",
+            "tls",
             "cluster",
         ],
     ),
@@ -353,6 +359,7 @@ const KEYS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("loop", &["discipline", "polling", "count"]),
+    ("tls", &["directory", "nbd"]),
     (
         "cluster",
         &[

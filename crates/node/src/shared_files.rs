@@ -15,9 +15,11 @@ use files::local::{self, LocalOptions};
 use files::served::Served;
 use files::shared::{LifeInfo, Shared, SharedOptions};
 use link::stream::{FarEnd, Options, Services};
+use link::tls::Role;
 use runtime::{Address, Handle};
 
 use crate::cluster::{self, shown};
+use crate::settings::TlsSettings;
 
 /// The socket in the first directory, where no other address is wanted.
 const SOCKET: &str = "files.sock";
@@ -29,6 +31,8 @@ pub struct SharedFilesOptions {
     pub directories: Vec<PathBuf>,
     /// Where it is served; on a socket in the first directory, if nowhere.
     pub listen: Option<Address>,
+    /// What it shows those who use it.
+    pub tls: TlsSettings,
     /// Copies of what the store itself writes, and by which space is counted.
     pub copies: u8,
     /// Names besides the store's own files that may stand in a directory.
@@ -72,11 +76,14 @@ impl SharedFiles {
         let shared = SharedOptions { copies: options.copies, ..SharedOptions::default() };
         let shared = Shared::open(handle, below, shared).await?;
         let wanted = options.listen.clone().unwrap_or_else(|| Address::Unix(first.join(SOCKET)));
+        let credentials = cluster::credentials(handle, &options.tls).await?;
         let listener = cluster::listen(handle, &wanted).await?;
         let address = listener.address().clone();
         let lease: Rc<dyn wire::LeaseStore> = Leases::new(handle, lease::Options::default());
         let services = Services { files: Some(Served::new(shared.clone())), lease: Some(lease), ..Services::default() };
-        let far = FarEnd::new(handle, services, Options::new(format!("the shared store of {}", first.display())));
+        let stream_options = Options::new(format!("the shared store of {}", first.display()));
+        // It dials nobody.
+        let far = FarEnd::new(handle, services, stream_options.secured(credentials.as_ref(), Role::Store));
         far.serve(listener);
         let damaged = report.damaged.iter().map(|damaged| format!("damaged: {damaged}"));
         let notes = report.notes.iter().cloned().chain(damaged).collect();

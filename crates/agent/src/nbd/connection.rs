@@ -19,6 +19,7 @@ use runtime::sync::{Budget, Permit};
 use runtime::{Class, Stream, Work};
 
 use super::end::End;
+use super::entrance::Entrance;
 use super::intake::Intake;
 use super::negotiate::{Negotiated, negotiate};
 use super::outbox::{Outbox, Permits};
@@ -60,9 +61,9 @@ struct Request {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>, stream: Stream) {
+pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>, stream: Stream, entrance: Entrance) {
     let handle = &shared.handle;
-    let mut intake = Intake::new(handle, stream.clone(), shared.large_buffers.clone());
+    let mut intake = Intake::new(handle, stream, shared.large_buffers.clone());
     let (impatient, timeout) = (peer.clone(), shared.options().handshake_timeout);
     let pause = handle.sleep(timeout);
     let watchdog = handle.spawn(Class::Io, "nbd handshake", async move {
@@ -70,23 +71,17 @@ pub(crate) async fn serve_connection(shared: &Rc<Shared>, peer: &Rc<Peer>, strea
         tracing::info!(connection = impatient.id, ?timeout, "a handshake took too long");
         impatient.line.shutdown();
     });
-    let negotiated = negotiate(shared, peer, &mut intake).await;
+    let negotiated = negotiate(shared, peer, &mut intake, entrance).await;
     drop(watchdog);
     let end = match negotiated {
-        Ok(negotiated) => transmit(shared, peer, stream, intake, negotiated).await,
+        Ok(negotiated) => transmit(shared, peer, intake, negotiated).await,
         Err(end) => end,
     };
     log_end(shared, peer, &end);
 }
 
 /// The transmission phase. The volume is left when nothing of the connection is in flight.
-async fn transmit(
-    shared: &Rc<Shared>,
-    peer: &Rc<Peer>,
-    stream: Stream,
-    mut intake: Intake,
-    negotiated: Negotiated,
-) -> End {
+async fn transmit(shared: &Rc<Shared>, peer: &Rc<Peer>, mut intake: Intake, negotiated: Negotiated) -> End {
     let Negotiated { volume, export } = negotiated;
     tracing::debug!(connection = peer.id, volume = %volume.descriptor().name, "a client attached");
     let share = (shared.options().payload_bytes_max / MEMORY_SHARE).max(MIB);
@@ -98,9 +93,9 @@ async fn transmit(
         memory: Budget::new(share),
         outbox: Outbox::default(),
     });
-    let sending = connection.clone();
+    let (sending, channel) = (connection.clone(), intake.channel().clone());
     let sender = shared.handle.spawn_ahead("nbd send", async move {
-        sending.outbox.send(&sending.shared.handle, &sending.peer, &stream, &sending.volume.counters).await;
+        sending.outbox.send(&sending.shared.handle, &sending.peer, &channel, &sending.volume.counters).await;
     });
     let end = receive_requests(&connection, &mut intake).await.unwrap_or_else(|end| end);
     drop(intake);
@@ -339,6 +334,10 @@ fn log_end(shared: &Shared, peer: &Peer, end: &End) {
         End::Violation(violation) => {
             shared.commons.violations.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(connection, %violation, "a client broke the NBD protocol; its connection was ended");
+        }
+        End::Distrusted(error) => {
+            shared.commons.violations.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(connection, %error, "a client was not let in");
         }
         End::Refused(error) => tracing::warn!(connection, %error, "a client asked for an export that it cannot have"),
         End::Stream(error) => tracing::debug!(connection, %error, "a connection ended"),

@@ -17,6 +17,8 @@ pub(super) enum End {
     Stream(io::Error),
     /// The client asked for something that only the end of the connection can refuse.
     Refused(Error),
+    /// The client is not let in: its certificate, or that it has none.
+    Distrusted(Error),
     /// The client broke the protocol.
     Violation(Violation),
 }

@@ -35,6 +35,8 @@ pub enum ClientOption {
         /// Items that the client wants to know.
         wanted: Vec<u16>,
     },
+    /// Go on under TLS.
+    StartTls,
     /// Use structured replies.
     StructuredReply,
     /// List or set metadata contexts.
@@ -55,6 +57,24 @@ pub enum ClientOption {
         /// For a person.
         reason: &'static str,
     },
+}
+
+impl ClientOption {
+    /// The option as it is sent.
+    pub fn number(&self) -> u32 {
+        match self {
+            ClientOption::ExportName(_) => option::EXPORT_NAME,
+            ClientOption::Abort => option::ABORT,
+            ClientOption::List => option::LIST,
+            ClientOption::Info { go: false, .. } => option::INFO,
+            ClientOption::Info { go: true, .. } => option::GO,
+            ClientOption::StartTls => option::STARTTLS,
+            ClientOption::StructuredReply => option::STRUCTURED_REPLY,
+            ClientOption::MetaContext { set: false, .. } => option::LIST_META_CONTEXT,
+            ClientOption::MetaContext { set: true, .. } => option::SET_META_CONTEXT,
+            ClientOption::Refused { option, .. } => *option,
+        }
+    }
 }
 
 /// Reads a client's side of the handshake.
@@ -169,10 +189,7 @@ fn read_option(option: u32, data: &[u8]) -> Result<ClientOption, &'static str> {
         option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
             read_meta_context(option == option::SET_META_CONTEXT, data)
         }
-        option::STARTTLS => {
-            empty(data)?;
-            refused(option_reply::ERR_POLICY, "this server does not speak TLS")
-        }
+        option::STARTTLS => empty(data).map(|()| ClientOption::StartTls),
         option::EXTENDED_HEADERS => refused(option_reply::ERR_UNSUP, "extended headers are not supported"),
         _ => refused(option_reply::ERR_UNSUP, "the option is not known"),
     }

@@ -3,6 +3,7 @@
 use std::io;
 
 use base::{AlignedBuf, Bytes, Instant};
+use link::tls::Channel;
 use runtime::sync::{Budget, Permit};
 use runtime::{Handle, Stream};
 
@@ -20,7 +21,7 @@ const QUIET_FILLS_MAX: u32 = 64;
 /// The receiving side of a stream.
 pub(crate) struct Intake {
     handle: Handle,
-    stream: Stream,
+    channel: Channel,
     /// What was received; from `start` on it is not yet consumed.
     buffer: AlignedBuf,
     start: usize,
@@ -38,7 +39,7 @@ impl Intake {
     pub(crate) fn new(handle: &Handle, stream: Stream, large_buffers: Budget) -> Self {
         Intake {
             handle: handle.clone(),
-            stream,
+            channel: stream.into(),
             buffer: AlignedBuf::with_capacity(SMALL),
             start: 0,
             large_buffers,
@@ -50,9 +51,23 @@ impl Intake {
         }
     }
 
-    /// The stream that it receives from.
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
+    /// What it receives from.
+    pub(crate) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// The stream, if it is in the open.
+    pub(crate) fn open(&self) -> Option<Stream> {
+        match &self.channel {
+            Channel::Open(stream) => Some(stream.clone()),
+            Channel::Secure(_) => None,
+        }
+    }
+
+    /// From here on it receives from `channel`. What came before, in the open, may be anybody's: it is forgotten.
+    pub(crate) fn secured(&mut self, channel: Channel) {
+        self.start = self.buffer.len();
+        self.channel = channel;
     }
 
     /// What is there.
@@ -85,7 +100,7 @@ impl Intake {
         self.make_room();
         let buffer = std::mem::replace(&mut self.buffer, AlignedBuf::with_capacity(0));
         let room = buffer.capacity() - buffer.len();
-        let (count, buffer) = self.stream.receive_more(buffer, room).await;
+        let (count, buffer) = self.channel.receive_more(buffer, room).await;
         self.buffer = buffer;
         self.arrived(count?)?;
         self.filled = self.buffer.len() == self.buffer.capacity();
@@ -112,7 +127,7 @@ impl Intake {
                 continue;
             }
             self.filled = false;
-            let (count, buffer) = self.stream.receive_more(payload, len - done).await;
+            let (count, buffer) = self.channel.receive_more(payload, len - done).await;
             payload = buffer;
             self.arrived(count?)?;
         }

@@ -4,7 +4,7 @@
 //! options, [`request`] 28 bytes into a decision, [`reply`] outcomes into bytes. Around it lies a thin layer that
 //! moves them: `negotiate` answers options, `intake` receives, `connection` runs requests, `outbox` sends replies.
 //!
-//! Flow of a connection: handshake (under a time limit) -> a volume is entered -> requests, each in a task of its
+//! Flow of a connection: handshake (under a time limit; it may go over to TLS, [`entrance`]) -> a volume is entered -> requests, each in a task of its
 //! own, until the client disconnects, breaks the protocol, or is drained -> what is in flight finishes -> the volume
 //! is left.
 //!
@@ -13,6 +13,7 @@
 
 mod connection;
 mod end;
+mod entrance;
 pub mod handshake;
 mod intake;
 mod negotiate;
@@ -22,6 +23,8 @@ pub mod reply;
 pub mod request;
 
 pub(crate) use connection::serve_connection;
+pub(crate) use entrance::{Certificates, Entrance};
+pub use entrance::{Demand, NbdTls, demands_tls};
 pub(crate) use intake::LARGE_BUFFERS_MAX;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use policies::tenants::Frontend;
 use wire::{VolumeDescriptor, VolumeDirectory};
 
 use super::end::End;
+use super::entrance::Entrance;
 use super::handshake::*;
 use super::intake::Intake;
 use super::protocol::{Violation, info, option, option_reply};
@@ -44,7 +45,12 @@ impl Terms {
 }
 
 /// Goes through a handshake up to the first request.
-pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Intake) -> Result<Negotiated, End> {
+pub(super) async fn negotiate(
+    shared: &Rc<Shared>,
+    peer: &Peer,
+    intake: &mut Intake,
+    entrance: Entrance,
+) -> Result<Negotiated, End> {
     let (mut parser, mut terms) = (HandshakeParser::new(), Terms::default());
     send(intake, Bytes::from_owner(greeting())).await?;
     loop {
@@ -57,6 +63,29 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
             continue;
         };
         let mut out = Vec::new();
+        if !intake.channel().is_secure() {
+            match (entrance, &option) {
+                (Entrance::Offers | Entrance::Demands, ClientOption::StartTls) => {
+                    put_reply(&mut out, option::STARTTLS, option_reply::ACK, b"");
+                    send(intake, out.into()).await?;
+                    shared.certificates.secure(&shared.handle, shared.options().tls.as_ref(), intake).await?;
+                    // What was agreed on in the open may not have been agreed on by the client.
+                    terms = Terms::default();
+                    continue;
+                }
+                (Entrance::Demands, ClientOption::ExportName(_)) => {
+                    let error = "it did not ask for TLS, without which no client gets a volume here";
+                    return Err(End::Distrusted(Error::invalid(error)));
+                }
+                (Entrance::Demands, other) if *other != ClientOption::Abort => {
+                    let reason = b"TLS comes first: give the client its certificate";
+                    put_reply(&mut out, other.number(), option_reply::ERR_TLS_REQD, reason);
+                    send(intake, out.into()).await?;
+                    continue;
+                }
+                _ => {}
+            }
+        }
         let entered = answer(shared, &parser, &mut terms, option, &mut out).await;
         let out = if out.len() > SHARED_MIN { shared.share_listing(out) } else { Bytes::from(out) };
         match entered {
@@ -80,7 +109,7 @@ pub(super) async fn negotiate(shared: &Rc<Shared>, peer: &Peer, intake: &mut Int
 }
 
 async fn send(intake: &Intake, out: Bytes) -> Result<(), End> {
-    intake.stream().send(vec![out]).await.map_err(End::Stream)
+    intake.channel().send(vec![out]).await.map_err(End::Stream)
 }
 
 /// Answers one option; the volume if the option took one.
@@ -97,6 +126,10 @@ async fn answer(
         ClientOption::Abort => {
             put_reply(out, option::ABORT, option_reply::ACK, b"");
             return Err(End::Clean);
+        }
+        ClientOption::StartTls => {
+            let reason = "this connection does not go over to TLS: it has it, or there are no certificates for it";
+            put_reply(out, option::STARTTLS, option_reply::ERR_POLICY, reason.as_bytes());
         }
         ClientOption::StructuredReply => {
             terms.structured = true;

@@ -10,9 +10,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use base::{Instant, Stage};
+use link::tls::Channel;
 use policies::slow_requests::Request;
 use runtime::sync::{Event, Permit};
-use runtime::{Handle, SharedPermit, Stream};
+use runtime::{Handle, SharedPermit};
 
 use super::reply::Frames;
 use crate::accounts::account;
@@ -71,7 +72,7 @@ impl Outbox {
     }
 
     /// Sends what is put in until the stream fails or the task is dropped.
-    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, stream: &Stream, counters: &Counters) {
+    pub(super) async fn send(&self, handle: &Handle, peer: &Peer, stream: &Channel, counters: &Counters) {
         let mut sent = 0;
         loop {
             let ready = self.ready.wait();

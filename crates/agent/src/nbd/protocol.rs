@@ -96,6 +96,8 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = 1 << 31 | 2;
     /// The option is malformed or comes at the wrong time.
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    /// TLS comes first.
+    pub const ERR_TLS_REQD: u32 = 1 << 31 | 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
     /// The server is stopping.

@@ -206,6 +206,7 @@ impl Machines {
             directories: (0..self.settings.disks).map(|disk| format!("/disk{disk}/store").into()).collect(),
             listen: Some(Address::Tcp(self.at(self.store, PORT))),
             neighbours: vec![],
+            tls: Default::default(),
             copies: 1,
             holder: String::new(),
         };

@@ -150,6 +150,9 @@ pub struct Files {
     /// files.sock in the first directory.
     #[arg(long, value_name = "ADDR|unix:PATH", value_parser = node::cluster::address)]
     pub listen: Option<runtime::Address>,
+    /// Show the certificate in this directory, and speak TLS only. `levee pki issue store NAME` makes one.
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
 }
 
 /// `levee lab run`.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind};
+use base::{Error, ErrorKind, Instant};
 use runtime::{Class, Handle, Listener, Stream, Task};
 use wire::frame::{Message, VERSION};
 
@@ -12,10 +12,13 @@ use super::first::first;
 use super::live::{GOODBYE, Live};
 use super::near::NearEnd;
 use super::offer::Offer;
-use super::{Options, Services};
+use super::{Options, Services, Tls, rights};
+use crate::tls::{Accepted, Channel, Refused, Role};
 
 /// How long to wait after an accept that failed, for file descriptors to come free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Between two lines in the log on those who are not believed.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Connections that others make. It lives until it is stopped.
 pub struct FarEnd {
@@ -23,6 +26,12 @@ pub struct FarEnd {
     offer: Rc<Offer>,
     options: Options,
     lives: RefCell<Vec<Rc<Live>>>,
+    /// Connections that are not secure yet, and are to be.
+    agreeing: Cell<usize>,
+    /// Nobody is served any more.
+    is_stopped: Cell<bool>,
+    /// When the log last heard of one that was not believed.
+    logged: Cell<Option<Instant>>,
     listeners: RefCell<Vec<Task<()>>>,
     statistics: Cell<Statistics>,
 }
@@ -48,6 +57,9 @@ impl FarEnd {
             offer: Offer::new(handle, services),
             options,
             lives: RefCell::default(),
+            agreeing: Cell::default(),
+            is_stopped: Cell::default(),
+            logged: Cell::default(),
             listeners: RefCell::default(),
             statistics: Cell::default(),
         })
@@ -79,12 +91,13 @@ impl FarEnd {
 
     /// What it has counted.
     pub fn statistics(&self) -> Statistics {
-        Statistics { open: self.lives.borrow().len(), ..self.statistics.get() }
+        Statistics { open: self.open(), ..self.statistics.get() }
     }
 
     /// Accepts nothing more, ends all connections, and returns when what was asked over them is done and their sessions
     /// are closed.
     pub async fn stop(&self) {
+        self.is_stopped.set(true);
         self.listeners.borrow_mut().clear();
         let lives = self.lives.borrow().clone();
         let name = &self.options.name;
@@ -95,17 +108,59 @@ impl FarEnd {
     }
 
     fn on_connection(self: &Rc<Self>, stream: Stream) {
-        let open = self.lives.borrow().len();
+        let open = self.open();
         if open >= self.options.streams_max {
             self.count(|statistics| statistics.refused += 1);
             let refused = self.statistics.get().refused;
             if refused.is_power_of_two() {
                 tracing::warn!(open, refused, "too many connections of other processes: new ones are closed");
             }
-            return self.refuse(stream, open);
+            // Who expects TLS understands nothing in the open, and tries again.
+            let full = format!("it has {open} connections, as many as it takes: end some, or try again later");
+            return self.refuse(stream.into(), Error::retry(full));
         }
         self.count(|statistics| statistics.accepted += 1);
-        let live = Live::start(&self.handle, stream, &self.offer, &self.options);
+        let Some(Tls { credentials, .. }) = self.options.tls.clone() else { return self.begin(stream.into(), None) };
+        let far = self.clone();
+        let agreeing = async move {
+            let roles = rights::roles(far.offer.get(Services::offered));
+            let patience = far.handle.sleep(far.options.silence);
+            let agreed = first(credentials.accept(stream.clone(), &roles), patience).await;
+            far.agreeing.update(|agreeing| agreeing - 1);
+            match agreed {
+                _ if far.is_stopped.get() => stream.shutdown(),
+                Ok(Ok(Accepted::Believed(channel, role))) => far.begin(channel, Some(role)),
+                Ok(Ok(Accepted::Other(channel, error))) => far.distrust(Some(channel), error),
+                Ok(Err(Refused { error, speaks_tls })) => {
+                    far.distrust((!speaks_tls).then(|| stream.into()), error);
+                }
+                Err(()) => stream.shutdown(),
+            }
+        };
+        self.agreeing.update(|agreeing| agreeing + 1);
+        self.handle.spawn(Class::Io, "tls handshake", agreeing).detach();
+    }
+
+    /// Connections that are there, or come about.
+    fn open(&self) -> usize {
+        self.lives.borrow().len() + self.agreeing.get()
+    }
+
+    /// Ends a connection of one that is not believed, or speaks no TLS, and tells it why where it would understand.
+    fn distrust(&self, channel: Option<Channel>, error: Error) {
+        self.count(|statistics| statistics.violations += 1);
+        let now = self.handle.now();
+        if self.logged.get().is_none_or(|logged| now.nanos_since(logged) > LOG_PAUSE.as_nanos() as u64) {
+            self.logged.set(Some(now));
+            tracing::warn!(%error, "a connection of another process was refused");
+        }
+        if let Some(channel) = channel {
+            self.refuse(channel, error);
+        }
+    }
+
+    fn begin(self: &Rc<Self>, channel: Channel, peer: Option<Role>) {
+        let live = Live::start(&self.handle, channel, peer, &self.offer, &self.options);
         self.lives.borrow_mut().push(live.clone());
         let far = self.clone();
         let outliving = async move {
@@ -118,13 +173,11 @@ impl FarEnd {
         self.handle.spawn(Class::Io, "stream end", outliving).detach();
     }
 
-    /// Says why there is no room, and closes.
-    fn refuse(&self, stream: Stream, open: usize) {
-        let error =
-            Error::retry(format!("it has {open} connections, as many as it takes: end some, or try again later"));
+    /// Says why it is not served, and closes.
+    fn refuse(&self, channel: Channel, error: Error) {
         let goodbye = Message::Goodbye(error).encode(VERSION);
         let pause = self.handle.sleep(GOODBYE);
-        let parting = async move { drop(first(stream.send(vec![goodbye.head]), pause).await) };
+        let parting = async move { drop(first(channel.send(vec![goodbye.head]), pause).await) };
         self.handle.spawn(Class::Io, "stream refused", parting).detach();
     }
 

@@ -8,8 +8,10 @@ use std::io;
 use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes, Error, Result};
-use runtime::{Handle, Stream};
+use runtime::Handle;
 use wire::connection::{Connection, Event, Needs};
+
+use crate::tls::Channel;
 
 /// The buffer for small frames.
 const BUFFER: usize = 32 * 1024;
@@ -17,7 +19,7 @@ const BUFFER: usize = 32 * 1024;
 /// The receiving side of a connection.
 pub(super) struct Intake {
     handle: Handle,
-    stream: Stream,
+    stream: Channel,
     connection: Rc<RefCell<Connection>>,
     /// What was received and not taken yet.
     there: Bytes,
@@ -38,7 +40,7 @@ impl From<Error> for End {
 }
 
 impl Intake {
-    pub(super) fn new(handle: &Handle, stream: Stream, connection: Rc<RefCell<Connection>>) -> Intake {
+    pub(super) fn new(handle: &Handle, stream: Channel, connection: Rc<RefCell<Connection>>) -> Intake {
         Intake { handle: handle.clone(), stream, connection, there: Bytes::new() }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::levels::Level;
 use base::{Error, ErrorKind, Map, Passage, Result};
 use runtime::sync::{Budget, Event, Permit, Sender, oneshot};
-use runtime::{Class, Handle, Stream, Work};
+use runtime::{Class, Handle, Work};
 use wire::connection::{self, Connection};
 use wire::frame::{self, Marks, Request, Value};
 use wire::{LinkLost, Reply};
@@ -22,6 +22,7 @@ use super::intake::{End, Intake};
 use super::offer::Offer;
 use super::outbox::Outbox;
 use super::serve::Duties;
+use crate::tls::{Channel, Role};
 
 /// How long the peer has to take the reason for an end.
 pub(super) const GOODBYE: Duration = Duration::from_millis(500);
@@ -34,7 +35,7 @@ pub(super) struct Live {
     /// What the peer may have in flight here, and this end there at most.
     requests_max: u32,
     bytes_max: u64,
-    stream: Stream,
+    stream: Channel,
     connection: Rc<RefCell<Connection>>,
     outbox: Outbox,
     /// What this end has asked.
@@ -90,9 +91,15 @@ struct Asked {
 }
 
 impl Live {
-    /// Begins to talk over `stream`.
-    pub(super) fn start(handle: &Handle, stream: Stream, offer: &Rc<Offer>, options: &Options) -> Rc<Live> {
-        let options = offer.get(|services| options.of_connection(services));
+    /// Begins to talk over `stream`. `peer` is what is at its other end, where that is known.
+    pub(super) fn start(
+        handle: &Handle,
+        stream: Channel,
+        peer: Option<Role>,
+        offer: &Rc<Offer>,
+        options: &Options,
+    ) -> Rc<Live> {
+        let options = offer.get(|services| options.of_connection(services, peer));
         let (requests_max, bytes_max) = (options.requests_max, options.bytes_max);
         let (connection, hello) = Connection::new(options, handle.now());
         let live = Rc::new(Live {

@@ -22,7 +22,8 @@ use wire::{LinkLost, Reply, SessionId};
 use super::first::first;
 use super::live::Live;
 use super::offer::Offer;
-use super::{Options, Services};
+use super::{Options, Services, Tls};
+use crate::tls::Channel;
 
 /// How long nobody dials after it failed: who asks meanwhile hears why.
 const REDIAL: Duration = Duration::from_millis(200);
@@ -206,7 +207,20 @@ impl Inner {
                 return Err(Error::io(format!("did not answer for {silence:?}; see whether the network carries")));
             }
         };
-        let live = Live::start(&self.handle, stream, offer, options);
+        let channel = match &options.tls {
+            None => Channel::from(stream),
+            Some(Tls { credentials, dialled }) => {
+                let patience = self.handle.sleep(options.silence);
+                match first(credentials.connect(stream, *dialled), patience).await {
+                    Ok(agreed) => agreed?,
+                    Err(()) => {
+                        return Err(Error::io("did not answer in TLS; see whether it was started with --tls DIR"));
+                    }
+                }
+            }
+        };
+        let peer = options.tls.as_ref().map(|tls| tls.dialled);
+        let live = Live::start(&self.handle, channel, peer, offer, options);
         live.greeted().await.map(|()| live)
     }
 

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use std::io;
 
 use base::Bytes;
-use runtime::Stream;
 use runtime::sync::Event;
 use wire::frame::Frame;
+
+use crate::tls::Channel;
 
 /// Most bytes of one send: the unit in which a peer's progress is judged.
 const SEND_BYTES_MAX: usize = 256 * 1024;
@@ -131,7 +132,7 @@ impl Outbox {
     }
 
     /// Sends what is put in until the stream fails. `on_sending` hears when a send begins, and when all of it was taken.
-    pub(super) async fn send(&self, stream: &Stream, on_sending: impl Fn(bool)) -> io::Error {
+    pub(super) async fn send(&self, stream: &Channel, on_sending: impl Fn(bool)) -> io::Error {
         let is_sending = Cell::new(false);
         loop {
             let ready = self.ready.wait();

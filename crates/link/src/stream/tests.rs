@@ -10,5 +10,5 @@ mod observing;
 mod real;
 mod refused;
 mod segments;
-mod store;
-mod world;
+pub(crate) mod store;
+pub(crate) mod world;

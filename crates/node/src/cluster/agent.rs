@@ -11,12 +11,13 @@ use agent::forwarding::Forwarder;
 use agent::{Agent, Router, RouterOptions, RouterStatistics};
 use base::{Error, Map, Result, VolumeId};
 use link::stream::{NearEnd, Options, Services};
+use link::tls::Role;
 use runtime::{Address, Class, Handle, Task};
 use wire::observe::{Detail, Explained, Snapshot};
 use wire::{BlockService, LocalBoxFuture, Located, Observer, VolumeDescriptor, VolumeUser};
 
 use super::managers::Managers;
-use super::{address, listen};
+use super::{address, credentials, listen};
 use crate::addresses::add_device_when_free;
 use crate::node::nbd_uri;
 use crate::observer::AgentObserver;
@@ -49,16 +50,20 @@ impl AgentRole {
     pub async fn start(handle: &Handle, settings: &Settings) -> Result<AgentRole> {
         let cluster = settings.cluster.resolve()?;
         let resolved = settings.resolve_without_directories()?;
+        let credentials = credentials(handle, &settings.tls).await?;
         let name = format!("agent {}", cluster.name);
         // Managers ask an agent over the connection that it has made: who uses what is known when there is an agent.
         let late: Rc<LateAgent> = Rc::default();
         let to_manager = |manager: &Address| {
             let (user, observer) = (Some(late.clone() as _), Some(late.clone() as _));
             let services = Services { user, observer, ..Services::default() };
-            NearEnd::dial(handle, manager.clone(), services, Options::new(name.clone()))
+            let options = Options::new(name.clone()).secured(credentials.as_ref(), Role::Manager);
+            NearEnd::dial(handle, manager.clone(), services, options)
         };
         let managers = Managers::new(handle, cluster.managers.iter().map(to_manager).collect());
-        let streams = Streams { handle: handle.clone(), name: name.clone(), ends: RefCell::default() };
+        let options = Options { silence: SILENCE, ..Options::new(name.clone()) };
+        let options = options.secured(credentials.as_ref(), Role::Server);
+        let streams = Streams { handle: handle.clone(), options, ends: RefCell::default() };
         let connect = move |to: &Located| -> Rc<dyn BlockService> { Rc::new(streams.to(&to.address)) };
         let options = RouterOptions { patience: cluster.patience, ..RouterOptions::default() };
         let router = Router::new(handle, managers.clone(), Rc::new(connect), options);
@@ -67,6 +72,7 @@ impl AgentRole {
             tenants: resolved.tenants.clone(),
             levels: resolved.levels,
             queues: resolved.queues,
+            tls: settings.tls.of_clients(),
             ..agent::Options::default()
         };
         let forwarder = Forwarder::new(handle, managers.clone(), router.clone(), cluster.forwarding);
@@ -90,7 +96,7 @@ impl AgentRole {
             agent: agent.clone(),
             router: router.clone(),
             forwarder: forwarder.clone(),
-            nbd: nbd.iter().map(nbd_uri).collect(),
+            nbd: nbd.iter().map(|address| nbd_uri(address, &settings.tls)).collect(),
             memory_bytes_max: resolved.memory_bytes,
             begun: handle.now(),
         };
@@ -187,7 +193,7 @@ impl VolumeUser for LateAgent {
 /// One stream to each server.
 struct Streams {
     handle: Handle,
-    name: String,
+    options: Options,
     ends: RefCell<Map<String, NearEnd>>,
 }
 
@@ -200,8 +206,7 @@ impl Streams {
         let dial = || {
             // A place that makes no sense is one where nobody listens.
             let address = address(place).unwrap_or_else(|_| Address::Unix(place.into()));
-            let options = Options { silence: SILENCE, ..Options::new(self.name.clone()) };
-            NearEnd::dial(&self.handle, address, Services::default(), options)
+            NearEnd::dial(&self.handle, address, Services::default(), self.options.clone())
         };
         ends.entry(place.to_owned()).or_insert_with(dial).clone()
     }

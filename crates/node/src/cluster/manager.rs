@@ -13,11 +13,12 @@ use base::{Error, Incarnation, Result, VolumeId};
 use control::cluster::{Agents, ClusterManager, Others, Users, Way};
 use control::{cluster, http};
 use link::stream::{FarEnd, NearEnd, Options, Services};
+use link::tls::Role;
 use runtime::sync::first;
 use runtime::{Address, Class, Handle};
 use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeDescriptor, VolumeUser};
 
-use super::{address, join, leases, listen, shown};
+use super::{address, credentials, join, leases, listen, shown};
 use crate::settings::Settings;
 
 /// A manager or an engine that is silent for so long is dialled again.
@@ -50,19 +51,20 @@ impl ManagerRole {
                 shown(&cluster.listen)
             )));
         }
+        let credentials = credentials(handle, &settings.tls).await?;
         let listener = listen(handle, &cluster.listen).await?;
         let place = listener.address().clone();
         let name = format!("manager {}", cluster.name);
         let store_at = settings.cluster.store()?;
-        let store = join(handle, &store_at, &name).await?;
-        let leases = leases(handle, settings.cluster.leases()?, &name);
-        let options = || Options { silence: SILENCE, ..Options::new(name.clone()) };
+        let store = join(handle, &store_at, &name, credentials.as_ref()).await?;
+        let leases = leases(handle, settings.cluster.leases()?, &name, credentials.as_ref());
+        let to = |role| Options { silence: SILENCE, ..Options::new(name.clone()) }.secured(credentials.as_ref(), role);
         let far = Rc::new(LateEnd { handle: handle.clone(), far: OnceCell::new() });
         let others = cluster.managers.iter().filter(|manager| **manager != place);
         let others = others.map(|manager| -> Rc<dyn EngineRegistry> {
-            Rc::new(NearEnd::dial(handle, manager.clone(), Services::default(), options()))
+            Rc::new(NearEnd::dial(handle, manager.clone(), Services::default(), to(Role::Manager)))
         });
-        let (dialing, to_engine) = (handle.clone(), options());
+        let (dialing, to_engine) = (handle.clone(), to(Role::Server));
         let connect = move |engine: Incarnation, place: &str| {
             let address = address(place).unwrap_or_else(|_| Address::Unix(place.into()));
             let near = NearEnd::dial(&dialing, address, Services::default(), to_engine.clone());
@@ -76,10 +78,11 @@ impl ManagerRole {
             Way { segments, volumes: Rc::new(near), observer, lost: Rc::new(lost), is_refused }
         };
         let others = Others { connect: Rc::new(connect), managers: others.collect(), agents: far.clone() };
-        let (dialing, joining) = (handle.clone(), name.clone());
+        let (dialing, joining, shown) = (handle.clone(), name.clone(), credentials.clone());
         let again = move || -> LocalBoxFuture<'static, Result<files::Store>> {
             let (handle, store_at, name) = (dialing.clone(), store_at.clone(), joining.clone());
-            Box::pin(async move { join(&handle, &store_at, &name).await })
+            let credentials = shown.clone();
+            Box::pin(async move { join(&handle, &store_at, &name, credentials.as_ref()).await })
         };
         let api_at = api.as_ref().map(http::Listener::address);
         let cluster_options = cluster::Options { lease: cluster.lease, api: api_at, ..cluster::Options::default() };
@@ -91,7 +94,7 @@ impl ManagerRole {
             registry: Some(manager.clone()),
             ..Services::default()
         };
-        let end = FarEnd::new(handle, services, Options::new(name));
+        let end = FarEnd::new(handle, services, Options::new(name).secured(credentials.as_ref(), Role::Manager));
         end.serve(listener);
         let _ = far.far.set(end.clone());
         let token_file = settings.cluster.token_file.clone().unwrap_or_else(|| http::TOKEN_FILE.into());

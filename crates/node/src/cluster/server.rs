@@ -14,12 +14,13 @@ use base::{ErrorKind, Incarnation, Result};
 use engine::{Engine, Ownership};
 use files::Store;
 use link::stream::{FarEnd, NearEnd, Options, Services};
+use link::tls::Role;
 use runtime::sync::Event;
 use runtime::{Address, Class, Handle, Task};
 use server::{Owner, Server};
 use wire::EngineRegistry;
 
-use super::{join, listen, shown};
+use super::{credentials, join, listen, shown};
 use crate::observer::ServerObserver;
 use crate::settings::Settings;
 
@@ -50,9 +51,11 @@ impl ServerRole {
     pub async fn start(handle: &Handle, settings: &Settings) -> Result<ServerRole> {
         let cluster = settings.cluster.resolve()?;
         let resolved = settings.resolve_without_directories()?;
+        let credentials = credentials(handle, &settings.tls).await?;
         let listener = listen(handle, &cluster.listen).await?;
         let address = listener.address().clone();
-        let store = join(handle, &settings.cluster.store()?, &format!("server {}", cluster.name)).await?;
+        let name = format!("server {}", cluster.name);
+        let store = join(handle, &settings.cluster.store()?, &name, credentials.as_ref()).await?;
         let options = engine::Options { ownership: Ownership::Given, ..resolved.engine_of(1)? };
         let engine = Engine::open(handle, &store, options.clone()).await?;
         let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
@@ -74,7 +77,9 @@ impl ServerRole {
             observer: Some(Rc::new(observer)),
             ..Services::default()
         };
-        let far = FarEnd::new(handle, services, Options::new(format!("server {}", cluster.name)));
+        // Whoever it dials is a manager.
+        let stream_options = Options::new(name).secured(credentials.as_ref(), Role::Manager);
+        let far = FarEnd::new(handle, services, stream_options.clone());
         far.serve(listener);
         let (dismissed, is_dismissed) = (Event::new(), Rc::new(Cell::new(false)));
         let (broken, over, is_over) = (engine.clone(), dismissed.clone(), is_dismissed.clone());
@@ -86,10 +91,9 @@ impl ServerRole {
         };
         let mut tasks = vec![handle.spawn(Class::Io, "watch the log", watching)];
         for manager in &cluster.managers {
-            let options = Options::new(format!("server {}", cluster.name));
             let saying = Saying {
                 handle: handle.clone(),
-                manager: NearEnd::dial(handle, manager.clone(), Services::default(), options),
+                manager: NearEnd::dial(handle, manager.clone(), Services::default(), stream_options.clone()),
                 engine: store.incarnation(),
                 server: cluster.name.clone(),
                 address: shown(&address),

@@ -21,7 +21,7 @@ use super::manager::ManagerRole;
 use super::server::ServerRole;
 use super::shown;
 use crate::node::Ready;
-use crate::settings::Settings;
+use crate::settings::{Settings, TlsSettings};
 use crate::shared_files::{SharedFiles, SharedFilesOptions};
 
 /// Most servers in one process.
@@ -59,6 +59,7 @@ impl Together {
         let options = SharedFilesOptions {
             directories: settings.directories.clone(),
             listen: None,
+            tls: TlsSettings::default(),
             copies: resolved.copies,
             neighbours,
             holder: settings.holder.clone(),
@@ -66,6 +67,7 @@ impl Together {
         let files = SharedFiles::start(handle, &options).await?;
         let role = |name: &str, listen: &Address| {
             let mut role = settings.clone();
+            role.tls.only_clients = true;
             role.cluster.name = name.to_owned();
             role.cluster.listen = shown(listen);
             role.cluster.store = files.address();

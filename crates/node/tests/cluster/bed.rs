@@ -151,6 +151,7 @@ impl Bed {
                         listen: Some(Address::Tcp(listen)),
                         copies: 2,
                         neighbours: vec![],
+                        tls: settings.tls.clone(),
                         holder: String::new(),
                     };
                     std::mem::forget(SharedFiles::start(&inside, &options).await.unwrap());

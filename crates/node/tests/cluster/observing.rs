@@ -208,7 +208,7 @@ fn a_volume_has_the_uris_of_agents_that_are_there() {
     bed.start_all();
     bed.create("disk", GIB);
     let of = |bed: &Bed, agents: &[usize]| -> Vec<String> {
-        agents.iter().map(|agent| node::nbd_uri(&bed.nbd(*agent))).collect()
+        agents.iter().map(|agent| node::nbd_uri(&bed.nbd(*agent), &node::settings::TlsSettings::default())).collect()
     };
     bed.wait("both are in touch", |bed| uris(bed) == of(bed, &[0, 1]));
     let Reply::Volume(view) = bed.ask(Request::Show("disk".into())).unwrap() else { panic!("a volume") };

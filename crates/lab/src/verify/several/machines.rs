@@ -280,6 +280,7 @@ impl Machines {
             directories: (0..self.0.shape.disks).map(|disk| format!("/disk{disk}/store").into()).collect(),
             listen: Some(Address::Tcp(self.0.addresses[&machine])),
             neighbours: vec![],
+            tls: Default::default(),
             copies: self.0.shape.copies,
             holder: String::new(),
         };

@@ -32,7 +32,7 @@ fn edited(mut bytes: Vec<u8>, edits: &[(u16, u8)], count: usize, noise: &[u8]) -
 
 fn hello() -> Vec<u8> {
     let services = frame::Services { block: true, directory: true, segments: true, ..Default::default() };
-    let options = connection::Options { services, ..options("a stranger").of_connection(&Services::default()) };
+    let options = connection::Options { services, ..options("a stranger").of_connection(&Services::default(), None) };
     bytes_of(&Connection::new(options, Instant::ZERO).1)
 }
 
