@@ -9,7 +9,7 @@
 //! `routes` answers -> [`Server::stop`] ends it when the open requests are done.
 //!
 //! Invariants: it binds to loopback unless told otherwise; a request needs a `Host` that
-//! is no name of elsewhere, a change needs the token of the store's token file, and so does every request where the
+//! is no name of elsewhere, a change needs a token that is for it ([`token::Right`]), and so does every request where the
 //! address is not loopback; connections, bodies, waiting calls and waiting times have bounds.
 
 mod api;
@@ -28,14 +28,15 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 
 use crate::service::Call;
 
 pub use explain::explanation;
 pub use routes::{OPENAPI, ROUTES};
 pub use status::status;
-pub use token::read as read_token;
+use token::Tokens;
+pub use token::{ATTACH_TOKEN_FILE, READ_TOKEN_FILE, read as read_token};
 
 /// The name of the token file in the first directory of a store.
 pub const TOKEN_FILE: &str = "api.token";
@@ -95,10 +96,17 @@ impl Listener {
     /// # Errors
     /// `Invalid` or `Io` where the token file cannot be read or made, or the thread not started.
     pub fn serve(self, options: Options, calls: async_channel::Sender<Call>) -> Result<Server> {
-        let token = token::read_or_make(&options.token_file, options.token_seed)?;
+        let tokens = Tokens::of(token::read_or_make(&options.token_file, options.token_seed)?);
+        match tokens.write_beside(&options.token_file) {
+            // They follow from the token of the store: whoever needs one finds it beside another manager's.
+            Err(error) if error.kind != ErrorKind::Invalid => {
+                tracing::warn!(%error, "the tokens that only allow a part are not written down here");
+            }
+            written => written?,
+        }
         let api = Arc::new(api::Api {
             calls,
-            token,
+            tokens,
             is_public: !self.address.ip().is_loopback(),
             token_file: options.token_file,
             host_names: options.host_names,

@@ -31,8 +31,10 @@ use crate::settings::{Resolved, Settings, TlsSettings};
 use crate::shards::{self, ShardOptions, Shards};
 
 /// Names besides the store's own files that may stand in a directory.
-pub(crate) const NEIGHBOURS: [&str; 7] = [
+pub(crate) const NEIGHBOURS: [&str; 9] = [
     http::TOKEN_FILE,
+    http::READ_TOKEN_FILE,
+    http::ATTACH_TOKEN_FILE,
     "nbd.sock",
     devices::FILES[0],
     devices::FILES[1],

@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
+use super::token::Tokens;
 use crate::service::Call;
 
 /// What every handler needs.
 pub struct Api {
     /// The manager's mailbox.
     pub calls: async_channel::Sender<Call>,
-    /// What changes must show.
-    pub token: String,
+    /// What may be shown, and what for.
+    pub tokens: Tokens,
     /// Whether the address can be reached from elsewhere.
     pub is_public: bool,
     /// Where the token stands.

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 
 use super::api::Api;
 use super::refusal::Refusal;
-use super::token;
+use super::token::Right;
 
 /// A POST that says everything with its path; the token keeps web pages out.
 const WITHOUT_BODY: &str = "/v1/scrub";
@@ -22,7 +22,7 @@ pub fn check(api: &Api, method: &Method, path: &str, headers: &HeaderMap) -> Res
     check_host(api, headers)?;
     let is_change = !matches!(*method, Method::GET | Method::HEAD);
     if (is_change || api.is_public) && path != "/healthz" {
-        check_token(api, headers)?;
+        check_token(api, headers, wanted(is_change, path))?;
     }
     match matches!(*method, Method::POST | Method::PATCH) && path != WITHOUT_BODY {
         true => check_content_type(headers),
@@ -44,16 +44,36 @@ fn check_host(api: &Api, headers: &HeaderMap) -> Result<(), Refusal> {
     ))
 }
 
-fn check_token(api: &Api, headers: &HeaderMap) -> Result<(), Refusal> {
+/// What a token has to be for.
+fn wanted(is_change: bool, path: &str) -> Right {
+    match path {
+        _ if !is_change => Right::Read,
+        "/v1/devices" | "/v1/devices/detach" => Right::Attach,
+        _ => Right::Operate,
+    }
+}
+
+fn check_token(api: &Api, headers: &HeaderMap, wanted: Right) -> Result<(), Refusal> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match given.and_then(|value| value.strip_prefix("Bearer ")) {
-        Some(given) if token::is_equal(given.trim(), &api.token) => Ok(()),
-        given => Err(Refusal::new(
+    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    match given.and_then(|given| api.tokens.right_of(given.trim())) {
+        Some(right) if right >= wanted => Ok(()),
+        Some(right) => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            format!(
+                "this is the token to {}, and not enough: send one to {}; that of {} does everything",
+                right.name(),
+                wanted.name(),
+                api.token_file.display()
+            ),
+        )),
+        None => Err(Refusal::new(
             StatusCode::UNAUTHORIZED,
             "unauthorized",
             format!(
                 "{}: send the content of {} in the header Authorization, after 'Bearer '",
-                if given.is_some() { "the token is not this store's" } else { "this needs the store's token" },
+                if given.is_some() { "the token is not this store's" } else { "this needs a token" },
                 api.token_file.display()
             ),
         )),
@@ -75,13 +95,14 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::token::Tokens;
     use super::*;
 
     fn api(is_public: bool) -> Api {
         let (calls, _) = async_channel::bounded(1);
         Api {
             calls,
-            token: "secret".into(),
+            tokens: Tokens::of("secret".into()),
             is_public,
             token_file: "/store/api.token".into(),
             host_names: vec!["disks.example".into()],
@@ -130,6 +151,40 @@ mod tests {
         for bad in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp"] {
             let headers = [host, right, ("content-type", bad)];
             assert_eq!(status(false, Method::POST, "/v1/volumes", &headers), Some(415), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_does_what_it_is_for() {
+        let directory = tempfile::tempdir().unwrap();
+        Tokens::of("secret".into()).write_beside(&directory.path().join("api.token")).unwrap();
+        let bearer = |name: &str| {
+            let token = std::fs::read_to_string(directory.path().join(name)).unwrap();
+            format!("Bearer {}", token.trim())
+        };
+        let (look, attach) = (bearer("read.token"), bearer("attach.token"));
+        let ask = |method: Method, path: &str, token: &str| {
+            let headers = [("host", "10.0.0.1"), ("content-type", "application/json"), ("authorization", token)];
+            status(true, method, path, &headers)
+        };
+        for (path, method) in [("/metrics", Method::GET), ("/v1/status", Method::GET), ("/v1/devices", Method::GET)] {
+            assert_eq!(ask(method.clone(), path, &look), None, "{path}");
+            assert_eq!(ask(method, path, &attach), None, "{path}");
+        }
+        for path in ["/v1/devices", "/v1/devices/detach"] {
+            assert_eq!(ask(Method::POST, path, &attach), None);
+            assert_eq!(ask(Method::POST, path, &look), Some(403));
+        }
+        for (method, path) in [
+            (Method::POST, "/v1/volumes"),
+            (Method::DELETE, "/v1/volumes/a"),
+            (Method::PATCH, "/v1/volumes/devices"),
+            (Method::POST, "/v1/scrub"),
+            (Method::PATCH, "/v1/servers/s1"),
+        ] {
+            assert_eq!(ask(method.clone(), path, &attach), Some(403), "{path}");
+            assert_eq!(ask(method.clone(), path, &look), Some(403), "{path}");
+            assert_eq!(ask(method, path, "Bearer secret"), None, "{path}");
         }
     }
 

@@ -1,4 +1,8 @@
-//! The token that changes need: 64 hexadecimal digits in a file that only its owner can read.
+//! The tokens of the API: 64 hexadecimal digits each, in files that only their owner can read.
+//!
+//! One of them, the token of the store, is made by chance and may do everything. The others, each for a part of that, follow from
+//! it and cannot be turned back into it: managers that have the same token of the store agree on all of them, and whoever
+//! replaces that one replaces all.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -6,8 +10,93 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use base::{Error, Result};
+use ring::hmac;
 
 const DIGITS: usize = 64;
+
+/// What a token is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Right {
+    /// Looking, and nothing else.
+    Read,
+    /// That, and giving disks to virtual machines and taking them away.
+    Attach,
+    /// Everything.
+    Operate,
+}
+
+impl Right {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Right::Read => "read",
+            Right::Attach => "attach",
+            Right::Operate => "operate",
+        }
+    }
+}
+
+/// The tokens of a store.
+pub struct Tokens(Vec<(Right, String)>);
+
+impl Tokens {
+    /// Those that follow from the token of the store.
+    pub fn of(operate: String) -> Tokens {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, operate.as_bytes());
+        let derived = |right: Right| {
+            let tag = hmac::sign(&key, format!("levee token to {}", right.name()).as_bytes());
+            (right, tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        };
+        Tokens(vec![derived(Right::Read), derived(Right::Attach), (Right::Operate, operate)])
+    }
+
+    /// Writes those that follow beside the file of the token of the store, for whoever hands them out.
+    ///
+    /// # Errors
+    /// `Invalid`: that file is called as one of them. `Io`.
+    pub fn write_beside(&self, token_file: &Path) -> Result<()> {
+        for (name, right) in [(READ_TOKEN_FILE, Right::Read), (ATTACH_TOKEN_FILE, Right::Attach)] {
+            let path = token_file.with_file_name(name);
+            if path == token_file {
+                let shown = path.display();
+                return Err(Error::invalid(format!(
+                    "{shown} is where the token to {} goes: choose another token file",
+                    right.name()
+                )));
+            }
+            let token = self.0.iter().find(|(of, _)| *of == right).map_or("", |(_, token)| token);
+            if !read(&path).is_ok_and(|there| there == token) {
+                replace(&path, token)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What whoever shows this may do.
+    pub fn right_of(&self, given: &str) -> Option<Right> {
+        // All of them are compared, whichever it is.
+        self.0.iter().filter(|(_, token)| is_equal(given, token)).map(|(right, _)| *right).max()
+    }
+}
+
+/// The files of the tokens that follow from that of the store, beside it.
+pub const READ_TOKEN_FILE: &str = "read.token";
+/// See [`READ_TOKEN_FILE`].
+pub const ATTACH_TOKEN_FILE: &str = "attach.token";
+
+fn replace(path: &Path, token: &str) -> Result<()> {
+    let failed = |error: std::io::Error| Error::from_io(format!("cannot make {}", path.display()), &error);
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut file = match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        // Another manager on this machine writes the same.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+        made => made.map_err(failed)?,
+    };
+    writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)
+}
 
 /// The token in `path`. The file must be private and look like a token file.
 ///
@@ -59,7 +148,7 @@ pub fn read_or_make(path: &Path, seed: [u64; 4]) -> Result<String> {
 }
 
 /// Compares two tokens in a time that does not depend on where they differ.
-pub fn is_equal(one: &str, other: &str) -> bool {
+fn is_equal(one: &str, other: &str) -> bool {
     let differences = one.bytes().zip(other.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
     one.len() == other.len() && differences == 0
 }
@@ -67,6 +156,29 @@ pub fn is_equal(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_from_a_token_is_the_same_everywhere_and_less() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.token");
+        let operate = read_or_make(&path, [1, 2, 3, 4]).unwrap();
+        let tokens = Tokens::of(operate.clone());
+        tokens.write_beside(&path).unwrap();
+        let beside = |name: &str| read(&directory.path().join(name)).unwrap();
+        let (look, attach) = (beside("read.token"), beside("attach.token"));
+        assert_eq!(tokens.right_of(&operate), Some(Right::Operate));
+        assert_eq!(tokens.right_of(&look), Some(Right::Read));
+        assert_eq!(tokens.right_of(&attach), Some(Right::Attach));
+        assert!(tokens.right_of("").is_none() && tokens.right_of(&"0".repeat(64)).is_none());
+        assert_eq!(Tokens::of(operate).right_of(&attach), Some(Right::Attach), "of another manager");
+        assert_eq!(Tokens::of("another".into()).right_of(&attach), None);
+        // What somebody changed is put right.
+        fs::write(directory.path().join("read.token"), "nonsense").unwrap();
+        tokens.write_beside(&path).unwrap();
+        assert_eq!(beside("read.token"), look);
+        let odd = tokens.write_beside(&directory.path().join("read.token")).unwrap_err();
+        assert!(odd.message.contains("choose another token file"), "{odd}");
+    }
 
     #[test]
     fn a_token_is_made_once_and_is_private() {

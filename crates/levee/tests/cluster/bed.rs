@@ -1,7 +1,7 @@
 //! Processes of each role over one shared store, in a directory of their own. They are killed when dropped.
 //!
 //! The store is `levee lab files`; or, where `LEVEE_TEST_ENGINES` names what `tests/cluster/engines` has started, a pool of Ceph
-//! and an etcd: then "store" is an OSD and the leader of etcd, wherever it is killed.
+//! and an etcd: then "store" is an OSD and the leader of etcd, wherever it is killed. All of them speak TLS with each other.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -92,6 +92,7 @@ impl Bed {
         let directory = tempfile::tempdir().unwrap();
         let engines = Engines::named();
         let mut bed = Bed { directory, engines, managers, detours, processes: BTreeMap::new() };
+        bed.issue();
         let proxies = begin(&bed);
         if bed.engines.is_none() {
             bed.run("store");
@@ -110,6 +111,16 @@ impl Bed {
     /// The address of the socket of this name.
     pub fn socket(&self, name: &str) -> String {
         format!("unix:{}", self.path(&format!("{name}.sock")).display())
+    }
+
+    /// Makes an authority, and a certificate for each role: processes of one role share it here.
+    fn issue(&self) {
+        let pki = |arguments: &[&str]| {
+            let done = levee().args(arguments).arg("--dir").arg(self.path("pki")).output().unwrap();
+            assert!(done.status.success(), "{}", text(&done.stderr));
+        };
+        pki(&["pki", "init"]);
+        ["store", "manager", "server", "agent"].map(|role| pki(&["pki", "issue", role, "test"]));
     }
 
     /// Starts a process that does not run, and waits until it is ready.
@@ -143,6 +154,13 @@ impl Bed {
         };
         let mut command = levee();
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let role = match name.as_bytes()[0] {
+            _ if name == "store" => "store",
+            b'm' => "manager",
+            b's' => "server",
+            _ => "agent",
+        };
+        command.arg("--tls").arg(self.path(&format!("pki/{role}-test")));
         if name != "store" {
             command.args(["--name", name, "--managers", &managers]);
         }

@@ -54,7 +54,9 @@ impl Together {
         let home = settings.directories[0].clone();
         let socket = |name: &str| Address::Unix(home.join(format!("{name}.sock")));
         let names: Vec<String> = (1..=servers).map(|number| format!("server-{number}")).collect();
-        let mut neighbours = vec![http::TOKEN_FILE.to_owned(), "nbd.sock".into(), "manager.sock".into()];
+        let tokens = [http::TOKEN_FILE, http::READ_TOKEN_FILE, http::ATTACH_TOKEN_FILE];
+        let mut neighbours: Vec<String> =
+            [&tokens[..], &["nbd.sock", "manager.sock"]].concat().into_iter().map(str::to_owned).collect();
         neighbours.extend(names.iter().map(|name| format!("{name}.sock")));
         let options = SharedFilesOptions {
             directories: settings.directories.clone(),
