@@ -15,7 +15,9 @@
 //! **Flow** of a watch: what there is now, if nothing is known; else etcd's watch from the next revision on, until it says
 //! anything or a while has passed, and then what there is.
 
+mod account;
 mod call;
+mod place;
 #[cfg(test)]
 mod tests;
 
@@ -32,49 +34,19 @@ use serde_json::{Value, json};
 use wire::lease::{Entry, Lease, LeaseId, Revision, Snapshot, Swapped, Write, check_key, check_write};
 use wire::{LeaseStore, LocalBoxFuture};
 
-use self::call::{Answer, Gone, call};
+use self::account::{Account, Failed};
+use self::call::{Answer, Answers, Gone, call};
+pub use self::place::{Place, User};
 
 /// A member that has not answered for so long is given up, for this call. A choice of a leader takes somewhat more.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// A watch returns after so long, whether or not anything has happened: its member may have fallen silent, and then another
 /// one is asked.
 const WATCH: Duration = Duration::from_secs(2);
-/// The code of gRPC for what is not there.
+/// Codes of gRPC: what is not there, who may not, and whose token does not hold.
 const NOT_FOUND: u64 = 5;
-
-/// Where it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// The addresses of its members: any of them is asked.
-    pub endpoints: Vec<Address>,
-    /// Before all keys.
-    pub prefix: String,
-}
-
-/// The prefix where none is named, and the longest one.
-const PREFIX: &str = "levee";
-const PREFIX_MAX: usize = 64;
-
-impl Place {
-    /// What `etcd:HOST:PORT,HOST:PORT,...[/PREFIX]` names.
-    ///
-    /// # Errors
-    /// What is wrong with it, and an example.
-    pub fn parse(text: &str) -> std::result::Result<Place, String> {
-        const EXAMPLE: &str = "write etcd:10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379, or the same and /PREFIX";
-        let wrong = |what: &str| format!("'{text}': {what}: {EXAMPLE}");
-        let rest = text.strip_prefix("etcd:").ok_or_else(|| wrong("it is no etcd"))?;
-        let (members, prefix) = rest.split_once('/').unwrap_or((rest, PREFIX));
-        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-        if prefix.is_empty() || prefix.len() > PREFIX_MAX || !prefix.chars().all(is_letter) {
-            return Err(wrong("a prefix has 1 to 64 of a-z, A-Z, 0-9, '-', '_', '.'"));
-        }
-        let endpoint =
-            |member: &str| member.parse().map(Address::Tcp).map_err(|_| wrong("an endpoint is HOST:PORT, by number"));
-        let endpoints = members.split(',').map(endpoint).collect::<std::result::Result<_, _>>()?;
-        Ok(Place { endpoints, prefix: prefix.into() })
-    }
-}
+const PERMISSION_DENIED: u64 = 7;
+const UNAUTHENTICATED: u64 = 16;
 
 /// See the module.
 pub struct Etcd {
@@ -82,12 +54,13 @@ pub struct Etcd {
     place: Place,
     /// The endpoint that has answered last.
     current: Cell<usize>,
+    account: Account,
 }
 
 impl Etcd {
     /// The store at `place`. Nobody is asked yet.
     pub fn new(handle: &Handle, place: Place) -> Rc<Etcd> {
-        Rc::new(Etcd { handle: handle.clone(), place, current: Cell::default() })
+        Rc::new(Etcd { handle: handle.clone(), place, current: Cell::default(), account: Account::default() })
     }
 
     fn key(&self, key: &str) -> String {
@@ -96,14 +69,29 @@ impl Etcd {
 
     /// Asks one member after the other until one answers. `is_repeatable`: also one that may have been asked before.
     async fn ask(&self, path: &str, body: &Value, is_repeatable: bool) -> Result<Value> {
+        let mut is_second = false;
+        loop {
+            match self.ask_members(path, body, is_repeatable).await {
+                // What was refused so was not done.
+                Err(Refused { is_stale: true, .. }) if !is_second && self.place.user.is_some() => {
+                    self.account.forget();
+                    is_second = true;
+                }
+                answered => return answered.map_err(|refused| refused.error),
+            }
+        }
+    }
+
+    async fn ask_members(&self, path: &str, body: &Value, is_repeatable: bool) -> std::result::Result<Value, Refused> {
         let mut why = Error::io("there is no etcd");
         for _ in 0..self.place.endpoints.len() {
             let endpoint = &self.place.endpoints[self.current.get()];
-            let asked = async { call(&self.handle, endpoint, path, body).await?.next().await };
+            let asked = async { self.call(endpoint, path, body).await?.next().await.map_err(Failed::Gone) };
             let gone = match first(asked, self.handle.sleep(PATIENCE)).await {
                 Ok(Ok(Some(answer))) => return refused(answer, endpoint),
+                Ok(Err(Failed::Here(error))) => return Err(error.into()),
                 Ok(Ok(None)) => Gone { was_sent: true, why: "it said nothing".into() },
-                Ok(Err(gone)) => gone,
+                Ok(Err(Failed::Gone(gone))) => gone,
                 Err(()) => Gone { was_sent: true, why: format!("it has not answered for {PATIENCE:?}") },
             };
             self.turn();
@@ -112,7 +100,20 @@ impl Etcd {
                 break;
             }
         }
-        Err(why)
+        Err(why.into())
+    }
+
+    /// Calls a member as whom it is asked.
+    async fn call(&self, endpoint: &Address, path: &str, body: &Value) -> std::result::Result<Answers, Failed> {
+        let signed_in = self.account.sign_in(&self.handle, &self.place, endpoint).await;
+        signed_in.map_err(|failed| match failed {
+            // Whatever was sent, it was not the request.
+            Failed::Gone(gone) => Failed::Gone(Gone { was_sent: false, ..gone }),
+            here => here,
+        })?;
+        let stream = self.account.connect(&self.handle, &self.place, endpoint).await.map_err(Failed::Gone)?;
+        let token = self.account.token();
+        call(&self.handle, stream, endpoint, token.as_deref(), path, body).await.map_err(Failed::Gone)
     }
 
     /// The next call asks another member.
@@ -187,7 +188,7 @@ impl Etcd {
         let body = json!({"create_request": {"key": from, "range_end": to, "start_revision": start}});
         let endpoint = &self.place.endpoints[self.current.get()];
         let begun = async {
-            let mut watch = call(&self.handle, endpoint, "/v3/watch", &body).await?;
+            let mut watch = self.call(endpoint, "/v3/watch", &body).await.map_err(Failed::into_gone)?;
             watch.next().await.map(|first| (watch, first))
         };
         let late = || Gone { was_sent: true, why: format!("it has not answered for {PATIENCE:?}") };
@@ -220,8 +221,21 @@ impl Etcd {
     }
 }
 
+/// Why a member did not do something.
+struct Refused {
+    error: Error,
+    /// The token does not hold any more; another one may.
+    is_stale: bool,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused { error, is_stale: false }
+    }
+}
+
 /// What a member refused, as an error.
-fn refused(answer: Answer, endpoint: &Address) -> Result<Value> {
+fn refused(answer: Answer, endpoint: &Address) -> std::result::Result<Value, Refused> {
     let Answer { is_good, value } = answer;
     let error = value.get("error").filter(|error| !error.is_null());
     if is_good && error.is_none() {
@@ -229,12 +243,23 @@ fn refused(answer: Answer, endpoint: &Address) -> Result<Value> {
     }
     let said = value.get("message").or(error.and_then(|error| error.get("message"))).or(error);
     let said = said.and_then(Value::as_str).map_or_else(|| value.to_string(), str::to_owned);
-    let message = format!("etcd at {} says: {said}", shown(endpoint));
-    Err(match value.get("code").and_then(Value::as_u64) {
+    let code = value.get("code").and_then(Value::as_u64);
+    let is_stale = code == Some(UNAUTHENTICATED) || said.contains("auth store is old");
+    // As etcd says that a user has to be named, and that this one may not.
+    let hint = match () {
+        () if said.contains("user name is empty") => ": name a user with ?user=NAME&password=FILE",
+        () if code == Some(PERMISSION_DENIED) => {
+            ": give the user's role readwrite on the prefix, and see docs/CLUSTER.md"
+        }
+        () => "",
+    };
+    let message = format!("etcd at {} says: {said}{hint}", shown(endpoint));
+    let error = match code {
         Some(NOT_FOUND) => Error::not_found(message),
         // No leader, too slow, no room: it may have been done.
         _ => Error::io(message),
-    })
+    };
+    Err(Refused { error, is_stale })
 }
 
 fn shown(endpoint: &Address) -> String {

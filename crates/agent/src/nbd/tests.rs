@@ -8,6 +8,7 @@ mod levels;
 mod lifecycle;
 mod loops;
 mod pressure;
+mod secure;
 pub(crate) mod store;
 mod tenants;
 mod transmission;

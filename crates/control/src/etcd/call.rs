@@ -8,7 +8,8 @@ use base::{AlignedBuf, Bytes, KIB};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use runtime::{Address, Class, Handle, Stream, Task};
+use link::tls::Channel;
+use runtime::{Address, Class, Handle, Task};
 use serde_json::Value;
 use wire::LocalBoxFuture;
 
@@ -40,15 +41,16 @@ pub(super) struct Answers {
     _connection: Task<()>,
 }
 
-/// Calls `path` of the member at `endpoint`.
+/// Calls `path` of the member at `endpoint`, over a stream that was made for it, as whoever has the token.
 pub(super) async fn call(
     handle: &Handle,
+    stream: Channel,
     endpoint: &Address,
+    token: Option<&str>,
     path: &str,
     body: &Value,
 ) -> std::result::Result<Answers, Gone> {
     let unsent = |why: String| Gone { was_sent: false, why };
-    let stream = handle.connect(endpoint).await.map_err(|error| unsent(error.to_string()))?;
     let handshake = hyper::client::conn::http1::handshake(Connection::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| unsent(error.to_string()))?;
     let running = async move {
@@ -61,10 +63,13 @@ pub(super) async fn call(
         Address::Tcp(address) => address.to_string(),
         Address::Unix(_) => "etcd".into(),
     };
-    let request = hyper::Request::post(path)
+    let mut request = hyper::Request::post(path)
         .header(hyper::header::HOST, host)
-        .header(hyper::header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body.to_string())));
+        .header(hyper::header::CONTENT_TYPE, "application/json");
+    if let Some(token) = token {
+        request = request.header(hyper::header::AUTHORIZATION, token);
+    }
+    let request = request.body(Full::new(Bytes::from(body.to_string())));
     let request = request.map_err(|error| unsent(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(sent)?;
     let is_good = response.status().is_success();
@@ -108,7 +113,7 @@ type Sending = LocalBoxFuture<'static, std::io::Result<()>>;
 
 /// A stream of `runtime` as hyper wants it.
 pub(super) struct Connection {
-    stream: Stream,
+    stream: Channel,
     receiving: Option<Receiving>,
     /// What was received, and from where on it was not read yet.
     received: Option<(Bytes, usize)>,
@@ -116,7 +121,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: Stream) -> Connection {
+    pub(super) fn new(stream: Channel) -> Connection {
         Connection { stream, receiving: None, received: None, sending: None }
     }
 }

@@ -57,6 +57,53 @@ async fn conforms(handle: Handle, store: Rc<Etcd>) {
     assert!(handle.now().since(begun) < Duration::from_secs(2));
 }
 
+fn at(endpoints: Vec<Address>) -> Place {
+    Place { endpoints, prefix: "test".into(), tls: None, user: None }
+}
+
+/// Tokens end, and who has a password gets another one; a write that was refused for its token was not done.
+#[test]
+fn who_has_a_password_is_let_in_again_when_a_token_ends() {
+    let world = World::new(4);
+    let nodes = [0, 1].map(|_| world.add_node(NodeOptions::default()));
+    let [near, far] = nodes.map(|node| world.start_loop(node));
+    let fake = Fake::default();
+    fake.wants_password("geheim");
+    let endpoint = fake.start(&world, nodes[1], &far);
+    let password = |text: &'static str| {
+        let inside = near.clone();
+        world.block_on(&near, async move {
+            let options = runtime::OpenOptions { write: true, create: true, ..Default::default() };
+            let file = inside.open("/disk/password".as_ref(), options).await.unwrap();
+            file.set_len(0).await.unwrap();
+            file.write_at(0, base::Bytes::from_static(text.as_bytes())).await.unwrap();
+        });
+    };
+    let ask = |user: Option<&str>| {
+        let user = user.map(|name| User { name: name.into(), password: "/disk/password".into() });
+        let store = Etcd::new(&near, Place { user, ..at(vec![endpoint.clone()]) });
+        (store.clone(), world.block_on(&near, async move { store.grant(600).await }))
+    };
+    let nobody = ask(None).1.unwrap_err();
+    assert!(nobody.message.contains("name a user with ?user=NAME&password=FILE"), "{nobody}");
+    let missing = ask(Some("levee")).1.unwrap_err();
+    assert!(missing.message.contains("/disk/password"), "{missing}");
+    password("falsch\n");
+    let wrong = ask(Some("levee")).1.unwrap_err();
+    assert!(wrong.message.contains("authentication failed"), "{wrong}");
+    password("geheim\n");
+    let (store, granted) = ask(Some("levee"));
+    granted.unwrap();
+    for round in 0..3_u64 {
+        let store = store.clone();
+        world.block_on(&near, async move {
+            yes(&*store, &format!("key-{round}"), Revision(0), put("x", LeaseId(0))).await;
+            assert_eq!(store.watch("key-", Revision(0)).await.unwrap().entries.len() as u64, round + 1);
+        });
+        fake.end_tokens();
+    }
+}
+
 #[test]
 fn an_etcd_in_the_simulated_world_conforms() {
     let world = World::new(3);
@@ -64,7 +111,7 @@ fn an_etcd_in_the_simulated_world_conforms() {
     let [near, far] = nodes.map(|node| world.start_loop(node));
     let fake = Fake::default();
     let endpoint = fake.start(&world, nodes[1], &far);
-    let store = Etcd::new(&near, Place { endpoints: vec![endpoint], prefix: "test".into() });
+    let store = Etcd::new(&near, at(vec![endpoint]));
     world.block_on(&near, conforms(near.clone(), store));
 }
 
@@ -91,7 +138,7 @@ fn a_member_that_does_not_answer_is_passed_over() {
     let fake = Fake::default();
     let endpoints: Vec<_> =
         (1..4).map(|member| fake.start(&world, nodes[member], &world.start_loop(nodes[member]))).collect();
-    let store = Etcd::new(&near, Place { endpoints, prefix: "test".into() });
+    let store = Etcd::new(&near, at(endpoints));
     let ask = |write: bool| {
         let store = store.clone();
         world.block_on(&near, async move {
@@ -124,7 +171,7 @@ fn what_an_etcd_refuses_or_nobody_can_read_is_an_error_that_says_so() {
     let endpoint = Address::Tcp("127.0.0.1:2379".parse().unwrap());
     let said = |is_good, text: &str| {
         let value = serde_json::from_str(text).unwrap();
-        refused(Answer { is_good, value }, &endpoint).unwrap_err()
+        refused(Answer { is_good, value }, &endpoint).unwrap_err().error
     };
     let gone = said(false, r#"{"error":"etcdserver: requested lease not found","message":"x","code":5}"#);
     assert_eq!(gone.kind, ErrorKind::NotFound);

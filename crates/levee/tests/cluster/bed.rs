@@ -47,7 +47,10 @@ impl Engines {
         Some(Engines {
             directory: variable("LEVEE_TEST_ENGINES")?,
             pool: format!("{name}/{own}?{how}"),
-            leases: format!("{leases}/{own}"),
+            leases: {
+                let (members, how) = leases.split_once('?').unwrap_or((&leases, ""));
+                format!("{members}/{own}?{how}")
+            },
         })
     }
 

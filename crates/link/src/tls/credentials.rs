@@ -2,18 +2,19 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Error, Instant, Result};
+use base::{Error, ErrorKind, Instant, Result};
 use runtime::{Handle, OpenOptions, Stream};
 use rustls::client::{ClientConfig, ClientConnection, Resumption};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, ServerConfig, ServerConnection, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
@@ -39,6 +40,8 @@ const FILE_MAX: usize = 1 << 20;
 pub struct Credentials {
     handle: Handle,
     directory: PathBuf,
+    /// It may be that it has nothing to show.
+    may_show_nothing: bool,
     /// What the files held when they were last read, and when that was.
     read: RefCell<Option<(Instant, Files, Configs)>>,
     clock: Arc<Clock>,
@@ -48,13 +51,14 @@ pub struct Credentials {
 #[derive(Clone, PartialEq, Eq)]
 struct Files {
     authority: Vec<u8>,
-    certificate: Vec<u8>,
-    key: Vec<u8>,
+    /// The certificate and its key; none with whoever shows nothing.
+    own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Clone)]
 struct Configs {
-    accepts: Arc<ServerConfig>,
+    /// None with whoever shows nothing, and so is believed by nobody.
+    accepts: Option<Arc<ServerConfig>>,
     connects: Arc<ClientConfig>,
 }
 
@@ -91,9 +95,22 @@ impl Credentials {
     /// # Errors
     /// `Io`, `Invalid`: a file, what is wrong with it, and what to do.
     pub async fn open(handle: &Handle, directory: &Path) -> Result<Rc<Credentials>> {
+        Self::open_as(handle, directory, false).await
+    }
+
+    /// The same to ask others than processes of Levee: they may want no certificate, and then there need not be one.
+    ///
+    /// # Errors
+    /// As [`Credentials::open`].
+    pub async fn open_to_ask(handle: &Handle, directory: &Path) -> Result<Rc<Credentials>> {
+        Self::open_as(handle, directory, true).await
+    }
+
+    async fn open_as(handle: &Handle, directory: &Path, may_show_nothing: bool) -> Result<Rc<Credentials>> {
         let credentials = Rc::new(Credentials {
             handle: handle.clone(),
             directory: directory.to_owned(),
+            may_show_nothing,
             read: RefCell::default(),
             clock: Arc::default(),
         });
@@ -106,8 +123,10 @@ impl Credentials {
     /// # Errors
     /// The connection has failed; it speaks no TLS, shows nothing, or is not believed.
     pub async fn accept(&self, stream: Stream, roles: &[Role]) -> std::result::Result<Accepted, Refused> {
-        let session = ServerConnection::new(self.configs().await.accepts);
-        let session = session.map_err(|error| Refused { error: internal(error), speaks_tls: true })?;
+        let failed = |error| Refused { error, speaks_tls: true };
+        let accepts = self.configs().await.accepts;
+        let accepts = accepts.ok_or_else(|| failed(Error::internal("who shows nothing accepts nobody")))?;
+        let session = ServerConnection::new(accepts).map_err(|error| failed(internal(error)))?;
         let secure = self.agree(stream, session.into(), true).await?;
         let certificate = secure.certificate();
         let role = roles.iter().find(|role| certificate.as_ref().is_some_and(|shown| role.is_of(shown)));
@@ -122,7 +141,19 @@ impl Credentials {
     /// # Errors
     /// `Io`: the connection has failed. `Invalid`: it speaks no TLS, shows nothing, or is not believed; and why.
     pub async fn connect(&self, stream: Stream, role: Role) -> Result<Channel> {
-        let session = ClientConnection::new(self.configs().await.connects, role.server_name()).map_err(internal)?;
+        self.connect_to(stream, role.server_name()).await
+    }
+
+    /// The same with one that is no process of Levee: its certificate has to be of that address.
+    ///
+    /// # Errors
+    /// As [`Credentials::connect`].
+    pub async fn connect_at(&self, stream: Stream, address: IpAddr) -> Result<Channel> {
+        self.connect_to(stream, ServerName::IpAddress(address.into())).await
+    }
+
+    async fn connect_to(&self, stream: Stream, name: ServerName<'static>) -> Result<Channel> {
+        let session = ClientConnection::new(self.configs().await.connects, name).map_err(internal)?;
         let secure = self.agree(stream, session.into(), false).await.map_err(|refused| refused.error)?;
         Ok(Channel::Secure(Rc::new(secure)))
     }
@@ -168,8 +199,11 @@ impl Credentials {
     async fn look(&self) -> Result<()> {
         let files = Files {
             authority: self.file(AUTHORITY).await?,
-            certificate: self.file(CERTIFICATE).await?,
-            key: self.file(KEY).await?,
+            own: match (self.file(CERTIFICATE).await, self.file(KEY).await) {
+                (Ok(certificate), Ok(key)) => Some((certificate, key)),
+                (Err(certificate), Err(key)) if self.may_show_nothing && both_missing(&certificate, &key) => None,
+                (certificate, key) => Some((certificate?, key?)),
+            },
         };
         let now = self.handle.now();
         if let Some((read, former, _)) = &mut *self.read.borrow_mut()
@@ -219,16 +253,23 @@ impl Credentials {
         for authority in certificates(AUTHORITY, &files.authority)? {
             roots.add(authority).map_err(|error| wrong(AUTHORITY, &error.to_string()))?;
         }
-        let chain = certificates(CERTIFICATE, &files.certificate)?;
-        let key = || PrivateKeyDer::from_pem_slice(&files.key).map_err(|error| wrong(KEY, &error.to_string()));
         let mismatch = |error: rustls::Error| match error {
             rustls::Error::InconsistentKeys(_) => wrong(KEY, "it is the key of another certificate"),
             error => wrong(CERTIFICATE, &error.to_string()),
         };
         let (roots, provider): (_, Arc<CryptoProvider>) = (Arc::new(roots), Arc::new(ring::default_provider()));
-        let believed = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        let asking = ClientConfig::builder_with_details(provider.clone(), self.clock.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(internal)?
+            .with_root_certificates(roots.clone());
+        let Some((certificate, key)) = &files.own else {
+            return Ok(Configs { accepts: None, connects: Arc::new(plain(asking.with_no_client_auth())) });
+        };
+        let chain = certificates(CERTIFICATE, certificate)?;
+        let key = || PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong(KEY, &error.to_string()));
+        let believed = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
         let believed = believed.map_err(|error| wrong(AUTHORITY, &error.to_string()))?;
-        let mut accepts = ServerConfig::builder_with_details(provider.clone(), self.clock.clone())
+        let mut accepts = ServerConfig::builder_with_details(provider, self.clock.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(internal)?
             .with_client_cert_verifier(believed)
@@ -237,18 +278,21 @@ impl Credentials {
         accepts.session_storage = Arc::new(NoServerSessionStorage {});
         accepts.send_tls13_tickets = 0;
         accepts.max_early_data_size = 0;
-        let mut connects = ClientConfig::builder_with_details(provider, self.clock.clone())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(internal)?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key()?)
-            .map_err(mismatch)?;
-        connects.resumption = Resumption::disabled();
-        connects.enable_early_data = false;
-        // What it looks for is a role, which no name server has to know.
-        connects.enable_sni = false;
-        Ok(Configs { accepts: Arc::new(accepts), connects: Arc::new(connects) })
+        let connects = asking.with_client_auth_cert(chain, key()?).map_err(mismatch)?;
+        Ok(Configs { accepts: Some(Arc::new(accepts)), connects: Arc::new(plain(connects)) })
     }
+}
+
+/// No resumption, no early data; and what it looks for is a role, which nobody on the way has to know.
+fn plain(mut connects: ClientConfig) -> ClientConfig {
+    connects.resumption = Resumption::disabled();
+    connects.enable_early_data = false;
+    connects.enable_sni = false;
+    connects
+}
+
+fn both_missing(one: &Error, other: &Error) -> bool {
+    one.kind == ErrorKind::NotFound && other.kind == ErrorKind::NotFound
 }
 
 fn internal(error: rustls::Error) -> Error {

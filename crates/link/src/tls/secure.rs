@@ -85,7 +85,8 @@ impl Secure {
             }
             if let Err(error) = self.open_some() {
                 // What was opened before it is worth nothing without what comes next.
-                return (Err(io::Error::new(io::ErrorKind::InvalidData, error)), buffer);
+                let reason = reasons::of(&error, true, false);
+                return (Err(io::Error::new(io::ErrorKind::InvalidData, reason)), buffer);
             }
         }
     }

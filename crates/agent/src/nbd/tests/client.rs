@@ -6,12 +6,13 @@ use std::io;
 
 use base::AlignedBuf;
 use bytes::{Buf, BufMut};
-use runtime::{Address, Handle, Stream};
+use link::tls::{Channel, Credentials, Role};
+use runtime::{Address, Handle};
 
 use crate::nbd::protocol::*;
 
 pub struct Client {
-    pub stream: Stream,
+    pub stream: Channel,
     buffer: AlignedBuf,
     start: usize,
     end: usize,
@@ -48,7 +49,7 @@ impl Client {
 
     /// Connects, says and reads nothing.
     pub async fn connect_silently(handle: &Handle, address: &Address) -> io::Result<Client> {
-        let stream = handle.connect(address).await?;
+        let stream = handle.connect(address).await?.into();
         let buffer = AlignedBuf::zeroed(256 * 1024);
         let (structured, next_cookie, reads) = (false, 1, BTreeMap::new());
         Ok(Client { stream, buffer, start: 0, end: 0, structured, next_cookie, reads })
@@ -61,6 +62,17 @@ impl Client {
         client.select_allocation(export).await?;
         client.go(export).await?.map_err(|(reply, text)| io::Error::other(format!("{reply:#x} {text}")))?;
         Ok(client)
+    }
+
+    /// Goes over to TLS. `sneaked` is sent in the open before, by somebody in between.
+    pub async fn start_tls(&mut self, credentials: &Credentials, sneaked: &[u8]) -> base::Result<()> {
+        let option = [option_bytes(option::STARTTLS, b""), sneaked.to_vec()].concat();
+        self.send(&option).await.unwrap();
+        assert_eq!(self.option_replies(option::STARTTLS).await.unwrap(), [(option_reply::ACK, vec![])]);
+        assert_eq!(self.start, self.end, "nothing comes between");
+        let Channel::Open(stream) = self.stream.clone() else { panic!("it is under TLS") };
+        self.stream = credentials.connect(stream, Role::Agent).await?;
+        Ok(())
     }
 
     pub async fn negotiate_structured(&mut self) -> io::Result<()> {
@@ -224,8 +236,10 @@ impl Client {
             if taken.len() == len {
                 return Ok(taken);
             }
-            let buffer = std::mem::replace(&mut self.buffer, AlignedBuf::zeroed(0));
-            let (count, buffer) = self.stream.receive(buffer, 0).await;
+            let mut buffer = std::mem::replace(&mut self.buffer, AlignedBuf::zeroed(0));
+            buffer.set_len(0);
+            let room = buffer.capacity();
+            let (count, buffer) = self.stream.receive_more(buffer, room).await;
             self.buffer = buffer;
             (self.start, self.end) = (0, count?);
             if self.end == 0 {

@@ -44,6 +44,8 @@ struct Memory {
     next_lease: u64,
     /// Which key changed at which revision.
     changes: Vec<(u64, Vec<u8>)>,
+    /// What has to be known, and the number of the token that holds.
+    password: Option<(String, u64)>,
 }
 
 struct Kv {
@@ -180,7 +182,7 @@ impl Fake {
                         async move { Ok::<_, Infallible>(fake.answer(&handle, request).await) }
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(Connection::new(stream), service)
+                        .serve_connection(Connection::new(stream.into()), service)
                         .await;
                 };
                 inside.spawn(Class::Io, "a client of etcd", serving).detach();
@@ -190,13 +192,45 @@ impl Fake {
         address
     }
 
+    /// From here on whoever asks has to show a token, which is given for this password.
+    pub fn wants_password(&self, password: &str) {
+        self.0.memory.borrow_mut().password = Some((password.into(), 1));
+    }
+
+    /// Tokens that were given do not hold any more.
+    pub fn end_tokens(&self) {
+        if let Some((_, token)) = &mut self.0.memory.borrow_mut().password {
+            *token += 1;
+        }
+    }
+
     async fn answer(&self, handle: &Handle, request: Request<Incoming>) -> Response<Said> {
         let path = request.uri().path().to_owned();
+        let shown = request.headers().get(hyper::header::AUTHORIZATION).map(|token| token.to_str().unwrap().to_owned());
         let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap();
         let now = handle.now();
         let mut memory = self.0.memory.borrow_mut();
         memory.expire(now);
+        if let Some((password, token)) = &memory.password {
+            let refuse = |status: u16, code: u64, why: &str| {
+                let said = json!({"error": why, "code": code, "message": why});
+                Response::builder().status(status).body(once(said)).unwrap()
+            };
+            match (path.as_str(), &shown) {
+                ("/v3/auth/authenticate", _) if body["password"] == password.as_str() => {
+                    return Response::new(once(json!({"token": format!("token.{token}")})));
+                }
+                ("/v3/auth/authenticate", _) => {
+                    return refuse(400, 3, "etcdserver: authentication failed, invalid user ID or password");
+                }
+                (_, None) => return refuse(400, 3, "etcdserver: user name is empty"),
+                (_, Some(shown)) if *shown != format!("token.{token}") => {
+                    return refuse(401, 16, "etcdserver: invalid auth token");
+                }
+                _ => {}
+            }
+        }
         let answer = match path.as_str() {
             "/v3/lease/grant" => Ok(memory.ttl(&body, now)),
             "/v3/lease/keepalive" => Ok(memory.keep(&body, now)),
