@@ -11,15 +11,18 @@ from pathlib import Path
 
 class Cluster:
     """The processes, by name: store, m1 and so on. `prefix` says what a process is started with, and `address` where a server
-    listens, both by its name. `engines` are what `--store` and `--leases` are, if that is not a process of its own."""
+    listens, both by its name. `engines` are what `--store` and `--leases` are, if that is not a process of its own. `tls`: they
+    show each other certificates."""
 
     def __init__(self, arguments, servers=3, managers=3, prefix=lambda name: [], address=lambda name: "127.0.0.1",
-                 bandwidth="auto", engines=None):
+                 bandwidth="auto", engines=None, tls=False):
         self.prefix, self.address, self.bandwidth = prefix, address, bandwidth
         self.binary = str(Path(arguments.binary).absolute())
         self.directory = Path(arguments.directory).absolute() / f"{os.getpid()}-{time.monotonic_ns()}"
         self.directory.mkdir(parents=True)
-        self.managers, self.processes, self.engines = managers, {}, engines
+        self.managers, self.processes, self.engines, self.tls = managers, {}, engines, tls
+        if tls:
+            authority(self.binary, self.directory / "pki", ["store", "manager", "server", "agent"])
         try:
             if not engines:
                 self.start("store")
@@ -47,6 +50,9 @@ class Cluster:
                   self.bandwidth],
             "a": ["agent", *role, "--nbd", "127.0.0.1:0", "--socket", str(self.directory / "nbd.sock")],
         }["store" if name == "store" else name[0]]
+        if self.tls:
+            role = {"m": "manager", "s": "server", "a": "agent"}[name[0]] if name != "store" else "store"
+            command += ["--tls", str(self.directory / "pki" / f"{role}-bench")]
         log = open(self.directory / f"{name}.log", "ab")
         process = subprocess.Popen([*self.prefix(name), self.binary, *command], stdout=subprocess.PIPE, stderr=log, text=True)
         line = process.stdout.readline()
@@ -115,6 +121,12 @@ class Cluster:
     def close(self):
         self.end()
         subprocess.run(["rm", "-rf", str(self.directory)], check=True)
+
+
+def authority(binary, directory, roles):
+    """An authority, and a certificate for each role, in DIRECTORY/ROLE-bench."""
+    for arguments in [["init"], *(["issue", role, "bench"] for role in roles)]:
+        subprocess.run([binary, "pki", *arguments, "--dir", str(directory)], check=True, capture_output=True)
 
 
 def processor_seconds(pids):

@@ -36,8 +36,11 @@ use unsettled::Unsettled;
 
 /// Bytes of one append at most, unless one record has more.
 const APPEND_BYTES_MAX: u64 = 64 * KIB;
-/// How long records that nobody waits for may gather, so that many of them are one append.
-const LAZY_WAIT: Duration = Duration::from_millis(10);
+/// How long records that nobody waits for may gather, so that many of them are one append: so many times what an append takes
+/// here, within these bounds. Where an append is an operation of a store far away, each costs what one of data costs.
+const LAZY_WAIT_APPENDS: u64 = 8;
+const LAZY_WAIT_MIN: Duration = Duration::from_millis(10);
+const LAZY_WAIT_MAX: Duration = Duration::from_millis(200);
 /// Records that have not retired, before [`TransactionLog::room`] holds back more: what a recovery finds by their labels
 /// is bounded by it.
 const UNRETIRED_MAX: usize = 1024;
@@ -108,6 +111,8 @@ struct State {
     files: VecDeque<LogFile>,
     rotations: u64,
     latency: Histogram,
+    /// What an append takes, smoothed over some eight of them.
+    append_ns: u64,
     broken: Option<Error>,
 }
 
@@ -158,6 +163,7 @@ impl TransactionLog {
             files: files.into(),
             rotations: 0,
             latency: Histogram::new(),
+            append_ns: 0,
             broken: None,
         };
         TransactionLog(Rc::new(Shared {
@@ -188,17 +194,18 @@ impl TransactionLog {
     /// one that somebody waits for, when there are enough, or after a moment. Its place in the log is taken now.
     pub fn append_lazily(&self, record: &Record) -> (LogSequence, impl Future<Output = Result<LogSequence>> + use<>) {
         let appended = self.push(record, Box::new(|_| ()));
-        let (is_enough, is_pausing) = {
+        let (is_enough, is_pausing, wait) = {
             let mut state = self.0.state.borrow_mut();
             let is_enough = state.waiting_bytes >= APPEND_BYTES_MAX;
-            (is_enough, is_enough || std::mem::replace(&mut state.is_pausing, true))
+            let wait = Duration::from_nanos(LAZY_WAIT_APPENDS * state.append_ns).clamp(LAZY_WAIT_MIN, LAZY_WAIT_MAX);
+            (is_enough, is_enough || std::mem::replace(&mut state.is_pausing, true), wait)
         };
         if is_enough {
             self.write_at_turn_end();
         } else if !is_pausing {
             let this = self.clone();
             let flush = async move {
-                this.0.handle.sleep(LAZY_WAIT).await;
+                this.0.handle.sleep(wait).await;
                 this.0.state.borrow_mut().is_pausing = false;
                 this.write_waiting();
             };
@@ -441,20 +448,22 @@ impl TransactionLog {
             let Some(writer) = &mut state.writer else { return };
             let append = writer.append(bytes.freeze());
             state.in_flight += 1;
-            let this = self.clone();
+            let (this, begun) = (self.clone(), self.0.handle.now());
             let land = async move {
                 let landed = append.await;
-                this.on_landed(records, landed.map(drop));
+                this.on_landed(records, begun, landed.map(drop));
             };
             self.0.handle.spawn(Class::Io, "transaction append", land).detach();
         }
     }
 
-    fn on_landed(&self, records: RangeInclusive<LogSequence>, landed: Result<()>) {
+    fn on_landed(&self, records: RangeInclusive<LogSequence>, begun: Instant, landed: Result<()>) {
         {
             let mut state = self.0.state.borrow_mut();
             let state = &mut *state;
             state.in_flight -= 1;
+            state.append_ns -= state.append_ns / 8;
+            state.append_ns += self.0.handle.now().nanos_since(begun) / 8;
             let at = state.slots.partition_point(|slot| slot.sequence < *records.start());
             let progress = if landed.is_ok() { Progress::Durable } else { Progress::Waiting };
             state.is_urgent |= landed.is_err();

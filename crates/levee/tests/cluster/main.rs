@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes have the clock and the threads of this one")]
 
 mod bed;
+mod certificates;
 mod fio;
 mod proxy;
 
