@@ -123,7 +123,9 @@ impl Bed {
             assert!(done.status.success(), "{}", text(&done.stderr));
         };
         pki(&["pki", "init"]);
-        ["store", "manager", "server", "agent"].map(|role| pki(&["pki", "issue", role, "test"]));
+        for role in ["store", "manager", "server", "agent"] {
+            pki(&["pki", "issue", role, "test"]);
+        }
     }
 
     /// Starts a process that does not run, and waits until it is ready.
