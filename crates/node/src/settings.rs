@@ -707,6 +707,9 @@ mod tests {
             discipline = "fifo"
             polling = "adaptive"
             count = 2
+            [tls]
+            directory = "/etc/levee/tls"
+            nbd = "required"
             [cluster]
             name = "s1"
             listen = "10.0.0.5:7700"
@@ -741,6 +744,8 @@ mod tests {
         let tenant = resolved.levels.tenant_burst;
         assert_eq!((tenant.iops, tenant.bytes_per_sec), (70_000, 900 * MIB));
         assert_eq!(resolved.queues, policies::queues::Queues::Static);
+        let tls = settings.tls.of_clients().unwrap();
+        assert_eq!((tls.directory, tls.demand), (PathBuf::from("/etc/levee/tls"), agent::nbd::Demand::All));
         assert_eq!(settings.event_loop.schedule().discipline, loop_schedule::Discipline::Fifo);
         assert_eq!(settings.event_loop.schedule().polling.polling, polling::Polling::Adaptive);
         // What is written is read again; for that, also what another throttle needs.

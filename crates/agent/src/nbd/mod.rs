@@ -9,7 +9,7 @@
 //! is left.
 //!
 //! Invariants: hostile input ends its own connection only; a connection holds at most 256 requests, refused ones
-//! included, and a bounded share of the payload memory; an idle connection has no timer and one small buffer.
+//! included, and a bounded share of the payload memory; an idle connection has no timer and one small buffer (two under TLS).
 
 mod connection;
 mod end;

@@ -115,7 +115,10 @@ impl FarEnd {
             if refused.is_power_of_two() {
                 tracing::warn!(open, refused, "too many connections of other processes: new ones are closed");
             }
-            // Who expects TLS understands nothing in the open, and tries again.
+            // Who expects TLS would take what is said in the open for another fault.
+            if self.options.tls.is_some() {
+                return stream.shutdown();
+            }
             let full = format!("it has {open} connections, as many as it takes: end some, or try again later");
             return self.refuse(stream.into(), Error::retry(full));
         }
