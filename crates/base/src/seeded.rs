@@ -264,17 +264,32 @@ pub const ALL: &[SeededBug] = &[
     rare(53, "merged-by-two", "A batch comes home while another one of the same segment still does.", &[]),
     bug(54, "logs-not-traversed", "Whoever attaches a volume does not look into its logs.", &[]),
     rare(54, "logs-of-an-older-attachment", "Logs are given to whoever is attached no more.", &["cut"]),
+    bug(
+        58,
+        "append-unguarded",
+        "An append to a part is done whether or not that is there, and open.",
+        &["pause or cut"],
+    ),
+    rare(58, "registered-though-fenced", "A file gets its record though its life is fenced.", &["pause or cut"]),
+    rare(59, "fence-lists-first", "A fence looks for the files of a life before it ends it.", &["pause or cut"]),
+    rare(60, "record-changed-unseen", "A record is changed, whatever somebody else has made of it.", &["kill"]),
+    rare(61, "fenced-changes-others", "A life that was fenced goes on with files of others.", &["pause or cut"]),
 ];
 
 impl SeededBug {
     /// Whether the rule is about segments that change hands, which they do where there are several servers.
     pub fn is_of_several(&self) -> bool {
-        (35..=50).contains(&self.rule) || self.is_of_forwarding()
+        (35..=50).contains(&self.rule) || self.is_of_forwarding() || self.is_of_pools()
     }
 
     /// Whether the rule is about bursts in logs.
     pub fn is_of_forwarding(&self) -> bool {
         (52..=57).contains(&self.rule)
+    }
+
+    /// Whether the rule is about files in a pool.
+    pub fn is_of_pools(&self) -> bool {
+        (58..=61).contains(&self.rule)
     }
 }
 
@@ -337,7 +352,7 @@ mod tests {
     fn names_are_unique_and_needs_are_bounded() {
         for (index, bug) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.name != bug.name), "{} twice", bug.name);
-            assert!(bug.needs.len() <= 2 && (1..=57).contains(&bug.rule), "{}", bug.name);
+            assert!(bug.needs.len() <= 2 && (1..=61).contains(&bug.rule), "{}", bug.name);
         }
     }
 

@@ -480,7 +480,7 @@ fn local_on_a_real_file_system() {
 #[test]
 fn rados() {
     let (world, handle) = world(1);
-    let bed = rados_bed(&handle, Pool::new(7, PoolOptions::default()).reached_from(&handle));
+    let bed = rados_bed(&handle, Pool::new(&world, PoolOptions::default()).reached_from(&handle));
     world.block_on(&handle, async move {
         cases_of_one_life(&bed).await;
         a_life_is_told_that_it_is_over(&bed).await;

@@ -42,6 +42,9 @@ pub fn hunt(bug: &SeededBug, start: u64, seeds_max: u64) -> Hunt {
         if bug.is_of_forwarding() {
             plan.shape.forwarding = Forwarding::Mixed;
         }
+        if bug.is_of_pools() {
+            plan.shape.pool.get_or_insert_default();
+        }
         seeded::choose(Some(bug.name));
         let violation = run(&plan).violation;
         reached += seeded::reached();

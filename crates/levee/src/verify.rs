@@ -269,8 +269,8 @@ impl Report {
             (
                 "seeds",
                 format!(
-                    "{}, {:.1} a second: {} worlds of one server, {} of several",
-                    self.seeds, self.seeds_per_second, self.coverage.alone, self.coverage.several
+                    "{}, {:.1} a second: {} worlds of one server, {} of several, {} of these over a pool",
+                    self.seeds, self.seeds_per_second, self.coverage.alone, self.coverage.several, self.coverage.pooled
                 ),
             ),
             (

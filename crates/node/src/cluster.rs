@@ -27,12 +27,13 @@ use control::charge;
 use control::etcd::{self, Etcd};
 use files::Store;
 use files::rados::librados::{self, Place};
+use files::rados::objects::Objects;
 use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
 use link::stream::{NearEnd, Options, Services};
 use link::tls::{Credentials, Role};
 use runtime::{Address, Handle, Listener};
-use wire::LeaseStore;
+use wire::{LeaseStore, LocalBoxFuture};
 
 use crate::addresses::listen_when_free;
 use crate::settings::TlsSettings;
@@ -120,11 +121,33 @@ fn leases(
     }
 }
 
+/// Who reaches the pools that settings name.
+pub trait Pools {
+    /// The pool at `place`, from the loop of `handle`.
+    fn open(&self, handle: &Handle, place: Place) -> LocalBoxFuture<'static, Result<Rc<dyn Objects>>>;
+}
+
+/// Pools of Ceph, by its library.
+pub struct Ceph;
+
+impl Pools for Ceph {
+    fn open(&self, handle: &Handle, place: Place) -> LocalBoxFuture<'static, Result<Rc<dyn Objects>>> {
+        let handle = handle.clone();
+        Box::pin(async move { librados::open(&handle, place).await })
+    }
+}
+
 /// Begins a life in the shared store at `place`.
 ///
 /// # Errors
 /// `Io`, `Full`; what is wrong with a pool.
-async fn join(handle: &Handle, place: &StorePlace, name: &str, credentials: Option<&Rc<Credentials>>) -> Result<Store> {
+async fn join(
+    handle: &Handle,
+    place: &StorePlace,
+    pools: &dyn Pools,
+    name: &str,
+    credentials: Option<&Rc<Credentials>>,
+) -> Result<Store> {
     let joined = match place {
         StorePlace::Served(address) => {
             let options = Options::new(name).secured(credentials, Role::Store);
@@ -132,7 +155,7 @@ async fn join(handle: &Handle, place: &StorePlace, name: &str, credentials: Opti
             let options = RemoteOptions::new(format!("the shared store at {}", shown(address)));
             remote::join(handle, Rc::new(near), options).await
         }
-        StorePlace::Pool(place) => match librados::open(handle, place.clone()).await {
+        StorePlace::Pool(place) => match pools.open(handle, place.clone()).await {
             Ok(objects) => rados::join(handle, objects, RadosOptions::default()).await,
             Err(error) => Err(error),
         },

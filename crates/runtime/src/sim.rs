@@ -355,6 +355,11 @@ impl World {
         self.mend_link(b, a);
     }
 
+    /// How the link from `from` to `to` is, for what is simulated above the network.
+    pub fn link(&self, from: NodeId, to: NodeId) -> Link {
+        Link { state: self.0.state.clone(), from, to }
+    }
+
     /// Resets all connections between two nodes; both sides get errors.
     pub fn reset_connections(&self, a: NodeId, b: NodeId) {
         self.on_network(|network, step| network.reset(step, a, b));
@@ -407,6 +412,24 @@ impl World {
             on_node.filter_map(|(_, handle)| handle.take()).collect()
         };
         dead.into_iter().for_each(|handle| handle.0.kill());
+    }
+}
+
+/// A link between two nodes, in one direction, as it is whenever somebody asks. It may be kept within a task.
+#[derive(Clone)]
+pub struct Link {
+    state: Rc<RefCell<State>>,
+    from: NodeId,
+    to: NodeId,
+}
+
+impl Link {
+    /// How long a small packet would travel now; none: the link is cut.
+    pub fn delay(&self) -> Option<Duration> {
+        let state = &mut *self.state.borrow_mut();
+        let links = &state.network.links;
+        let is_cut = links.is_cut(self.from, self.to);
+        (!is_cut).then(|| Duration::from_nanos(links.delay(self.from, self.to, &mut state.prng)))
     }
 }
 

@@ -44,6 +44,12 @@ pub(super) fn part_object(file: FileId, part: u64) -> String {
     format!("file.{:016x}.{part:04x}", file.0)
 }
 
+/// The file that an object is a part of, if it is one.
+pub(super) fn file_of_part(object: &str) -> Option<FileId> {
+    let (file, _) = object.strip_prefix("file.")?.split_once('.')?;
+    u64::from_str_radix(file, 16).ok().map(FileId)
+}
+
 /// A number as the key of an entry: keys have the order of numbers.
 pub(super) fn key(number: u64) -> String {
     format!("{number:016x}")

@@ -1,20 +1,28 @@
 //! A pool in memory, for tests: no cluster, but a cluster's ways to fail.
 //!
-//! A change takes effect some time after it was submitted, in the order of submission for each object, and is answered some
-//! time after that. One that is made to fail has no answer that helps (`Io`): it was done, or never will be, or still will be
-//! later, whatever was submitted behind it.
+//! The pool is a machine of its own in the simulated world. A change takes some time to get there, is done there whether or
+//! not whoever asked still lives, and is answered some time after that. Those of one client to one object are done in the order
+//! in which they were submitted; between clients, and between objects, there is none. While a link is cut changes wait, as the
+//! client's kernel and library would repeat them. One that is made to fail has no answer that helps (`Io`): it was done, or
+//! never will be, or still will be later, whatever was submitted behind it.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AlignedBuf, BLOCK, Error, Prng, TIB};
+use base::{AlignedBuf, BLOCK, Error, Incarnation, Prng, Result as Outcome, TIB};
+use runtime::sim::{Link, NodeOptions, World};
 use runtime::{Class, Handle};
 
 use super::objects::{Change, Condition, Effect, Failure, Look, Objects};
+use super::records::{HEAD, HEAD_ATTRIBUTE, Head, LifeRecord, creator, file_of_part, number};
 use crate::LocalBoxFuture;
+use crate::shared::LifeInfo;
+
+/// How often somebody looks whether a link is mended.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a pool is like.
 #[derive(Clone, Debug)]
@@ -35,15 +43,21 @@ impl Default for PoolOptions {
 
 /// The objects of a pool. Clones share them.
 #[derive(Clone)]
-pub struct Pool(Rc<RefCell<State>>);
+pub struct Pool {
+    /// The loop of the pool's machine.
+    handle: Handle,
+    state: Rc<RefCell<State>>,
+}
 
 struct State {
     options: PoolOptions,
     prng: Prng,
     objects: BTreeMap<String, Object>,
+    /// Bytes of all of them.
+    used: u64,
     changes: u64,
-    /// When the last change of an object takes effect.
-    turns: BTreeMap<String, base::Instant>,
+    /// How many times slower than usual it is.
+    slowness: u64,
 }
 
 #[derive(Default)]
@@ -54,37 +68,70 @@ struct Object {
 }
 
 impl Pool {
-    /// An empty pool. Everything random in it depends on `seed` only.
-    pub fn new(seed: u64, options: PoolOptions) -> Pool {
-        Pool(Rc::new(RefCell::new(State {
-            options,
-            prng: Prng::new(seed),
-            objects: BTreeMap::new(),
-            changes: 0,
-            turns: BTreeMap::new(),
-        })))
+    /// An empty pool, on a machine of its own.
+    pub fn new(world: &World, options: PoolOptions) -> Pool {
+        let state =
+            State { options, prng: world.fork_prng(), objects: BTreeMap::new(), used: 0, changes: 0, slowness: 1 };
+        let handle = world.start_loop(world.add_node(NodeOptions::default()));
+        Pool { handle, state: Rc::new(RefCell::new(state)) }
     }
 
-    /// The pool as it is reached from a loop.
+    /// The pool as it is reached from a loop: one client of it.
     pub fn reached_from(&self, handle: &Handle) -> Rc<dyn Objects> {
-        Rc::new(Reached { pool: self.clone(), handle: handle.clone() })
+        Rc::new(Client { pool: self.clone(), handle: handle.clone(), links: None, queues: Rc::default() })
+    }
+
+    /// The same over links, the one there and the one back: no further than these carry anything.
+    pub fn reached_over(&self, handle: &Handle, there: Link, back: Link) -> Rc<dyn Objects> {
+        let links = Some([there, back]);
+        Rc::new(Client { pool: self.clone(), handle: handle.clone(), links, queues: Rc::default() })
     }
 
     /// Loses answers from now on, or no more.
     pub fn set_lost_one_in(&self, lost_one_in: u64) {
-        self.0.borrow_mut().options.lost_one_in = lost_one_in;
+        self.state.borrow_mut().options.lost_one_in = lost_one_in;
+    }
+
+    /// Everything takes so many times as long as usual from now on.
+    pub fn set_slowness(&self, factor: u64) {
+        self.state.borrow_mut().slowness = factor;
     }
 
     /// Changes that were asked for so far.
     pub fn changes(&self) -> u64 {
-        self.0.borrow().changes
+        self.state.borrow().changes
+    }
+
+    /// Every life of which the pool has anything, by number, with the bytes that are in its files. One that the store has
+    /// forgotten is over.
+    ///
+    /// # Errors
+    /// `Corrupt`: an object that the pool has under a name of Levee's is none of its.
+    pub fn lives(&self) -> Outcome<Vec<LifeInfo>> {
+        let state = self.state.borrow();
+        let Some(head) = state.objects.get(HEAD) else { return Ok(vec![]) };
+        let last = head.attributes.get(HEAD_ATTRIBUTE).map(|bytes| Head::decode(bytes)).transpose()?;
+        let of =
+            |incarnation, is_fenced, granted_bytes| LifeInfo { incarnation, is_fenced, granted_bytes, used_bytes: 0 };
+        let mut lives = BTreeMap::new();
+        for (key, value) in &head.entries {
+            let (life, record) = (Incarnation(number(key)?), LifeRecord::decode(value)?);
+            lives.insert(life, of(life, record.is_fenced, record.granted));
+        }
+        for (name, object) in &state.objects {
+            let Some(file) = file_of_part(name) else { continue };
+            let life = creator(file);
+            let is_over = last.is_some_and(|head| life <= head.last);
+            lives.entry(life).or_insert_with(|| of(life, is_over, 0)).used_bytes += object.bytes.len() as u64;
+        }
+        Ok(lives.into_values().collect())
     }
 }
 
 impl State {
     fn delay(&mut self) -> Duration {
         let Range { start, end } = self.options.latency_ns;
-        Duration::from_nanos(self.prng.between(start, end.max(start + 1) - 1))
+        Duration::from_nanos(self.prng.between(start, end.max(start + 1) - 1) * self.slowness)
     }
 
     fn apply(&mut self, name: &str, change: &Change) -> Result<(), Failure> {
@@ -107,22 +154,21 @@ impl State {
                 }
             }
         }
-        let used: usize = self.objects.values().map(|object| object.bytes.len()).sum();
-        let more = change.effects.iter().map(|effect| match effect {
-            Effect::Write { offset, data } => {
-                (*offset as usize + data.len()).saturating_sub(object.map_or(0, |object| object.bytes.len()))
-            }
+        let had = object.map_or(0, |object| object.bytes.len());
+        let ends = change.effects.iter().map(|effect| match effect {
+            Effect::Write { offset, data } => *offset as usize + data.len(),
             _ => 0,
         });
-        if (used + more.sum::<usize>()) as u64 > self.options.capacity {
+        let more = ends.max().unwrap_or(0).saturating_sub(had) as u64;
+        if more > 0 && self.used + more > self.options.capacity {
             return Err(Failure::Other(Error::full("the pool is full")));
         }
+        self.used += more;
         for effect in &change.effects {
             if let Effect::Remove = effect {
-                match self.objects.remove(name) {
-                    Some(_) => continue,
-                    None => return Err(Failure::Absent),
-                }
+                let Some(object) = self.objects.remove(name) else { return Err(Failure::Absent) };
+                self.used -= object.bytes.len() as u64;
+                continue;
             }
             let object = self.objects.entry(name.to_owned()).or_default();
             match effect.clone() {
@@ -141,67 +187,135 @@ impl State {
     }
 }
 
-struct Reached {
+/// A client of a pool, as each process is one.
+struct Client {
     pool: Pool,
     handle: Handle,
+    /// To the pool, and back.
+    links: Option<[Link; 2]>,
+    /// What is on its way to each object, in order.
+    queues: Rc<RefCell<Queues>>,
 }
 
-impl Reached {
+type Queues = BTreeMap<String, VecDeque<Rc<Asked>>>;
+
+/// A change that was asked for.
+struct Asked {
+    object: String,
+    change: Change,
+    loss: Option<Loss>,
+    outcome: Cell<Option<Result<(), Failure>>>,
+}
+
+/// What becomes of a change without an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// It is done.
+    OfAnswer,
+    /// It never is.
+    OfChange,
+    /// It is, when others may have come.
+    Late,
+}
+
+/// A packet travels over a link, once that is mended.
+async fn travel(handle: &Handle, link: Option<&Link>) {
+    let Some(link) = link else { return };
+    loop {
+        match link.delay() {
+            Some(delay) => return handle.sleep(delay).await,
+            None => handle.sleep(LOOK).await,
+        }
+    }
+}
+
+/// The first change that is on its way to an object.
+fn next_of(queues: &mut Queues, object: &str) -> Option<Rc<Asked>> {
+    let queue = queues.get_mut(object)?;
+    let first = queue.pop_front();
+    if queue.is_empty() {
+        queues.remove(object);
+    }
+    first
+}
+
+impl Client {
+    fn links(&self) -> [Option<Link>; 2] {
+        match &self.links {
+            Some([there, back]) => [Some(there.clone()), Some(back.clone())],
+            None => [None, None],
+        }
+    }
+
     fn after_a_while<T: 'static>(
         &self,
         look: impl FnOnce(&State) -> Result<T, Failure> + 'static,
     ) -> LocalBoxFuture<'static, Result<T, Failure>> {
-        let (state, handle) = (self.pool.0.clone(), self.handle.clone());
+        let (state, handle, [there, back]) = (self.pool.state.clone(), self.handle.clone(), self.links());
         Box::pin(async move {
+            travel(&handle, there.as_ref()).await;
             let until = state.borrow_mut().delay();
             handle.sleep(until).await;
             let looked = look(&state.borrow());
             let until = state.borrow_mut().delay();
             handle.sleep(until).await;
+            travel(&handle, back.as_ref()).await;
             looked
         })
     }
 }
 
-impl Objects for Reached {
+impl Objects for Client {
     fn name(&self) -> String {
         "the simulated pool".into()
     }
 
     fn change(&self, object: &str, change: Change) -> LocalBoxFuture<'static, Result<(), Failure>> {
-        let mut state = self.pool.0.borrow_mut();
-        state.changes += 1;
-        let lost = state.options.lost_one_in;
-        // Done, not done, or done later, when others may have come.
-        let loss = (lost > 0 && state.prng.one_in(lost)).then(|| state.prng.below(3));
-        let (before, answer, late) = (state.delay(), state.delay(), 20 * state.delay());
-        let last = state.turns.get(object).copied().unwrap_or_default();
-        let turn = last.max(self.handle.now() + before);
-        if loss != Some(2) {
-            state.turns.insert(object.to_owned(), turn);
+        let (loss, before, answer, late) = {
+            let mut state = self.pool.state.borrow_mut();
+            state.changes += 1;
+            let lost = state.options.lost_one_in;
+            let is_lost = lost > 0 && state.prng.one_in(lost);
+            let loss = is_lost.then(|| *state.prng.pick(&[Loss::OfAnswer, Loss::OfChange, Loss::Late]));
+            (loss, state.delay(), state.delay(), 20 * state.delay())
+        };
+        let asked = Rc::new(Asked { object: object.to_owned(), change, loss, outcome: Cell::default() });
+        if loss != Some(Loss::Late) {
+            self.queues.borrow_mut().entry(object.to_owned()).or_default().push_back(asked.clone());
         }
-        let (name, handle, pool) = (object.to_owned(), self.handle.clone(), self.pool.clone());
-        let (sender, receiver) = runtime::sync::oneshot();
-        // What was submitted is done whether or not its process lives: the timer below goes with the loop, and a change that
-        // does is one that the network lost.
+        let (at_the_pool, state, [there, back]) = (self.pool.handle.clone(), self.pool.state.clone(), self.links());
+        let (queues, submitted) = (self.queues.clone(), asked.clone());
         let doing = async move {
-            handle.sleep_until(turn).await;
-            if loss == Some(2) {
-                sender.send(Err(Failure::Other(Error::io("the pool gave no answer"))));
-                handle.sleep(late).await;
-                let _ = pool.0.borrow_mut().apply(&name, &change);
+            at_the_pool.sleep(before).await;
+            travel(&at_the_pool, there.as_ref()).await;
+            if submitted.loss == Some(Loss::Late) {
+                at_the_pool.sleep(late).await;
+                let _ = state.borrow_mut().apply(&submitted.object, &submitted.change);
                 return;
             }
-            let done = if loss == Some(1) { Ok(()) } else { pool.0.borrow_mut().apply(&name, &change) };
-            handle.sleep(answer).await;
-            sender.send(match loss {
-                None => done,
-                Some(_) => Err(Failure::Other(Error::io("the pool gave no answer"))),
-            });
+            // The first that arrives is the first that was submitted, whose it was.
+            let Some(first) = next_of(&mut queues.borrow_mut(), &submitted.object) else { return };
+            if first.loss != Some(Loss::OfChange) {
+                let done = state.borrow_mut().apply(&first.object, &first.change);
+                first.outcome.set(Some(done));
+            }
         };
-        self.handle.spawn(Class::Io, "a change of an object", doing).detach();
+        self.pool.handle.spawn(Class::Io, "a change of an object", doing).detach();
+        let handle = self.handle.clone();
         Box::pin(async move {
-            receiver.await.unwrap_or_else(|| Err(Failure::Other(Error::internal("the loop is shutting down"))))
+            handle.sleep(before + answer).await;
+            if asked.loss.is_some() {
+                return Err(Failure::Other(Error::io("the pool gave no answer")));
+            }
+            let mut pause = answer;
+            loop {
+                if let Some(done) = asked.outcome.take() {
+                    travel(&handle, back.as_ref()).await;
+                    return done;
+                }
+                handle.sleep(pause).await;
+                pause = (2 * pause).min(LOOK);
+            }
         })
     }
 

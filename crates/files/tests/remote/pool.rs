@@ -25,7 +25,7 @@ fn run(seed: u64, counts: &mut Counts) {
     let handles = [0, 1].map(|_| world.start_loop(world.add_node(NodeOptions::default())));
     let mut prng = world.fork_prng();
     let lost_one_in = *prng.pick(&[0, 60, 300]);
-    let pool = Pool::new(seed, PoolOptions { capacity: CAPACITY, lost_one_in, ..PoolOptions::default() });
+    let pool = Pool::new(&world, PoolOptions { capacity: CAPACITY, lost_one_in, ..PoolOptions::default() });
     let options = RadosOptions { grant_bytes: MIB / 2, reserve_bytes: MIB };
     let model = Rc::new(Model::default());
     let writers: Vec<_> = (0..4)
@@ -100,7 +100,7 @@ async fn check_all(reader: &Store, ended: &[Store], model: &Model, seed: u64) {
 fn a_file_that_another_life_has_removed_takes_no_appends_and_ends_no_life() {
     let world = World::new(1);
     let handle = world.start_loop(world.add_node(NodeOptions::default()));
-    let objects = Pool::new(1, PoolOptions::default()).reached_from(&handle);
+    let objects = Pool::new(&world, PoolOptions::default()).reached_from(&handle);
     let inside = handle.clone();
     world.block_on(&handle, async move {
         let join = async || rados::join(&inside, objects.clone(), RadosOptions::default()).await.unwrap();

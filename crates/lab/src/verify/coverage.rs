@@ -15,6 +15,8 @@ pub struct Coverage {
     pub alone: u64,
     /// See `alone`.
     pub several: u64,
+    /// Those of several whose files were in a pool.
+    pub pooled: u64,
     /// Requests that were answered with success.
     pub requests: u64,
     /// Requests that were answered with an error.
@@ -74,6 +76,7 @@ impl Coverage {
     pub fn add(&mut self, other: &Coverage) {
         self.alone += other.alone;
         self.several += other.several;
+        self.pooled += other.pooled;
         self.requests += other.requests;
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;

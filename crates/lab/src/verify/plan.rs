@@ -24,7 +24,7 @@ use node::settings::{Queues, Throttle};
 pub use self::faults::{Fault, FaultKind, Reach};
 pub use self::guests::Vm;
 pub use self::machines::{Harm, Machine, Role};
-pub use self::several::{Order, Several};
+pub use self::several::{Order, Pooled, Several};
 
 /// What must hold in a run, whatever goes wrong within its budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +101,8 @@ pub struct Shape {
     pub forwarding: Forwarding,
     /// The machines, where there are several.
     pub several: Option<Several>,
+    /// The pool that has their files, if one has.
+    pub pool: Option<Pooled>,
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -316,6 +318,7 @@ impl Shape {
             limit: None,
             forwarding: Forwarding::Off,
             several: None,
+            pool: None,
         }
     }
 

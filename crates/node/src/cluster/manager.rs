@@ -18,7 +18,7 @@ use runtime::sync::first;
 use runtime::{Address, Class, Handle};
 use wire::{EngineRegistry, LocalBoxFuture, Observer, VolumeDescriptor, VolumeUser};
 
-use super::{address, credentials, join, leases, listen, shown};
+use super::{Ceph, Pools, address, credentials, join, leases, listen, shown};
 use crate::settings::Settings;
 
 /// A manager or an engine that is silent for so long is dialled again.
@@ -40,6 +40,14 @@ impl ManagerRole {
     /// # Errors
     /// One sentence that says what was wrong and what to do: a setting, an address, the store.
     pub async fn start(handle: &Handle, settings: &Settings) -> Result<ManagerRole> {
+        ManagerRole::start_over(handle, settings, Rc::new(Ceph)).await
+    }
+
+    /// The same, where `pools` reaches pools.
+    ///
+    /// # Errors
+    /// As [`ManagerRole::start`].
+    pub async fn start_over(handle: &Handle, settings: &Settings, pools: Rc<dyn Pools>) -> Result<ManagerRole> {
         let cluster = settings.cluster.resolve()?;
         let api = match settings.api.is_off {
             true => None,
@@ -56,7 +64,7 @@ impl ManagerRole {
         let place = listener.address().clone();
         let name = format!("manager {}", cluster.name);
         let store_at = settings.cluster.store()?;
-        let store = join(handle, &store_at, &name, credentials.as_ref()).await?;
+        let store = join(handle, &store_at, &*pools, &name, credentials.as_ref()).await?;
         let leases = leases(handle, settings.cluster.leases()?, &name, credentials.as_ref());
         let to = |role| Options { silence: SILENCE, ..Options::new(name.clone()) }.secured(credentials.as_ref(), role);
         let far = Rc::new(LateEnd { handle: handle.clone(), far: OnceCell::new() });
@@ -81,8 +89,8 @@ impl ManagerRole {
         let (dialing, joining, shown) = (handle.clone(), name.clone(), credentials.clone());
         let again = move || -> LocalBoxFuture<'static, Result<files::Store>> {
             let (handle, store_at, name) = (dialing.clone(), store_at.clone(), joining.clone());
-            let credentials = shown.clone();
-            Box::pin(async move { join(&handle, &store_at, &name, credentials.as_ref()).await })
+            let (credentials, pools) = (shown.clone(), pools.clone());
+            Box::pin(async move { join(&handle, &store_at, &*pools, &name, credentials.as_ref()).await })
         };
         let api_at = api.as_ref().map(http::Listener::address);
         let cluster_options = cluster::Options { lease: cluster.lease, api: api_at, ..cluster::Options::default() };

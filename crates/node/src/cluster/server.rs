@@ -20,7 +20,7 @@ use runtime::{Address, Class, Handle, Task};
 use server::{Owner, Server};
 use wire::EngineRegistry;
 
-use super::{credentials, join, listen, shown};
+use super::{Ceph, Pools, credentials, join, listen, shown};
 use crate::observer::ServerObserver;
 use crate::settings::Settings;
 
@@ -49,13 +49,21 @@ impl ServerRole {
     /// # Errors
     /// One sentence that says what was wrong and what to do: a setting, an address, the store.
     pub async fn start(handle: &Handle, settings: &Settings) -> Result<ServerRole> {
+        ServerRole::start_over(handle, settings, Rc::new(Ceph)).await
+    }
+
+    /// The same, where `pools` reaches pools.
+    ///
+    /// # Errors
+    /// As [`ServerRole::start`].
+    pub async fn start_over(handle: &Handle, settings: &Settings, pools: Rc<dyn Pools>) -> Result<ServerRole> {
         let cluster = settings.cluster.resolve()?;
         let resolved = settings.resolve_without_directories()?;
         let credentials = credentials(handle, &settings.tls).await?;
         let listener = listen(handle, &cluster.listen).await?;
         let address = listener.address().clone();
         let name = format!("server {}", cluster.name);
-        let store = join(handle, &settings.cluster.store()?, &name, credentials.as_ref()).await?;
+        let store = join(handle, &settings.cluster.store()?, &*pools, &name, credentials.as_ref()).await?;
         let options = engine::Options { ownership: Ownership::Given, ..resolved.engine_of(1)? };
         let engine = Engine::open(handle, &store, options.clone()).await?;
         let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };

@@ -61,6 +61,21 @@ impl Several {
     }
 }
 
+/// A pool of objects, where servers and managers have their files in one instead of a process ([`files::rados`]).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Pooled {
+    /// One change of so many has no answer; 0: none.
+    pub lost_one_in: u64,
+}
+
+impl Pooled {
+    /// That of the worlds of a seed: a third of them have one.
+    fn draw(seed: u64) -> Option<Pooled> {
+        let mut prng = Prng::new(seed ^ 0x706f_6f6c);
+        prng.one_in(3).then(|| Pooled { lost_one_in: *prng.pick(&[0, 0, 3_000]) })
+    }
+}
+
 /// What a person asks of several servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
@@ -133,8 +148,8 @@ impl Plan {
         }
         let (vms, queues) = guests::draw(seed, shape.clients);
         let limit = guests::draw_limit(seed);
-        let forwarding = draw_forwarding(seed);
-        Plan { seed, shape: Shape { vms, queues, limit, forwarding, ..shape }, steps }
+        let (forwarding, pool) = (draw_forwarding(seed), Pooled::draw(seed));
+        Plan { seed, shape: Shape { vms, queues, limit, forwarding, pool, ..shape }, steps }
     }
 }
 

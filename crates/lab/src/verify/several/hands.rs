@@ -88,9 +88,9 @@ impl Hands {
                 world.after(*span, end);
             }
             Harm::SlowDisk { disk, factor, span } => {
-                let disk = self.machines.disks()[*disk].clone();
-                disk.set_slowness(*factor);
-                world.after(*span, move |_| disk.set_slowness(1));
+                let (machines, disk) = (self.machines.clone(), *disk);
+                machines.slow_down(disk, *factor);
+                world.after(*span, move |_| machines.slow_down(disk, 1));
             }
         }
     }

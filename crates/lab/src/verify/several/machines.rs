@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -13,14 +14,18 @@ use std::time::Duration;
 use base::{Incarnation, Instant, MIB, Result, SegmentId};
 use control::cluster::ClusterManager;
 use engine::{Engine, Tenure};
+use files::rados::librados::Place;
+use files::rados::objects::Objects;
+use files::rados::simulated::{Pool, PoolOptions};
 use files::shared::LifeInfo;
 use node::Settings;
 use node::cluster::agent::AgentRole;
 use node::cluster::manager::ManagerRole;
 use node::cluster::server::ServerRole;
+use node::cluster::{Ceph, Pools};
 use node::settings::{ApiSettings, EngineSettings, NbdSettings};
 use node::shared_files::{SharedFiles, SharedFilesOptions};
-use runtime::sim::{DiskOptions, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
+use runtime::sim::{DiskOptions, Link, NetworkOptions, NodeId, NodeOptions, SimDisk, World};
 use runtime::{Address, Class, Handle};
 use server::Owner;
 use wire::api::{self, Size};
@@ -35,6 +40,8 @@ const PORT: u16 = 7000;
 const NBD_PORT: u16 = 10809;
 /// An accident takes some seconds, and so does what comes of it.
 const AFTERMATH: Duration = Duration::from_secs(15);
+/// What settings call the pool.
+const POOL: &str = "rados:lab";
 /// Segments of a volume that are looked at: those that are used.
 const SEGMENTS: u32 = 4;
 /// Whoever could not start tries again after so long.
@@ -49,6 +56,8 @@ struct Inner {
     addresses: BTreeMap<Machine, SocketAddr>,
     clients: NodeId,
     disks: Vec<SimDisk>,
+    /// Where the files are, if not on those disks.
+    pool: Option<Pool>,
     shape: Shape,
     doors: Doors,
     state: Rc<RefCell<State>>,
@@ -123,9 +132,14 @@ impl Machines {
             addresses.insert(machine, (world.address(node), PORT).into());
         }
         let clients = world.add_node(NodeOptions::default());
+        let pool = shape.pool.map(|pooled| {
+            let latency_ns = 5_000..shape.disk_latency.as_nanos().max(10_000) as u64;
+            let options = PoolOptions { capacity: shape.disk_bytes, latency_ns, lost_one_in: pooled.lost_one_in };
+            Pool::new(world, options)
+        });
         let (shape, state) = (shape.clone(), Rc::default());
         let doors = Rc::new(RefCell::new(vec![None; several.agents]));
-        Machines(Rc::new(Inner { nodes, addresses, clients, disks, shape, doors, state }))
+        Machines(Rc::new(Inner { nodes, addresses, clients, disks, pool, shape, doors, state }))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Machine> + use<> {
@@ -160,8 +174,21 @@ impl Machines {
         self.0.clients
     }
 
-    pub(super) fn disks(&self) -> &[SimDisk] {
-        &self.0.disks
+    /// Makes a disk of the store so many times slower, and all of a pool.
+    pub(super) fn slow_down(&self, disk: usize, factor: u64) {
+        match &self.0.pool {
+            Some(pool) => pool.set_slowness(factor),
+            None => self.0.disks[disk].set_slowness(factor),
+        }
+    }
+
+    /// Ends what is wrong with the store of files.
+    pub(super) fn heal_store(&self) {
+        self.0.disks.iter().for_each(|disk| disk.set_slowness(1));
+        if let Some(pool) = &self.0.pool {
+            pool.set_slowness(1);
+            pool.set_lost_one_in(0);
+        }
     }
 
     /// Where an agent serves NBD.
@@ -211,9 +238,19 @@ impl Machines {
         giver.map(|(index, _)| Machine { role: Role::Server, index: *index })
     }
 
-    /// What the shared store knows of lives, while it runs.
+    /// What the shared store knows of lives, while it runs: a pool always does.
     pub(super) fn lives(&self) -> Option<Vec<LifeInfo>> {
-        self.0.state.borrow().store.as_ref().map(|store| store.lives())
+        match &self.0.pool {
+            Some(pool) => Some(pool.lives().unwrap_or_else(|error| panic!("the pool is damaged: {error}"))),
+            None => self.0.state.borrow().store.as_ref().map(|store| store.lives()),
+        }
+    }
+
+    /// How a machine reaches pools. The one there is is where the store is, for links.
+    fn pools(&self, world: &World, machine: Machine) -> Rc<dyn Pools> {
+        let Some(pool) = self.0.pool.clone() else { return Rc::new(Ceph) };
+        let (node, store) = (self.node(machine), self.node(Machine { role: Role::Store, index: 0 }));
+        Rc::new(OverLinks { pool, there: world.link(node, store), back: world.link(store, node) })
     }
 
     /// The managers that run.
@@ -263,6 +300,9 @@ impl Machines {
         cluster.name = name(machine);
         cluster.listen = at(machine);
         cluster.store = at(Machine { role: Role::Store, index: 0 });
+        if shape.pool.is_some() {
+            cluster.leases = Some(std::mem::replace(&mut cluster.store, POOL.into()));
+        }
         cluster.forwarding = shape.forwarding;
         cluster.forwarding_log = Size::Bytes(MIB);
         cluster.managers = self.of(Role::Manager).map(at).collect();
@@ -274,6 +314,7 @@ impl Machines {
         let handle = world.restart(self.node(machine));
         self.0.state.borrow_mut().running.insert(machine, handle.clone());
         let (inside, settings, state) = (handle.clone(), self.settings(machine), self.0.state.clone());
+        let pools = self.pools(world, machine);
         // Where an agent runs there may be virtual machines.
         let beside = (machine.role == Role::Agent).then(|| (world.start_loop(self.node(machine)), self.doors()));
         let store = SharedFilesOptions {
@@ -286,7 +327,7 @@ impl Machines {
         };
         let life = async move {
             loop {
-                match live(&inside, machine, &settings, &store, &state, beside.as_ref()).await {
+                match live(&inside, machine, &settings, &store, &pools, &state, beside.as_ref()).await {
                     Ok(()) => {}
                     Err(error) => {
                         tracing::info!(?machine, %error, "a start was refused");
@@ -354,6 +395,19 @@ fn door(handle: &Handle, beside: &Handle, role: &AgentRole) -> Door {
     }
 }
 
+/// The pool as one machine reaches it.
+struct OverLinks {
+    pool: Pool,
+    there: Link,
+    back: Link,
+}
+
+impl Pools for OverLinks {
+    fn open(&self, handle: &Handle, _place: Place) -> LocalBoxFuture<'static, Result<Rc<dyn Objects>>> {
+        Box::pin(ready(Ok(self.pool.reached_over(handle, self.there.clone(), self.back.clone()))))
+    }
+}
+
 /// What a process is called.
 pub(super) fn name(machine: Machine) -> String {
     format!("{}-{}", machine.role.name(), machine.index)
@@ -365,6 +419,7 @@ async fn live(
     machine: Machine,
     settings: &Settings,
     store: &SharedFilesOptions,
+    pools: &Rc<dyn Pools>,
     state: &RefCell<State>,
     beside: Option<&(Handle, Doors)>,
 ) -> Result<()> {
@@ -375,7 +430,7 @@ async fn live(
             std::future::pending().await
         }
         Role::Manager => {
-            let manager = ManagerRole::start(handle, settings).await?;
+            let manager = ManagerRole::start_over(handle, settings, pools.clone()).await?;
             state.borrow_mut().managers.insert(machine.index, manager.manager().clone());
             std::future::pending().await
         }
@@ -387,7 +442,7 @@ async fn live(
             std::future::pending().await
         }
         Role::Server => {
-            let server = ServerRole::start(handle, settings).await?;
+            let server = ServerRole::start_over(handle, settings, pools.clone()).await?;
             let (engine, orders) = (server.incarnation(), server.owner().clone());
             let known = Known { engine, store: server.engine().clone(), orders };
             state.borrow_mut().servers.insert(machine.index, known);

@@ -44,6 +44,7 @@ pub fn run(world: &World, plan: &Plan) -> (Coverage, Option<String>) {
     run.prove();
     let mut shared = run.share.borrow_mut();
     shared.coverage.several = 1;
+    shared.coverage.pooled = u64::from(plan.shape.pool.is_some());
     shared.conclude(world.now())
 }
 
@@ -63,6 +64,8 @@ impl Run {
         let agents = machines.of(Role::Agent).map(|agent| Address::Tcp(machines.nbd(agent)));
         let share = Rc::new(RefCell::new(Shared::new(plan, agents)));
         share.borrow_mut().is_strict = true;
+        // A pool that has given no answer for as long as its clients wait is an error to whoever writes.
+        share.borrow_mut().errors_allowed = plan.shape.pool.is_some_and(|pool| pool.lost_one_in > 0);
         share.borrow_mut().doors = machines.doors();
         let handle = world.start_loop(machines.clients());
         let people = Rc::new(People::new(&handle, &share, &machines));

@@ -53,7 +53,8 @@ impl Run {
                 self.world.set_extra_delay(*a, *b, Duration::ZERO);
             }
         }
-        self.machines.disks().iter().for_each(|disk| disk.set_slowness(1));
+        self.machines.heal_store();
+        self.share.borrow_mut().errors_allowed = false;
         self.world.set_network(Default::default());
         let people = self.people.clone();
         self.world.block_on(self.people.handle(), async move { people.undrain_all().await });
