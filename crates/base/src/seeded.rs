@@ -271,8 +271,6 @@ pub const ALL: &[SeededBug] = &[
         &["pause or cut"],
     ),
     rare(58, "registered-though-fenced", "A file gets its record though its life is fenced.", &["pause or cut"]),
-    rare(59, "fence-lists-first", "A fence looks for the files of a life before it ends it.", &["pause or cut"]),
-    rare(60, "record-changed-unseen", "A record is changed, whatever somebody else has made of it.", &["kill"]),
     rare(61, "fenced-changes-others", "A life that was fenced goes on with files of others.", &["pause or cut"]),
 ];
 

@@ -774,9 +774,9 @@ impl VolumeDirectory for Manager {
 /// Has the table go on in a file with a copy in each directory that has come, as long as there is a manager.
 async fn keep_copies(manager: Weak<Inner>, store: Store) {
     loop {
-        let joined = store.joined();
+        let renewal = store.renewal();
         let Some(inner) = manager.upgrade() else { return };
         Manager(inner).renew_table().await;
-        joined.await;
+        renewal.await;
     }
 }

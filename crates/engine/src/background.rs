@@ -51,17 +51,17 @@ impl Core {
         self.dumped.notify();
     }
 
-    /// Whenever a directory has come back, what is written goes on in files that have a copy there, too.
+    /// Whenever new files may be better than present ones, what is written goes on in such.
     async fn renew_files(self: Rc<Self>) {
         loop {
-            let joined = self.index.files().store().joined();
+            let renewal = self.index.files().store().renewal();
             self.fusion.renew_file();
             self.log.renew_file();
             for segment in self.all_segments() {
                 segment.dumps.renew();
                 segment.larges.renew();
             }
-            joined.await;
+            renewal.await;
         }
     }
 

@@ -273,12 +273,11 @@ impl DataWriter {
         DataWriter { purpose, epoch, current: RefCell::new(None), opening: Budget::new(1), ended: Cell::new(false) }
     }
 
-    /// A directory has come: a file with fewer copies than a new one would have takes no more appends, and gets them when it is
-    /// sealed.
+    /// A file takes no more appends where a new one would be better.
     pub fn renew(&self) {
-        let is_short = |open: &Rc<OpenFile>| open.factory.files.store().is_short(open.writer.borrow().id());
-        let is_short = self.current.borrow().as_ref().is_some_and(is_short);
-        if is_short {
+        let is_inferior = |open: &Rc<OpenFile>| open.factory.files.store().is_inferior(open.writer.borrow().id());
+        let is_inferior = self.current.borrow().as_ref().is_some_and(is_inferior);
+        if is_inferior {
             self.close();
         }
     }

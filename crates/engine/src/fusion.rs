@@ -145,7 +145,7 @@ impl FusionWriteEngine {
         self.0.journal.pressure()
     }
 
-    /// A directory has come: see [`JournalWriter::renew_file`].
+    /// A new file may be better: see [`JournalWriter::renew_file`].
     pub(crate) fn renew_file(&self) {
         self.0.journal.renew_file();
     }

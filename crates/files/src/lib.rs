@@ -280,12 +280,12 @@ pub trait FileEngine {
     fn keep_ready(&self, _capacities: &[u64], _bytes: u64) {}
     /// See [`Store::on_request`].
     fn on_request(&self) {}
-    /// See [`Store::joined`]. To an engine that is not made of directories none ever comes.
-    fn joined(&self) -> LocalBoxFuture<'static, ()> {
+    /// See [`Store::renewal`]. To an engine whose files are all alike that never happens.
+    fn renewal(&self) -> LocalBoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
-    /// See [`Store::is_short`].
-    fn is_short(&self, _file: FileId) -> bool {
+    /// See [`Store::is_inferior`].
+    fn is_inferior(&self, _file: FileId) -> bool {
         false
     }
     /// See [`Store::set_spare_bandwidth`]. An engine that copies nothing in the background does not need to know.
@@ -347,7 +347,7 @@ impl StoreSpace {
 pub struct DirectoryStatus {
     /// Its path, or what is known of it.
     pub path: String,
-    /// `healthy`, `failed`, `missing` or `resynchronizing`.
+    /// `healthy`, `slow`, `failed`, `missing` or `resynchronizing`.
     pub state: &'static str,
     /// Free bytes in its file system.
     pub free_bytes: u64,
@@ -469,15 +469,16 @@ impl Store {
         self.0.check_life().await
     }
 
-    /// Returns when, after this call, a directory has become a member that was none: new files have a copy there.
-    pub fn joined(&self) -> LocalBoxFuture<'static, ()> {
-        self.0.joined()
+    /// Returns when, after this call, new files may have become better than present ones ([`Store::is_inferior`]): a directory has
+    /// become a member that was none, or what a file is in answers slowly.
+    pub fn renewal(&self) -> LocalBoxFuture<'static, ()> {
+        self.0.renewal()
     }
 
-    /// Whether a file has fewer copies than it could have. One that is sealed gets them in the background. One that is written to
-    /// does not, until it is sealed: whoever writes goes on in another one.
-    pub fn is_short(&self, file: FileId) -> bool {
-        self.0.is_short(file)
+    /// Whether whoever appends to a file should go on in a new one: it has fewer copies than it could have (those it gets in the
+    /// background, once it is sealed), or answers slowly.
+    pub fn is_inferior(&self, file: FileId) -> bool {
+        self.0.is_inferior(file)
     }
 
     /// Every file, by id.

@@ -10,7 +10,7 @@ use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB, SegmentId, VolumeId
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
 use files::rados::librados::{self, Place};
-use files::rados::objects::Objects;
+use files::rados::objects::{Change, Copy, Effect, Failure, Objects};
 use files::rados::simulated::{Pool, PoolOptions};
 use files::rados::{self, RadosOptions};
 use files::remote::{self, RemoteOptions};
@@ -477,11 +477,33 @@ fn local_on_a_real_file_system() {
     run.unwrap();
 }
 
+/// What was confirmed is read from any copy, and the pool says who has one.
+async fn every_copy_has_what_was_confirmed(objects: &dyn Objects) {
+    let content: Bytes = (0..64 * BLOCK).map(|at| (at / 512) as u8).collect::<Vec<u8>>().into();
+    let write = Change::of_absent().and(Effect::Write { offset: 0, data: content.clone().into() });
+    objects.change("copies", write).await.unwrap();
+    let holders = objects.holders("copies").await.unwrap();
+    assert!(!holders.is_empty() && holders.iter().all(|name| name.starts_with("osd.")), "{holders:?}");
+    for at in 0..16 {
+        let (from, len) = (at * 4 * BLOCK, 4 * BLOCK);
+        for copy in [Copy::First, Copy::Any, Copy::Any, Copy::Any] {
+            let read = objects.read("copies", from as u64, len, copy).await.unwrap();
+            assert!(read[..] == content[from..from + len], "{copy:?} at {from}");
+        }
+    }
+    // Behind the end there is nothing, and of nothing there is no copy.
+    let end = objects.read("copies", content.len() as u64 - 512, BLOCK, Copy::Any).await.unwrap();
+    assert_eq!(end.len(), 512);
+    assert_eq!(objects.read("none", 0, BLOCK, Copy::Any).await.unwrap_err(), Failure::Absent);
+}
+
 #[test]
 fn rados() {
     let (world, handle) = world(1);
-    let bed = rados_bed(&handle, Pool::new(&world, PoolOptions::default()).reached_from(&handle));
+    let objects = Pool::new(&world, PoolOptions::default()).reached_from(&handle);
+    let bed = rados_bed(&handle, objects.clone());
     world.block_on(&handle, async move {
+        every_copy_has_what_was_confirmed(&*objects).await;
         cases_of_one_life(&bed).await;
         a_life_is_told_that_it_is_over(&bed).await;
     });
@@ -497,7 +519,9 @@ fn rados_on_a_real_pool() {
     let mut place = Place::parse(&named).unwrap();
     place.namespace = format!("conformance-{}", std::process::id());
     let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
-        let bed = rados_bed(&handle, librados::open(&handle, place).await.unwrap());
+        let objects = librados::open(&handle, place).await.unwrap();
+        every_copy_has_what_was_confirmed(&*objects).await;
+        let bed = rados_bed(&handle, objects);
         cases_of_one_life(&bed).await;
         a_life_is_told_that_it_is_over(&bed).await;
     });

@@ -7,6 +7,7 @@ pub mod admission;
 pub mod background;
 pub mod burst;
 pub mod dump;
+pub mod fail_slow;
 pub mod forwarding;
 pub mod fusion;
 pub mod gc;

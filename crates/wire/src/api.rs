@@ -443,8 +443,8 @@ pub struct Status {
 /// Something that is wrong with a store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `log_broken`, `full`, `lost_data`, or of several
-    /// servers `no_servers`, `server_silent`, `server_mute`, `server_dead`, `segments_on_the_way`.
+    /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `store_slow`, `log_broken`, `full`, `lost_data`, or
+    /// of several servers `no_servers`, `server_silent`, `server_mute`, `server_dead`, `segments_on_the_way`.
     pub kind: String,
     /// What is wrong and what to do, for a person.
     pub message: String,
@@ -571,7 +571,7 @@ pub struct Memory {
 pub struct Directory {
     /// Its path.
     pub path: String,
-    /// `healthy`, `failed`, `missing` or `resynchronizing`.
+    /// `healthy`, `slow`, `failed`, `missing` or `resynchronizing`.
     pub state: String,
     /// Free bytes of its file system.
     pub free_bytes: u64,

@@ -72,6 +72,10 @@ fn problems(snapshot: &Snapshot) -> Vec<api::Problem> {
         let path = &directory.path;
         found.extend(match directory.state.as_str() {
             "healthy" => None,
+            "slow" => Some(problem(
+                "store_slow",
+                format!("{path} answers slowly, and others are asked in its place: see what is wrong with its disk"),
+            )),
             "resynchronizing" => Some(problem(
                 "directory_resynchronizing",
                 format!("{path} is being repaired: copies are missing until then"),
@@ -82,6 +86,8 @@ fn problems(snapshot: &Snapshot) -> Vec<api::Problem> {
             _ => Some(problem("directory_failed", format!("{path} has failed: mend its disk, and start again"))),
         });
     }
+    // A pool that several servers are in is slow to each of them.
+    found.dedup();
     found
 }
 
@@ -130,7 +136,7 @@ mod tests {
     fn each_problem_is_named_and_a_store_without_any_is_healthy() {
         let quiet = Snapshot::default();
         assert!(status(&quiet, &[], Vec::new(), String::new()).is_healthy);
-        let directories = ["healthy", "failed", "missing", "resynchronizing"].map(|state| api::Directory {
+        let directories = ["healthy", "failed", "missing", "resynchronizing", "slow"].map(|state| api::Directory {
             path: format!("/{state}"),
             state: state.into(),
             free_bytes: 1,
@@ -142,7 +148,15 @@ mod tests {
         let kinds: Vec<&str> = found.problems.iter().map(|problem| problem.kind.as_str()).collect();
         assert_eq!(
             kinds,
-            ["lost_data", "log_broken", "full", "directory_failed", "directory_missing", "directory_resynchronizing"]
+            [
+                "lost_data",
+                "log_broken",
+                "full",
+                "directory_failed",
+                "directory_missing",
+                "directory_resynchronizing",
+                "store_slow"
+            ]
         );
         assert!(!found.is_healthy && found.problems[3].message.starts_with("/failed has failed"), "{found:?}");
     }

@@ -110,7 +110,7 @@ impl TableLog {
     /// # Errors
     /// Those of [`TableLog::restate`]: the next change tries it again.
     pub async fn renew(&mut self, table: &VolumeTable) -> Result<()> {
-        match self.store.is_short(self.writer.id()) {
+        match self.store.is_inferior(self.writer.id()) {
             true => self.restate(table).await,
             false => Ok(()),
         }

@@ -9,5 +9,6 @@ mod interrupted_deletion;
 mod recycled_space;
 mod remote;
 mod shared;
+mod slow_pool;
 mod strays;
 mod unreadable_file;

@@ -146,11 +146,11 @@ impl FileEngine for Rc<Local> {
         self.readiness.on_activity();
     }
 
-    fn joined(&self) -> LocalBoxFuture<'static, ()> {
+    fn renewal(&self) -> LocalBoxFuture<'static, ()> {
         Box::pin(self.resync.joined.wait())
     }
 
-    fn is_short(&self, file: FileId) -> bool {
+    fn is_inferior(&self, file: FileId) -> bool {
         self.catalogue.get_any(file).is_some_and(|entry| self.lacks_copies(&entry))
     }
 

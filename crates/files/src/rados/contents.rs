@@ -4,6 +4,10 @@
 //! before is in every copy. So appends to a part that come while one is in flight wait here, and go together, as one change
 //! ([`GATHERED_MAX`]): that costs the pool about as much as a single one.
 //!
+//! **Copies.** A read that takes too long is asked of another copy as well (`pace`). That may be behind; but files only grow, so
+//! what it has is right, and an answer that is not whole does not count. Only bytes that are known to be in every copy are read
+//! so: of the end that a dead life's file has, one copy may say something else than another one.
+//!
 //! All parts are made before there is a record of the file, and none later; each append says that the part must be there, open,
 //! and where its bytes go. So what a fenced life still has on its way is refused by the object itself, whenever it arrives,
 //! also when the file was removed meanwhile.
@@ -14,12 +18,13 @@ use std::future::Future;
 use std::rc::Rc;
 
 use base::{AlignedBuf, Bytes, Error, FileId, Gathered, Map, Result};
-use runtime::sync::{Sender, join_all, oneshot};
+use runtime::sync::{Sender, first, join_all, oneshot};
 use runtime::{Class, Handle};
 
 use super::directory::{AT_ONCE, fenced, there_or_not};
 use super::failed;
-use super::objects::{Change, Condition, Effect, Failure, Objects};
+use super::objects::{Change, Condition, Copy, Effect, Failure, Objects};
+use super::pace::{Pace, Part};
 use super::records::{FENCED, FileRecord, OPEN, PART_BYTES, STATE, creator, part_object};
 use crate::LocalBoxFuture;
 
@@ -30,12 +35,11 @@ const GATHERED_MAX: usize = 2 << 20;
 pub(super) struct Contents {
     handle: Handle,
     objects: Rc<dyn Objects>,
+    pace: Pace,
     /// What waits, of each part that has an append in flight.
     waiting: Rc<RefCell<Waiting>>,
 }
 
-/// A part of a file.
-type Part = (FileId, u64);
 type Waiting = Map<Part, VecDeque<Append>>;
 
 /// An append to one part.
@@ -108,7 +112,13 @@ fn submit(
 
 impl Contents {
     pub(super) fn new(handle: &Handle, objects: Rc<dyn Objects>) -> Contents {
-        Contents { handle: handle.clone(), objects, waiting: Rc::default() }
+        let pace = Pace::new(handle, objects.clone());
+        Contents { handle: handle.clone(), objects, pace, waiting: Rc::default() }
+    }
+
+    /// How fast parts answer.
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// Makes the parts of a file, which are open.
@@ -155,11 +165,16 @@ impl Contents {
         }
         self.waiting.borrow_mut().insert(part, VecDeque::new());
         let (objects, waiting) = (self.objects.clone(), self.waiting.clone());
+        let (pace, handle) = (self.pace.clone(), self.handle.clone());
+        let (mut begun, mut len) = (handle.now(), append.data.len());
         let first = submit(&*objects, part, &[append.at], std::slice::from_ref(&append.data));
         let going_on = async move {
             let mut outcome = first.await;
             let mut senders = vec![append.sender];
             loop {
+                if outcome.is_ok() {
+                    pace.on_appended(part, len, begun);
+                }
                 senders.drain(..).for_each(|sender| sender.send(outcome.clone()));
                 let gathered = gather(&mut waiting.borrow_mut(), part);
                 if gathered.is_empty() {
@@ -171,21 +186,27 @@ impl Contents {
                     data.push(append.data);
                     senders.push(append.sender);
                 }
+                (begun, len) = (handle.now(), data.iter().map(Gathered::len).sum());
                 outcome = submit(&*objects, part, &places, &data).await;
             }
         };
         self.handle.spawn(Class::Io, "rados: appends to a part", going_on).detach();
     }
 
-    /// Reads a range, as far as each part has it: the rest is zeros. Gives also whether all of it was there.
+    /// Reads a range, as far as each part has it: the rest is zeros. Gives also whether all of it was there. What `is_settled` is
+    /// in every copy.
     ///
     /// # Errors
     /// `Io`; `NotFound`: a part is not there.
-    pub(super) async fn read(&self, file: FileId, offset: u64, len: usize) -> Result<(AlignedBuf, bool)> {
-        let reads = pieces(offset, len).map(|piece| {
-            let read = self.objects.read(&part_object(file, piece.part), piece.at, piece.len);
-            async move { (piece, read.await) }
-        });
+    pub(super) async fn read(
+        &self,
+        file: FileId,
+        offset: u64,
+        len: usize,
+        is_settled: bool,
+    ) -> Result<(AlignedBuf, bool)> {
+        let reads =
+            pieces(offset, len).map(|piece| async move { (piece, self.read_piece(file, piece, is_settled).await) });
         let (mut all, mut is_all) = (AlignedBuf::with_capacity(len), true);
         for (piece, read) in join_all(reads).await {
             let read = read.map_err(|failure| match failure {
@@ -200,6 +221,41 @@ impl Contents {
             all.extend_zeros(piece.from + piece.len - all.len());
         }
         Ok((all, is_all))
+    }
+
+    /// Reads a piece of the copy that answers first, where it is settled.
+    async fn read_piece(&self, file: FileId, piece: Piece, is_settled: bool) -> Result<AlignedBuf, Failure> {
+        let (part, object) = ((file, piece.part), part_object(file, piece.part));
+        let read = |copy| self.objects.read(&object, piece.at, piece.len, copy);
+        let is_whole = |read: &Result<AlignedBuf, Failure>| read.as_ref().is_ok_and(|read| read.len() == piece.len);
+        let of_any = is_settled && self.pace.is_slow_to_read(part);
+        let patience = self.pace.on_read_begun(piece.len).filter(|_| is_settled);
+        let (begun, mut asked) = (self.handle.now(), read(if of_any { Copy::Any } else { Copy::First }));
+        let in_time = match patience {
+            Some(patience) => first(&mut asked, self.handle.sleep(patience)).await.ok(),
+            None => Some((&mut asked).await),
+        };
+        let answered = match in_time {
+            Some(answered) => answered,
+            None if self.pace.may_hedge() => match first(&mut asked, read(Copy::Any)).await {
+                Ok(answered) => answered,
+                Err(other) if is_whole(&other) => {
+                    // It has not answered yet, and has taken too long already.
+                    if !of_any {
+                        self.pace.on_read(part, piece.len, begun);
+                    }
+                    return other;
+                }
+                Err(_) => asked.await,
+            },
+            None => asked.await,
+        };
+        match of_any {
+            false => self.pace.on_read(part, piece.len, begun),
+            true if is_whole(&answered) => {}
+            true => return read(Copy::First).await,
+        }
+        answered
     }
 
     /// Writes over bytes that are there. Of a file that its life may still append to only that life does so.
@@ -292,7 +348,7 @@ mod tests {
             assert!(join_all(appends).await.iter().all(|appended| appended.is_ok()));
             // Of each part the first one, and all others together.
             assert_eq!(measured.changes() - before, 4);
-            let (read, is_all) = contents.read(file, first, 40 * 4096).await.unwrap();
+            let (read, is_all) = contents.read(file, first, 40 * 4096, true).await.unwrap();
             assert!(is_all && read.chunks(4096).zip(0..).all(|(found, byte)| found.iter().all(|found| *found == byte)));
             // What is refused is refused to all of them.
             let fenced = Change::of_present().and(Effect::SetAttribute(STATE, FENCED.to_vec()));

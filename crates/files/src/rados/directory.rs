@@ -130,11 +130,10 @@ impl Directories {
             let Some(record) = found.record else { return Ok(None) };
             let Some(next) = decide(&record, found.is_fenced)? else { return Ok(Some(record)) };
             let state = if found.is_fenced { FENCED } else { OPEN };
-            let mut change = Change::of_present().only_if(Condition::Attribute(STATE, state.to_vec()));
-            if !base::seeded::is_on("record-changed-unseen") {
-                change = change.only_if(Condition::Entry(key(file.0), record.encode()));
-            }
-            let change = change.and(Effect::SetEntry(key(file.0), next.encode()));
+            let change = Change::of_present()
+                .only_if(Condition::Attribute(STATE, state.to_vec()))
+                .only_if(Condition::Entry(key(file.0), record.encode()))
+                .and(Effect::SetEntry(key(file.0), next.encode()));
             match self.objects.change(&life_object(creator(file)), change).await {
                 Ok(()) => return Ok(Some(next)),
                 Err(Failure::Changed | Failure::Absent) => {}

@@ -146,13 +146,21 @@ impl FileEngine for Rados {
         }
     }
 
+    fn renewal(&self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(self.0.contents.pace().renewal())
+    }
+
+    fn is_inferior(&self, file: FileId) -> bool {
+        self.0.contents.pace().is_left(file)
+    }
+
     fn statistics(&self) -> Statistics {
-        let status = DirectoryStatus {
-            path: self.0.objects.name(),
-            state: "healthy",
-            free_bytes: self.0.free(),
-            behind_bytes: 0,
+        let (name, culprits) = (self.0.objects.name(), self.0.contents.pace().culprits());
+        let (path, state) = match culprits.is_empty() {
+            true => (name, "healthy"),
+            false => (format!("{name}, {}", culprits.join(" or ")), "slow"),
         };
+        let status = DirectoryStatus { path, state, free_bytes: self.0.free(), behind_bytes: 0 };
         Statistics { directories: vec![status], ..self.0.known.statistics() }
     }
 }

@@ -178,7 +178,8 @@ impl Life {
         let info = self.info_to_read(file).await?;
         check_copy(file, copy)?;
         check_range(&info, offset, len as u64)?;
-        let read = match self.contents.read(file, offset, len).await {
+        let is_settled = self.known.is_own(file) || info.sealed.is_some();
+        let read = match self.contents.read(file, offset, len, is_settled).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 let is_there = self.find(file).await?.is_some();
                 return Err(match is_there {
@@ -305,20 +306,13 @@ impl Life {
             // It was fenced before, and nothing is left of it.
             return Ok(());
         }
-        let early = match base::seeded::is_on("fence-lists-first") {
-            true => self.directories.list(life).await?,
-            false => None,
-        };
         if !self.directories.fence(life, may_be_new).await? {
             return Ok(());
         }
         if life == self.incarnation {
             self.is_over.set(true);
         }
-        let listed = match early {
-            Some(listed) => Some(listed),
-            None => self.directories.list(life).await?,
-        };
+        let listed = self.directories.list(life).await?;
         for record in listed.iter().flat_map(|listed| &listed.files) {
             // Nobody appends to one that is sealed, or going.
             if record.info.sealed.is_none() && !record.is_going && !base::seeded::is_on("fence-misses-files") {

@@ -7,7 +7,8 @@
 //!
 //! **Names.** A *life* is one writer, with a number. Its *object* has a record of each of its files, and whether it is
 //! *fenced* (`directory`). The *head* has all lives and what each may set aside (`head`). A file is one object for each 64 MiB,
-//! its *parts* (`contents`). `life` does with them what the file layer is asked for. `records` has the names of objects and what is in them, `known` what one need not ask.
+//! its *parts* (`contents`). `life` does with them what the file layer is asked for. `records` has the names of objects and what is in them, `known` what one
+//! need not ask, and `pace` how fast parts answer.
 //!
 //! **Invariants** (rules 58 to 61 of docs/SAFETY.md, and those of [`shared`](crate::shared) that are not said otherwise).
 //! - A file has its parts, empty and open, before it has a record, and a record before it has bytes. The record is made only
@@ -40,6 +41,7 @@ mod known;
 pub mod librados;
 mod life;
 pub mod objects;
+mod pace;
 mod records;
 pub mod simulated;
 mod space;

@@ -107,6 +107,15 @@ impl Look {
 /// Most entries that one [`Objects::look`] gives.
 pub const LOOK_MAX: usize = 1024;
 
+/// Who is asked to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copy {
+    /// Whoever answers for the object: it has every change that was answered.
+    First,
+    /// Any of those that have a copy. It may be behind, where the pool has just changed who has one.
+    Any,
+}
+
 /// A pool.
 pub trait Objects {
     /// What it is called in messages.
@@ -114,7 +123,15 @@ pub trait Objects {
     /// Does a change. It is submitted at the call, and done whoever waits for it.
     fn change(&self, object: &str, change: Change) -> LocalBoxFuture<'static, Result<(), Failure>>;
     /// Bytes: fewer where the object ends before.
-    fn read(&self, object: &str, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf, Failure>>;
+    fn read(
+        &self,
+        object: &str,
+        offset: u64,
+        len: usize,
+        copy: Copy,
+    ) -> LocalBoxFuture<'static, Result<AlignedBuf, Failure>>;
+    /// The names of those that have a copy of an object, or would, first who answers for it.
+    fn holders(&self, object: &str) -> LocalBoxFuture<'static, Result<Vec<String>, Failure>>;
     /// Attributes, and up to `max` entries behind `after`.
     fn look(&self, object: &str, after: &str, max: usize) -> LocalBoxFuture<'static, Result<Look, Failure>>;
     /// How many bytes all objects of the pool may have, about, one copy counted.

@@ -5,6 +5,8 @@
 //! in which they were submitted; between clients, and between objects, there is none. While a link is cut changes wait, as the
 //! client's kernel and library would repeat them. One that is made to fail has no answer that helps (`Io`): it was done, or
 //! never will be, or still will be later, whatever was submitted behind it.
+//!
+//! It has [`OSDS`] OSDs, of which [`COPIES`] have each object. All of them are asked for each change, and the first one for reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,11 +18,15 @@ use base::{AlignedBuf, BLOCK, Error, Incarnation, Prng, Result as Outcome, TIB};
 use runtime::sim::{Link, NodeOptions, World};
 use runtime::{Class, Handle};
 
-use super::objects::{Change, Condition, Effect, Failure, Look, Objects};
+use super::objects::{Change, Condition, Copy, Effect, Failure, Look, Objects};
 use super::records::{HEAD, HEAD_ATTRIBUTE, Head, LifeRecord, creator, file_of_part, number};
 use crate::LocalBoxFuture;
 use crate::shared::LifeInfo;
 
+/// OSDs of a pool.
+pub const OSDS: u64 = 6;
+/// Copies of each object.
+const COPIES: u64 = 3;
 /// How often somebody looks whether a link is mended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -58,6 +64,8 @@ struct State {
     changes: u64,
     /// How many times slower than usual it is.
     slowness: u64,
+    /// The OSD that is so many times slower than the others.
+    slow_osd: Option<(u64, u32)>,
 }
 
 #[derive(Default)]
@@ -70,8 +78,15 @@ struct Object {
 impl Pool {
     /// An empty pool, on a machine of its own.
     pub fn new(world: &World, options: PoolOptions) -> Pool {
-        let state =
-            State { options, prng: world.fork_prng(), objects: BTreeMap::new(), used: 0, changes: 0, slowness: 1 };
+        let state = State {
+            options,
+            prng: world.fork_prng(),
+            objects: BTreeMap::new(),
+            used: 0,
+            changes: 0,
+            slowness: 1,
+            slow_osd: None,
+        };
         let handle = world.start_loop(world.add_node(NodeOptions::default()));
         Pool { handle, state: Rc::new(RefCell::new(state)) }
     }
@@ -95,6 +110,11 @@ impl Pool {
     /// Everything takes so many times as long as usual from now on.
     pub fn set_slowness(&self, factor: u64) {
         self.state.borrow_mut().slowness = factor;
+    }
+
+    /// One OSD is so many times slower than others from now on; none: no more.
+    pub fn set_slow_osd(&self, osd: Option<(u64, u32)>) {
+        self.state.borrow_mut().slow_osd = osd;
     }
 
     /// Changes that were asked for so far.
@@ -132,6 +152,15 @@ impl State {
     fn delay(&mut self) -> Duration {
         let Range { start, end } = self.options.latency_ns;
         Duration::from_nanos(self.prng.between(start, end.max(start + 1) - 1) * self.slowness)
+    }
+
+    /// The same where these OSDs are asked.
+    fn delay_of(&mut self, mut osds: impl Iterator<Item = u64>) -> Duration {
+        let delay = self.delay();
+        match self.slow_osd {
+            Some((slow, factor)) if osds.any(|osd| osd == slow) => delay * factor,
+            _ => delay,
+        }
     }
 
     fn apply(&mut self, name: &str, change: &Change) -> Result<(), Failure> {
@@ -218,6 +247,12 @@ enum Loss {
     Late,
 }
 
+/// The OSDs that have an object, first who answers for it.
+fn osds_of(object: &str) -> impl Iterator<Item = u64> + use<> {
+    let first = u64::from(base::checksum::crc32c(object.as_bytes()));
+    (0..COPIES).map(move |copy| (first + copy) % OSDS)
+}
+
 /// A packet travels over a link, once that is mended.
 async fn travel(handle: &Handle, link: Option<&Link>) {
     let Some(link) = link else { return };
@@ -247,15 +282,16 @@ impl Client {
         }
     }
 
-    fn after_a_while<T: 'static>(
+    /// Looks after a while, of which `delay` is the first half.
+    fn after<T: 'static>(
         &self,
+        delay: Duration,
         look: impl FnOnce(&State) -> Result<T, Failure> + 'static,
     ) -> LocalBoxFuture<'static, Result<T, Failure>> {
         let (state, handle, [there, back]) = (self.pool.state.clone(), self.handle.clone(), self.links());
         Box::pin(async move {
             travel(&handle, there.as_ref()).await;
-            let until = state.borrow_mut().delay();
-            handle.sleep(until).await;
+            handle.sleep(delay).await;
             let looked = look(&state.borrow());
             let until = state.borrow_mut().delay();
             handle.sleep(until).await;
@@ -277,7 +313,7 @@ impl Objects for Client {
             let lost = state.options.lost_one_in;
             let is_lost = lost > 0 && state.prng.one_in(lost);
             let loss = is_lost.then(|| *state.prng.pick(&[Loss::OfAnswer, Loss::OfChange, Loss::Late]));
-            (loss, state.delay(), state.delay(), 20 * state.delay())
+            (loss, state.delay_of(osds_of(object)), state.delay(), 20 * state.delay())
         };
         let asked = Rc::new(Asked { object: object.to_owned(), change, loss, outcome: Cell::default() });
         if loss != Some(Loss::Late) {
@@ -319,18 +355,36 @@ impl Objects for Client {
         })
     }
 
-    fn read(&self, object: &str, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf, Failure>> {
+    fn read(
+        &self,
+        object: &str,
+        offset: u64,
+        len: usize,
+        copy: Copy,
+    ) -> LocalBoxFuture<'static, Result<AlignedBuf, Failure>> {
+        let delay = {
+            let mut state = self.pool.state.borrow_mut();
+            let which = if copy == Copy::Any { state.prng.below(COPIES) } else { 0 };
+            state.delay_of(osds_of(object).skip(which as usize).take(1))
+        };
         let name = object.to_owned();
-        self.after_a_while(move |state| {
+        self.after(delay, move |state| {
             let bytes = &state.objects.get(&name).ok_or(Failure::Absent)?.bytes;
             let there = bytes.get(offset as usize..).unwrap_or_default();
             Ok(AlignedBuf::copy_of(&there[..there.len().min(len)]))
         })
     }
 
+    fn holders(&self, object: &str) -> LocalBoxFuture<'static, Result<Vec<String>, Failure>> {
+        let delay = self.pool.state.borrow_mut().delay();
+        let holders = osds_of(object).map(|osd| format!("osd.{osd}")).collect();
+        self.after(delay, move |_| Ok(holders))
+    }
+
     fn look(&self, object: &str, after: &str, max: usize) -> LocalBoxFuture<'static, Result<Look, Failure>> {
+        let delay = self.pool.state.borrow_mut().delay_of(osds_of(object).take(1));
         let (name, after) = (object.to_owned(), after.to_owned());
-        self.after_a_while(move |state| {
+        self.after(delay, move |state| {
             let object = state.objects.get(&name).ok_or(Failure::Absent)?;
             let mut behind = object.entries.iter().filter(|(key, _)| **key > after);
             let entries = behind.by_ref().take(max).map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -340,6 +394,7 @@ impl Objects for Client {
     }
 
     fn capacity(&self) -> LocalBoxFuture<'static, Result<u64, Failure>> {
-        self.after_a_while(|state| Ok(state.options.capacity / BLOCK * BLOCK))
+        let delay = self.pool.state.borrow_mut().delay();
+        self.after(delay, move |state| Ok(state.options.capacity / BLOCK * BLOCK))
     }
 }

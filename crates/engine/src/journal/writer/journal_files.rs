@@ -125,30 +125,29 @@ impl JournalWriter {
         self.end_files();
     }
 
-    /// A directory has come: a file with fewer copies than a new one would have takes no more appends, and gets them when it is
-    /// sealed. Not where another one could only be had after a dump: then it is full soon.
+    /// A new file may be better than the present one (`Store::is_inferior`), which takes no more appends then. Not where another one could only be had after a dump: then it is full soon.
     pub(crate) fn renew_file(&self) {
-        let is_short = |writer: &FileWriter| self.0.store.is_short(writer.id());
-        let (unfit, is_current_short) = {
+        let is_inferior = |writer: &FileWriter| self.0.store.is_inferior(writer.id());
+        let (unfit, is_current_inferior) = {
             let mut state = self.0.state.borrow_mut();
             let (failing, files) = (state.failing, &mut state.files);
             if failing || files.closed || files.ledger.len() >= self.0.options.files_max {
                 return;
             }
-            let is_current_short = files.current.as_ref().is_some_and(|current| is_short(&current.writer));
-            (files.next.take_if(|next| is_short(next)), is_current_short)
+            let is_current_inferior = files.current.as_ref().is_some_and(|current| is_inferior(&current.writer));
+            (files.next.take_if(|next| is_inferior(next)), is_current_inferior)
         };
         if let Some(unfit) = unfit {
             // Nothing is in it.
             let store = self.0.store.clone();
             let delete = async move {
                 if let Err(error) = store.delete(unfit.id()).await {
-                    tracing::warn!(%error, "a journal file with too few copies could not be deleted");
+                    tracing::warn!(%error, "a journal file that nobody needs could not be deleted");
                 }
             };
             self.0.handle.spawn(Class::Background, "journal file", delete).detach();
         }
-        match is_current_short {
+        match is_current_inferior {
             true => self.finish_file(),
             false => self.ensure_file(false),
         }

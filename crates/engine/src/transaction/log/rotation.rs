@@ -62,13 +62,13 @@ impl TransactionLog {
         self.refill_spare().await;
     }
 
-    /// A directory has come: if the present file has fewer copies than a new one would have, the log goes on in a new one, and a
-    /// checkpoint makes the old one unneeded.
+    /// If a new file would be better than the present one, the log goes on in a new one, and a checkpoint makes the old one
+    /// unneeded.
     pub(crate) fn renew_file(&self) {
         {
             let mut state = self.0.state.borrow_mut();
-            let is_short = state.writer.as_ref().is_some_and(|writer| self.0.store.is_short(writer.id()));
-            if !is_short || state.opening || state.closed || state.broken.is_some() {
+            let is_inferior = state.writer.as_ref().is_some_and(|writer| self.0.store.is_inferior(writer.id()));
+            if !is_inferior || state.opening || state.closed || state.broken.is_some() {
                 return;
             }
             state.opening = true;
@@ -95,13 +95,13 @@ impl TransactionLog {
             let mut state = self.0.state.borrow_mut();
             let last = state.files.back().map(|file| file.file);
             let is_fit = |spare: &FileWriter| {
-                spare.room() >= len && Some(spare.id()) > last && !self.0.store.is_short(spare.id())
+                spare.room() >= len && Some(spare.id()) > last && !self.0.store.is_inferior(spare.id())
             };
             state.spare.take().map(|spare| (is_fit(&spare), spare))
         };
         match spare {
             Some((true, spare)) => return Ok(spare),
-            // Too small, made while a file with a higher id was begun, or in too few copies.
+            // Too small, made while a file with a higher id was begun, or no good.
             Some((false, unfit)) => self.0.store.delete(unfit.id()).await?,
             None => {}
         }

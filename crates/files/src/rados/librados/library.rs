@@ -61,6 +61,7 @@ functions! {
     rados_aio_get_return_value: fn(Raw) -> c_int;
     rados_aio_release: fn(Raw);
     rados_aio_read: fn(Raw, *const c_char, Raw, *mut c_char, usize, u64) -> c_int;
+    rados_read_op_read: fn(Raw, u64, usize, *mut c_char, *mut usize, *mut c_int);
     rados_create_write_op: fn() -> Raw;
     rados_release_write_op: fn(Raw);
     rados_write_op_assert_exists: fn(Raw);

@@ -20,7 +20,7 @@ use base::{AlignedBuf, Error, Instant, Result};
 use runtime::Handle;
 
 use self::library::{Cluster, Context, Library, c_text};
-use super::objects::{Change, Failure, Look, Objects};
+use super::objects::{Change, Copy, Failure, Look, Objects};
 use crate::LocalBoxFuture;
 
 /// An operation without an answer for so long has failed: several times what a cluster takes to go on without an OSD, and no
@@ -221,8 +221,17 @@ impl Objects for Pool {
         Box::pin(async move { done.await.map_err(|code| Pool::failure(&place, code)) })
     }
 
-    fn read(&self, object: &str, offset: u64, len: usize) -> LocalBoxFuture<'static, Result<AlignedBuf, Failure>> {
-        let read = operation::read(&self.context, object, offset, len);
+    fn read(
+        &self,
+        object: &str,
+        offset: u64,
+        len: usize,
+        copy: Copy,
+    ) -> LocalBoxFuture<'static, Result<AlignedBuf, Failure>> {
+        let read = match copy {
+            Copy::First => operation::read(&self.context, object, offset, len),
+            Copy::Any => operation::read_any(&self.context, object, offset, len),
+        };
         let place = self.place.clone();
         Box::pin(async move { read.await.map_err(|code| Pool::failure(&place, code)) })
     }
@@ -231,6 +240,22 @@ impl Objects for Pool {
         let look = operation::look(&self.context, object, after, max);
         let place = self.place.clone();
         Box::pin(async move { look.await.map_err(|code| Pool::failure(&place, code)) })
+    }
+
+    fn holders(&self, object: &str) -> LocalBoxFuture<'static, Result<Vec<String>, Failure>> {
+        let (place, cluster) = (self.place.clone(), self.cluster.clone());
+        let question = serde_json::json!({
+            "prefix": "osd map",
+            "pool": place.pool,
+            "object": object,
+            "nspace": place.namespace,
+            "format": "json",
+        });
+        let asking = self.handle.offload(Duration::from_millis(1), move || {
+            let answer = cluster.ask(&c_text(&question.to_string()))?;
+            holders_of(&answer).ok_or(-libc::ENODATA)
+        });
+        Box::pin(async move { asking.await.map_err(|code| Pool::failure(&place, code)) })
     }
 
     fn capacity(&self) -> LocalBoxFuture<'static, Result<u64, Failure>> {
@@ -269,6 +294,15 @@ fn capacity_of(pool: &str, answer: &[u8]) -> Option<u64> {
     }
 }
 
+/// The OSDs that have an object, as a monitor says, first who answers for it.
+fn holders_of(answer: &[u8]) -> Option<Vec<String>> {
+    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
+    let first = answer.get("acting_primary")?.as_u64()?;
+    let others = answer.get("acting")?.as_array()?.iter().filter_map(serde_json::Value::as_u64);
+    let holders = std::iter::once(first).chain(others.filter(|osd| *osd != first));
+    Some(holders.map(|osd| format!("osd.{osd}")).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +320,13 @@ mod tests {
         {
             assert!(Place::parse(wrong).unwrap_err().contains("write rados:POOL"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn who_has_an_object_is_what_a_monitor_says() {
+        let answer = br#"{"epoch": 9, "acting": [2, 0, 1], "acting_primary": 2, "up": [2, 0, 1]}"#;
+        assert_eq!(holders_of(answer).unwrap(), ["osd.2", "osd.0", "osd.1"]);
+        assert_eq!(holders_of(b"{}"), None);
     }
 
     #[test]

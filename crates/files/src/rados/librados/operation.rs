@@ -15,6 +15,8 @@ use crate::LocalBoxFuture;
 
 /// `LIBRADOS_OPERATION_FULL_TRY`: on a full pool it fails, and does not wait until there is room.
 const FULL_TRY: c_int = 64;
+/// `LIBRADOS_OPERATION_BALANCE_READS`: any OSD with a copy is asked, as chance has it.
+const BALANCE_READS: c_int = 1;
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 1;
 /// `LIBRADOS_CMPXATTR_OP_EQ`.
@@ -188,6 +190,40 @@ pub(super) fn read(context: &Context, object: &str, offset: u64, len: usize) -> 
             (library.rados_aio_read)(raw, object.as_ptr(), completion, target.as_target().as_ptr().cast(), len, offset)
         }
     })
+}
+
+/// What the library fills for a read of any copy.
+struct Reading {
+    target: AlignedBuf,
+    read: usize,
+    code: c_int,
+}
+
+/// Reads bytes of any copy.
+pub(super) fn read_any(context: &Context, object: &str, offset: u64, len: usize) -> Answer<AlignedBuf> {
+    let (library, raw, object) = (context.functions, context.raw, c_text(object));
+    // SAFETY: a new operation.
+    let operation = unsafe { (library.rados_create_read_op)() };
+    let finish = |_: &'static Library, Reading { mut target, read, code: of_read }: Reading, code: c_int| {
+        if code < 0 || of_read < 0 {
+            return Err(code.min(of_read));
+        }
+        // SAFETY: the library has written so many bytes, at most as many as were asked for.
+        unsafe { target.set_written(read) };
+        Ok(target)
+    };
+    let reading = Reading { target: AlignedBuf::with_capacity(len), read: 0, code: 0 };
+    let read = begin(library, reading, finish, |completion, reading| {
+        // SAFETY: all of what the library fills stays where it is until the operation is done; the name is copied.
+        unsafe {
+            let target = reading.target.as_target().as_ptr().cast();
+            (library.rados_read_op_read)(operation, offset, len, target, &mut reading.read, &mut reading.code);
+            (library.rados_aio_read_op_operate)(operation, raw, completion, object.as_ptr(), BALANCE_READS)
+        }
+    });
+    // SAFETY: its content has gone over to what was submitted.
+    unsafe { (library.rados_release_read_op)(operation) };
+    read
 }
 
 /// What the library fills for a look.

@@ -174,10 +174,11 @@ impl Machines {
         self.0.clients
     }
 
-    /// Makes a disk of the store so many times slower, and all of a pool.
+    /// Makes a disk of the store so many times slower; of a pool all of it, or one OSD.
     pub(super) fn slow_down(&self, disk: usize, factor: u64) {
         match &self.0.pool {
-            Some(pool) => pool.set_slowness(factor),
+            Some(pool) if disk == 0 => pool.set_slowness(factor),
+            Some(pool) => pool.set_slow_osd((factor > 1).then_some((disk as u64, factor as u32))),
             None => self.0.disks[disk].set_slowness(factor),
         }
     }
@@ -187,6 +188,7 @@ impl Machines {
         self.0.disks.iter().for_each(|disk| disk.set_slowness(1));
         if let Some(pool) = &self.0.pool {
             pool.set_slowness(1);
+            pool.set_slow_osd(None);
             pool.set_lost_one_in(0);
         }
     }
