@@ -347,7 +347,7 @@ impl Client {
             UNNAMED if !shared.is_strict => {
                 shared.full_allowed || shared.errors_allowed || shared.slots[at.volume].in_doubt
             }
-            UNNAMED => is_excused,
+            UNNAMED => is_excused || shared.errors_allowed,
             _ => false,
         };
         if !excused && is_current {
