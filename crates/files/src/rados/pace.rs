@@ -33,7 +33,7 @@ struct Inner {
     objects: Rc<dyn Objects>,
     reads: RefCell<FailSlow<Part>>,
     appends: RefCell<FailSlow<Part>>,
-    /// Who is to blame for slow parts, one of them, as far as the pool has said: only of parts that are slow, or were a moment ago.
+    /// For each slow part those of whom one is to blame, as far as the pool has said.
     blamed: RefCell<BTreeMap<Part, Vec<String>>>,
     /// The file to which nothing should be appended any more, the last one.
     left: Cell<Option<FileId>>,
@@ -111,10 +111,15 @@ impl Pace {
                 Ok(holders) if !holders.is_empty() => holders.into_iter().take(count).collect(),
                 _ => vec![object.clone()],
             };
-            tracing::warn!(pool = objects.name(), object, by = holders.join(" or "), "an object answers slowly");
-            let slow: Vec<Part> = this.slow();
+            let slow = this.slow();
             let mut blamed = blamed.borrow_mut();
             blamed.retain(|part, _| slow.contains(part));
+            let (pool, by) = (objects.name(), holders.join(" or "));
+            // Of an OSD there are many objects.
+            match blamed.values().any(|known| *known == holders) {
+                true => tracing::debug!(pool, object, by, "an object answers slowly"),
+                false => tracing::warn!(pool, object, by, "an object answers slowly"),
+            }
             blamed.insert(part, holders);
         };
         self.0.handle.spawn(Class::Background, "rados: who is slow", asking).detach();
