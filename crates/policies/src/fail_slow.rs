@@ -104,7 +104,8 @@ impl Usual {
             let is_old = now.since(self.since) >= 2 * WINDOW;
             self.former = std::mem::take(&mut self.present);
             if is_old {
-                self.former = Histogram::new();
+                // And so is what is known of both.
+                (self.former, self.median_ns, self.percentile_ns) = (Histogram::new(), 0, 0);
             }
             self.since = now;
             self.counted = 0;
@@ -132,9 +133,9 @@ impl<P: Copy + Ord> FailSlow<P> {
     /// slow by that.
     pub fn on_done(&mut self, now: Instant, place: P, bytes: u64, took: Duration) -> bool {
         let usual = &mut self.usual[size_of(bytes)];
-        let (limit_ns, took_ns) = (usual.limit_ns(), nanos(took));
+        let took_ns = nanos(took);
         usual.on_done(now, took_ns);
-        let Some(limit_ns) = limit_ns else { return false };
+        let Some(limit_ns) = usual.limit_ns() else { return false };
         let part = (took_ns.saturating_mul(SLOW) / limit_ns).min(LATE_MAX);
         if part > SLOW && !self.suspects.contains_key(&place) {
             self.forget(now);
@@ -261,6 +262,15 @@ mod tests {
         // The 99.9th percentile: nothing took longer than a millisecond.
         assert!(bed.policy.patience(4096).is_some_and(|patience| patience <= 2 * MS));
         assert_eq!(bed.policy.patience(1 << 20), None, "a size of its own");
+    }
+
+    #[test]
+    fn what_was_usual_before_a_rest_is_not_known_any_more() {
+        let mut bed = Bed::new().calm(1_000);
+        bed.now = bed.now + 2 * WINDOW;
+        // Somebody has moved to a slower pool meanwhile.
+        (0..90).for_each(|index| assert!(!bed.done(index % 2, 50 * MS)));
+        assert_eq!((bed.policy.patience(4096), bed.policy.suspects.len()), (None, 0));
     }
 
     #[test]

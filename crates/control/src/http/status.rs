@@ -142,7 +142,8 @@ mod tests {
             free_bytes: 1,
             behind_bytes: 2,
         });
-        let directories = directories.into();
+        // Two servers are in the same pool.
+        let directories = directories.iter().chain(&directories[4..]).cloned().collect();
         let bad = Snapshot { lost_reads: 1, broken_logs: 1, full_engines: 1, directories, ..quiet };
         let found = status(&bad, &[], Vec::new(), String::new());
         let kinds: Vec<&str> = found.problems.iter().map(|problem| problem.kind.as_str()).collect();
