@@ -19,10 +19,12 @@ pub(crate) const VERSION: u16 = 1;
 /// Feature flags that this program knows.
 const COMPATIBLE_KNOWN: u64 = 0;
 const READ_ONLY_COMPATIBLE_KNOWN: u64 = NAMES_SEGMENT;
-const INCOMPATIBLE_KNOWN: u64 = SHARDED;
 
 /// Incompatible: the directory belongs to one of several shards of a store.
 pub(crate) const SHARDED: u64 = 1;
+
+/// Incompatible, of the head of a store in a pool: data files are in a pool of their own.
+pub(crate) const DATA_APART: u64 = 2;
 
 /// Read-only-compatible: the file says which segment it belongs to. Whoever does not know that would forget it.
 pub(crate) const NAMES_SEGMENT: u64 = 1;
@@ -92,6 +94,17 @@ pub(crate) fn open<T>(
     decode: impl Fn(&[u8]) -> Option<T>,
     encode: impl Fn(&T) -> Vec<u8>,
 ) -> Result<Readable<T>, Unreadable> {
+    open_with(bytes, magic, SHARDED, decode, encode)
+}
+
+/// The same for records of which these incompatible features are known.
+pub(crate) fn open_with<T>(
+    bytes: &[u8],
+    magic: [u8; 8],
+    incompatible_known: u64,
+    decode: impl Fn(&[u8]) -> Option<T>,
+    encode: impl Fn(&T) -> Vec<u8>,
+) -> Result<Readable<T>, Unreadable> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Err(Unreadable::Blank);
     }
@@ -102,7 +115,7 @@ pub(crate) fn open<T>(
         return Err(Unreadable::Damaged);
     }
     let version = u16::from_le_bytes(get(bytes, VERSION_AT));
-    if version > VERSION || get_u64(bytes, INCOMPATIBLE_AT) & !INCOMPATIBLE_KNOWN != 0 {
+    if version > VERSION || get_u64(bytes, INCOMPATIBLE_AT) & !incompatible_known != 0 {
         return Err(Unreadable::Newer);
     }
     let record = decode(bytes).ok_or(Unreadable::Damaged)?;

@@ -12,13 +12,14 @@ use files::memory::{Memory, MemoryOptions};
 use files::rados::librados::{self, Place};
 use files::rados::objects::{Change, Copy, Effect, Failure, Objects};
 use files::rados::simulated::{Pool, PoolOptions};
-use files::rados::{self, RadosOptions};
+use files::rados::{self, RadosOptions, StorePools};
 use files::remote::{self, RemoteOptions};
 use files::served::Served;
 use files::shared::{Shared, SharedOptions};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
 use link::stream::{FarEnd, NearEnd, Options, Services};
 use runtime::sim::{DiskOptions, NodeOptions, World};
+use runtime::sync::join_all;
 use runtime::{Address, Handle};
 
 const BLOCK: usize = 4096;
@@ -69,6 +70,7 @@ async fn all_cases(bed: Bed) {
 /// Where lives follow each other, and where there are several at once.
 async fn cases_of_one_life(bed: &Bed) {
     what_was_appended_is_read(bed).await;
+    files_that_are_made_at_once_are_not_the_same(bed).await;
     files_are_found_by_the_segment_that_they_name(bed).await;
     several_appends_are_in_flight(bed).await;
     a_seal_is_the_end(bed).await;
@@ -107,6 +109,18 @@ async fn what_was_appended_is_read(bed: &Bed) {
     assert!(statistics.read_bytes[1..=KINDS.len()].iter().all(|bytes| *bytes == 3 * 4096 * 2), "{statistics:?}");
 }
 
+async fn files_that_are_made_at_once_are_not_the_same(bed: &Bed) {
+    let store = bed.open().await;
+    let made = join_all((0..12).map(|_| store.create(options(FileKind::Data, false, bed.copies)))).await;
+    let mut writers: Vec<FileWriter> = made.into_iter().map(|made| made.unwrap()).collect();
+    for (writer, byte) in writers.iter_mut().zip(1..) {
+        assert_eq!(append(writer, byte, 1).await, 0);
+    }
+    for (writer, byte) in writers.iter().zip(1..) {
+        assert_eq!(store.read(writer.id(), 0, BLOCK).await.unwrap()[..], blocks(byte, 1)[..]);
+    }
+}
+
 async fn files_are_found_by_the_segment_that_they_name(bed: &Bed) {
     let store = bed.open().await;
     let segments = [(7, 0), (7, 1), (9, 0)].map(|(volume, index)| SegmentId { volume: VolumeId(volume), index });
@@ -126,7 +140,8 @@ async fn files_are_found_by_the_segment_that_they_name(bed: &Bed) {
     made.remove(2);
     for segment in segments {
         let found = store.files_of_segment(segment).await.unwrap();
-        let expected = made.iter().filter(|(_, of)| *of == segment).map(|(file, _)| *file);
+        let mut expected: Vec<_> = made.iter().filter(|(_, of)| *of == segment).map(|(file, _)| *file).collect();
+        expected.sort();
         assert!(found.iter().map(|info| info.id).eq(expected), "{segment}: {found:?}");
         for info in found {
             assert_eq!(store.find(info.id).await.unwrap(), Some(info.clone()));
@@ -379,13 +394,13 @@ async fn remote_bed(far: &Handle, near: &Handle, address: Address, below: Bed) -
 }
 
 /// The same in a pool of objects, where each life is by itself.
-fn rados_bed(handle: &Handle, objects: Rc<dyn Objects>) -> Bed {
-    let handle = handle.clone();
+fn rados_bed(handle: &Handle, pools: impl Into<StorePools>) -> Bed {
+    let (handle, pools) = (handle.clone(), pools.into());
     let open = Rc::new(move || -> Pin<Box<dyn Future<Output = Store>>> {
-        let (handle, objects) = (handle.clone(), objects.clone());
+        let (handle, pools) = (handle.clone(), pools.clone());
         // A pool for tests is small.
         let options = RadosOptions { grant_bytes: 64 * MIB, reserve_bytes: 64 * MIB };
-        Box::pin(async move { rados::join(&handle, objects, options).await.unwrap() })
+        Box::pin(async move { rados::join(&handle, pools, options).await.unwrap() })
     });
     Bed { open, copies: 1 }
 }
@@ -509,7 +524,65 @@ fn rados() {
     });
 }
 
-/// On a real cluster, where one is: `LEVEE_TEST_POOL=rados:POOL?conf=FILE`.
+/// Data files in a pool with erasure coding.
+#[test]
+fn rados_with_a_pool_for_data_files() {
+    let (world, handle) = world(1);
+    let coded = PoolOptions { is_erasure_coded: true, ..PoolOptions::default() };
+    let pools = [PoolOptions::default(), coded].map(|options| Pool::new(&world, options));
+    let [main, data] = pools.each_ref().map(|pool| pool.reached_from(&handle));
+    let bed = rados_bed(&handle, StorePools { main, data: Some(data) });
+    world.block_on(&handle, async move {
+        cases_of_one_life(&bed).await;
+        a_life_is_told_that_it_is_over(&bed).await;
+    });
+    let changes = pools.map(|pool| pool.changes());
+    assert!(changes.iter().all(|changes| *changes > 20), "both have files: {changes:?}");
+}
+
+/// What is said of the pool for data files has to be what the store knows.
+#[test]
+fn a_store_keeps_to_one_pool_for_data_files() {
+    let (world, handle) = world(1);
+    let pools: Vec<Pool> = (0..4)
+        .map(|index| Pool::new(&world, PoolOptions { is_erasure_coded: index > 1, ..PoolOptions::default() }))
+        .collect();
+    let inside = handle.clone();
+    world.block_on(&handle, async move {
+        let join = async |main: usize, data: Option<usize>| {
+            let reached = |index: usize| pools[index].reached_from(&inside);
+            let pools = StorePools { main: reached(main), data: data.map(reached) };
+            rados::join(&inside, pools, RadosOptions::default()).await
+        };
+        let refused = async |main, data, what: &str| {
+            let error = join(main, data).await.map(drop).unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && error.message.contains(what), "{error}");
+        };
+        let data_file = || options(FileKind::Data, false, 1);
+        // From before it had one: what is there stays where it is.
+        let early = join(0, None).await.unwrap();
+        let mut first = early.create(data_file()).await.unwrap();
+        first.append(blocks(1, 1)).await.unwrap();
+        let life = join(0, Some(2)).await.unwrap();
+        let mut second = life.create(data_file()).await.unwrap();
+        second.append(blocks(2, 1)).await.unwrap();
+        for (file, byte) in [(first.id(), 1), (second.id(), 2)] {
+            let read = life.read(file, 0, BLOCK).await.unwrap();
+            assert!(read.iter().all(|found| *found == byte), "{file}");
+        }
+        // Who began without does not take it for lost.
+        let error = early.read(second.id(), 0, BLOCK).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("?data=POOL"), "{error}");
+        refused(0, None, "?data=POOL").await;
+        refused(0, Some(3), "in another pool").await;
+        refused(1, Some(2), "of another store").await;
+        refused(2, None, "keeps no entries").await;
+        join(0, Some(2)).await.unwrap();
+    });
+}
+
+/// On a real cluster, where one is: `LEVEE_TEST_POOL=rados:POOL?conf=FILE`, and a pool for data files is
+/// `LEVEE_TEST_DATA_POOL`.
 #[test]
 fn rados_on_a_real_pool() {
     let Ok(named) = std::env::var("LEVEE_TEST_POOL") else {
@@ -519,11 +592,19 @@ fn rados_on_a_real_pool() {
     let mut place = Place::parse(&named).unwrap();
     place.namespace = format!("conformance-{}", std::process::id());
     let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
-        let objects = librados::open(&handle, place).await.unwrap();
-        every_copy_has_what_was_confirmed(&*objects).await;
-        let bed = rados_bed(&handle, objects);
-        cases_of_one_life(&bed).await;
-        a_life_is_told_that_it_is_over(&bed).await;
+        let pools = librados::open(&handle, place.clone()).await.unwrap();
+        every_copy_has_what_was_confirmed(&*pools.main).await;
+        let mut beds = vec![rados_bed(&handle, pools)];
+        if let Ok(data) = std::env::var("LEVEE_TEST_DATA_POOL") {
+            let place = Place { namespace: format!("{}-data", place.namespace), data: Some(data), ..place };
+            let pools = librados::open(&handle, place).await.unwrap();
+            every_copy_has_what_was_confirmed(&**pools.data.as_ref().unwrap()).await;
+            beds.push(rados_bed(&handle, pools));
+        }
+        for bed in &beds {
+            cases_of_one_life(bed).await;
+            a_life_is_told_that_it_is_over(bed).await;
+        }
     });
     run.unwrap();
 }

@@ -260,6 +260,7 @@ impl Report {
     fn text(&self) -> String {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
+        let Coverage { alone, several, pooled, coded, .. } = self.coverage;
         let Coverage { audits, sectors, throttled, logged, ordered, spread, .. } = self.coverage;
         let Coverage { guests, guest_requests, carried_over, driver_resets, .. } = self.coverage;
         let events: Vec<String> = self.events.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -269,8 +270,9 @@ impl Report {
             (
                 "seeds",
                 format!(
-                    "{}, {:.1} a second: {} worlds of one server, {} of several, {} of these over a pool",
-                    self.seeds, self.seeds_per_second, self.coverage.alone, self.coverage.several, self.coverage.pooled
+                    "{}, {:.1} a second: {alone} worlds of one server, {several} of several, {pooled} of these over a pool, \
+                     {coded} with data files in another one",
+                    self.seeds, self.seeds_per_second
                 ),
             ),
             (

@@ -27,8 +27,7 @@ use control::charge;
 use control::etcd::{self, Etcd};
 use files::Store;
 use files::rados::librados::{self, Place};
-use files::rados::objects::Objects;
-use files::rados::{self, RadosOptions};
+use files::rados::{self, RadosOptions, StorePools};
 use files::remote::{self, RemoteOptions};
 use link::stream::{NearEnd, Options, Services};
 use link::tls::{Credentials, Role};
@@ -123,15 +122,15 @@ fn leases(
 
 /// Who reaches the pools that settings name.
 pub trait Pools {
-    /// The pool at `place`, from the loop of `handle`.
-    fn open(&self, handle: &Handle, place: Place) -> LocalBoxFuture<'static, Result<Rc<dyn Objects>>>;
+    /// The pools at `place`, from the loop of `handle`.
+    fn open(&self, handle: &Handle, place: Place) -> LocalBoxFuture<'static, Result<StorePools>>;
 }
 
 /// Pools of Ceph, by its library.
 pub struct Ceph;
 
 impl Pools for Ceph {
-    fn open(&self, handle: &Handle, place: Place) -> LocalBoxFuture<'static, Result<Rc<dyn Objects>>> {
+    fn open(&self, handle: &Handle, place: Place) -> LocalBoxFuture<'static, Result<StorePools>> {
         let handle = handle.clone();
         Box::pin(async move { librados::open(&handle, place).await })
     }
@@ -156,7 +155,7 @@ async fn join(
             remote::join(handle, Rc::new(near), options).await
         }
         StorePlace::Pool(place) => match pools.open(handle, place.clone()).await {
-            Ok(objects) => rados::join(handle, objects, RadosOptions::default()).await,
+            Ok(pools) => rados::join(handle, pools, RadosOptions::default()).await,
             Err(error) => Err(error),
         },
     };

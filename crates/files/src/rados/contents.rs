@@ -116,6 +116,11 @@ impl Contents {
         Contents { handle: handle.clone(), objects, pace, waiting: Rc::default() }
     }
 
+    /// What the pool is called in messages.
+    pub(super) fn name(&self) -> String {
+        self.objects.name()
+    }
+
     /// How fast parts answer.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
@@ -225,6 +230,7 @@ impl Contents {
 
     /// Reads a piece of the copy that answers first, where it is settled.
     async fn read_piece(&self, file: FileId, piece: Piece, is_settled: bool) -> Result<AlignedBuf, Failure> {
+        let is_settled = is_settled && self.objects.has_copies();
         let (part, object) = ((file, piece.part), part_object(file, piece.part));
         let read = |copy| self.objects.read(&object, piece.at, piece.len, copy);
         let is_whole = |read: &Result<AlignedBuf, Failure>| read.as_ref().is_ok_and(|read| read.len() == piece.len);

@@ -1,6 +1,7 @@
 //! The file layer's face of a life in a pool. Whatever changes something is a task of its own: it goes on when its caller
 //! stops waiting.
 
+use std::collections::BTreeSet;
 use std::future::{Future, ready};
 use std::rc::Rc;
 
@@ -54,10 +55,10 @@ impl FileEngine for Rados {
     fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>> {
         let (life, len) = (&self.0, data.len() as u64);
         let may = life.check_alive().and_then(|()| life.known.check_appendable(file, offset, len));
-        if let Err(error) = may {
-            return Box::pin(ready(Err(error)));
-        }
-        let appended = life.contents.append(file, offset, &data);
+        let appended = match may.and_then(|()| life.places.of(file)) {
+            Ok(place) => place.append(file, offset, &data),
+            Err(error) => return Box::pin(ready(Err(error))),
+        };
         self.to_its_end("rados: append", |life| async move { life.append(file, appended, len).await })
     }
 
@@ -132,7 +133,8 @@ impl FileEngine for Rados {
     }
 
     fn locate(&self, file: FileId, _copy: u8) -> String {
-        format!("{}, objects {}...", self.0.objects.name(), part_object(file, 0))
+        let name = self.0.places.of(file).map_or_else(|_| self.0.pools.name(), |place| place.name());
+        format!("{name}, objects {}...", part_object(file, 0))
     }
 
     fn space(&self) -> StoreSpace {
@@ -147,15 +149,16 @@ impl FileEngine for Rados {
     }
 
     fn renewal(&self) -> LocalBoxFuture<'static, ()> {
-        Box::pin(self.0.contents.pace().renewal())
+        self.0.places.renewal()
     }
 
     fn is_inferior(&self, file: FileId) -> bool {
-        self.0.contents.pace().is_left(file)
+        self.0.places.of(file).is_ok_and(|place| place.pace().is_left(file))
     }
 
     fn statistics(&self) -> Statistics {
-        let (name, culprits) = (self.0.objects.name(), self.0.contents.pace().culprits());
+        let culprits: BTreeSet<String> = self.0.places.all().flat_map(|place| place.pace().culprits()).collect();
+        let (name, culprits) = (self.0.pools.name(), Vec::from_iter(culprits));
         let (path, state) = match culprits.is_empty() {
             true => (name, "healthy"),
             false => (format!("{name}, {}", culprits.join(" or ")), "slow"),

@@ -12,7 +12,10 @@ use runtime::Handle;
 
 use super::failed;
 use super::objects::{Change, Condition, Effect, Failure, LOOK_MAX, Objects};
-use super::records::{HEAD, HEAD_ATTRIBUTE, Head, LIFE_MAX, LifeRecord, OPEN, STATE, key, life_object, number};
+use super::records::{
+    DATA_HEAD, DATA_HEAD_ATTRIBUTE, DataHead, HEAD, HEAD_ATTRIBUTE, Head, LIFE_MAX, LifeRecord, OPEN, STATE, key,
+    life_object, number,
+};
 
 /// Tries of one change, with pauses of up to [`PAUSE_MAX`]: many more than there are processes that begin at once.
 const TRIES: u32 = 200;
@@ -57,8 +60,7 @@ impl Heads {
             if let Some(seen) = self.look().await? {
                 return Ok(seen);
             }
-            let random = || u128::from(self.handle.random_u64());
-            let head = Head { store: StoreId(random() << 64 | random()), turn: 1, last: Incarnation(0) };
+            let head = Head { store: StoreId(self.random()), turn: 1, last: Incarnation(0), data: None };
             let first = Change::of_absent().and(Effect::SetAttribute(HEAD_ATTRIBUTE, head.encode()));
             match self.objects.change(HEAD, first).await {
                 Ok(()) | Err(Failure::Exists) => {}
@@ -93,20 +95,81 @@ impl Heads {
         }
     }
 
+    fn random(&self) -> u128 {
+        u128::from(self.handle.random_u64()) << 64 | u128::from(self.handle.random_u64())
+    }
+
     fn no_head(&self) -> Error {
         Error::corrupt(format!("the object {HEAD} in {} is no head of a store of Levee", self.objects.name()))
     }
 
-    /// Changes the head: `decide` says what to do with what there is, nothing or a highest number and lives. Gives the head
-    /// as it is then.
+    /// Holds the store to one pool for data files: the first that is named, which is refused to other stores from then on.
+    ///
+    /// # Errors
+    /// `Invalid`: the store has another one than `data`, or `data` has the files of another store. `Io`, `Corrupt`.
+    pub(super) async fn bind(&self, data: Option<&dyn Objects>) -> Result<()> {
+        let head = self.open().await?.head;
+        let Some(data) = data else {
+            return match head.data {
+                None => Ok(()),
+                Some(_) => Err(Error::invalid(format!(
+                    "the store in {} keeps data files in a pool of their own: name it, as in rados:POOL?data=POOL",
+                    self.objects.name()
+                ))),
+            };
+        };
+        let found = self.data_head(head.store, data).await?;
+        if found.store != head.store {
+            return Err(Error::invalid(format!(
+                "{} has data files of another store, and not of {}: name another pool or namespace",
+                data.name(),
+                self.objects.name()
+            )));
+        }
+        self.change(|seen| match seen.head.data {
+            None => Ok(Some((Head { data: Some(found.id), ..seen.head }, vec![]))),
+            Some(id) if id == found.id => Ok(None),
+            Some(_) => Err(Error::invalid(format!(
+                "the store in {} keeps data files in another pool than {}: name that one",
+                self.objects.name(),
+                data.name()
+            ))),
+        })
+        .await
+        .map(drop)
+    }
+
+    /// What a pool for data files says of itself, `store`'s if it has not said anything yet.
+    async fn data_head(&self, store: StoreId, data: &dyn Objects) -> Result<DataHead> {
+        let what = || format!("the pool for data files, {}", data.name());
+        loop {
+            match data.look(DATA_HEAD, "", 0).await {
+                Ok(look) => {
+                    let bytes = look.attribute(DATA_HEAD_ATTRIBUTE);
+                    return DataHead::decode(bytes.unwrap_or_default()).map_err(|error| error.context(what()));
+                }
+                Err(Failure::Absent) => {}
+                Err(failure) => return Err(failed(failure, what)),
+            }
+            let first = DataHead { store, id: self.random() }.encode();
+            let first = Change::of_absent().and(Effect::SetAttribute(DATA_HEAD_ATTRIBUTE, first));
+            match data.change(DATA_HEAD, first).await {
+                Ok(()) | Err(Failure::Exists) => {}
+                Err(failure) => return Err(failed(failure, what)),
+            }
+        }
+    }
+
+    /// Changes the head: `decide` says what to do with what there is, nothing or what it is to be and lives that change. Gives
+    /// the head as it is then.
     ///
     /// # Errors
     /// What `decide` says; `Io`: nobody knows whether it was done.
-    async fn change(&self, mut decide: impl FnMut(&Seen) -> Result<Option<(Incarnation, Lives)>>) -> Result<Seen> {
+    async fn change(&self, mut decide: impl FnMut(&Seen) -> Result<Option<(Head, Lives)>>) -> Result<Seen> {
         for _ in 0..TRIES {
             let mut seen = self.seen().await?;
-            let Some((last, lives)) = decide(&seen)? else { return Ok(seen) };
-            let next = Head { turn: seen.head.turn + 1, last, ..seen.head };
+            let Some((next, lives)) = decide(&seen)? else { return Ok(seen) };
+            let next = Head { turn: seen.head.turn + 1, ..next };
             let mut change = Change::of_present()
                 .only_if(Condition::Attribute(HEAD_ATTRIBUTE, seen.bytes.clone()))
                 .and(Effect::SetAttribute(HEAD_ATTRIBUTE, next.encode()));
@@ -162,7 +225,8 @@ impl Heads {
             let entered = self.change(|seen| {
                 // It may have been done by a try of which nobody heard.
                 let is_free = life > seen.head.last && !seen.lives.contains_key(&life);
-                Ok(is_free.then(|| (life, vec![(life, Some(LifeRecord::default()))])))
+                let next = Head { last: life, ..seen.head };
+                Ok(is_free.then(|| (next, vec![(life, Some(LifeRecord::default()))])))
             });
             let seen = entered.await?;
             if seen.lives.get(&life) == Some(&LifeRecord::default()) {
@@ -191,7 +255,7 @@ impl Heads {
             // What the store has for itself: records.
             let in_all = capacity.saturating_sub(others.sum::<u64>() + capacity / 64);
             let next = decide(record, Room { in_all, for_use: in_all.saturating_sub(self.reserve_of(capacity)) });
-            Ok((next != record).then(|| (seen.head.last, vec![(life, Some(next))])))
+            Ok((next != record).then(|| (seen.head, vec![(life, Some(next))])))
         });
         let seen = granted.await?;
         Ok(seen.lives.get(&life).copied().unwrap_or_default())
@@ -209,7 +273,7 @@ impl Heads {
         self.change(|seen| {
             let record = seen.lives.get(&life);
             let over = left.map(|left| LifeRecord { is_fenced: true, granted: 0, used: left });
-            Ok((record.is_some() && record != over.as_ref()).then(|| (seen.head.last, vec![(life, over)])))
+            Ok((record.is_some() && record != over.as_ref()).then(|| (seen.head, vec![(life, over)])))
         })
         .await
         .map(drop)

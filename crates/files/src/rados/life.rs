@@ -8,24 +8,23 @@ use runtime::sync::Budget;
 use runtime::{Class, Handle};
 
 use super::RadosOptions;
-use super::contents::Contents;
 use super::directory::{Directories, fenced};
 use super::head::Heads;
 use super::known::Known;
-use super::objects::Objects;
-use super::records::{FileRecord, creator, file_id};
+use super::pools::{Places, StorePools};
+use super::records::{FILES_MAX, FileRecord, creator, file_id};
 use crate::{CreateOptions, FileInfo, FileKind, LocalBoxFuture};
 
 /// See the module.
 pub(super) struct Life {
     pub(super) handle: Handle,
-    pub(super) objects: Rc<dyn Objects>,
+    pub(super) pools: StorePools,
     pub(super) options: RadosOptions,
     pub(super) store: StoreId,
     pub(super) incarnation: Incarnation,
     pub(super) heads: Heads,
     pub(super) directories: Directories,
-    pub(super) contents: Contents,
+    pub(super) places: Places,
     pub(super) known: Known,
     pub(super) space: Space,
     /// Files that were begun.
@@ -56,14 +55,16 @@ impl Space {
 
 impl Life {
     /// See [`super::join`].
-    pub(super) async fn begin(handle: &Handle, objects: Rc<dyn Objects>, options: RadosOptions) -> Result<Life> {
-        let heads = Heads { handle: handle.clone(), objects: objects.clone(), reserve_bytes: options.reserve_bytes };
+    pub(super) async fn begin(handle: &Handle, pools: StorePools, options: RadosOptions) -> Result<Life> {
+        let (handle_of, objects) = (handle.clone(), pools.main.clone());
+        let heads = Heads { handle: handle_of, objects: objects.clone(), reserve_bytes: options.reserve_bytes };
+        heads.bind(pools.data.as_deref()).await?;
         let (store, incarnation) = heads.begin_life().await?;
         let life = Life {
             handle: handle.clone(),
-            directories: Directories { objects: objects.clone() },
-            contents: Contents::new(handle, objects.clone()),
-            objects,
+            directories: Directories { objects },
+            places: Places::new(handle, &pools),
+            pools,
             options,
             store,
             incarnation,
@@ -102,12 +103,15 @@ impl Life {
         if options.kind == FileKind::Incarnation {
             return Err(Error::invalid("guards are made by the store"));
         }
-        let count = self.count.get().checked_add(1);
-        let count = count.ok_or_else(|| Error::full("this life has made all files that it can make: start anew"))?;
+        let count = self.count.get() + 1;
+        if count > FILES_MAX {
+            return Err(Error::full("this life has made all files that it can make: start anew"));
+        }
         self.count.set(count);
+        let is_apart = options.kind == FileKind::Data && self.pools.data.is_some();
         self.claim(options.capacity, options.claim).await?;
         let info = FileInfo {
-            id: file_id(self.incarnation, count),
+            id: file_id(self.incarnation, count, is_apart),
             kind: options.kind,
             incarnation: self.incarnation,
             epoch: options.epoch,
@@ -131,7 +135,7 @@ impl Life {
 
     /// First the bytes, then the record: who fences the life later finds both, and who did before keeps the record out.
     async fn make(&self, record: &FileRecord) -> Result<()> {
-        self.contents.make(record).await?;
+        self.places.of(record.info.id)?.make(record).await?;
         self.directories.register(record).await
     }
 
@@ -179,7 +183,7 @@ impl Life {
         check_copy(file, copy)?;
         check_range(&info, offset, len as u64)?;
         let is_settled = self.known.is_own(file) || info.sealed.is_some();
-        let read = match self.contents.read(file, offset, len, is_settled).await {
+        let read = match self.places.of(file)?.read(file, offset, len, is_settled).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 let is_there = self.find(file).await?.is_some();
                 return Err(match is_there {
@@ -283,7 +287,7 @@ impl Life {
     /// # Errors
     /// `Io`.
     pub(super) async fn remove(&self, record: &FileRecord) -> Result<()> {
-        self.contents.remove(record).await?;
+        self.places.of(record.info.id)?.remove(record).await?;
         self.directories.remove(record).await
     }
 
@@ -316,7 +320,7 @@ impl Life {
         for record in listed.iter().flat_map(|listed| &listed.files) {
             // Nobody appends to one that is sealed, or going.
             if record.info.sealed.is_none() && !record.is_going && !base::seeded::is_on("fence-misses-files") {
-                self.contents.fence(record).await?;
+                self.places.of(record.info.id)?.fence(record).await?;
             }
         }
         match may_be_new {
@@ -369,7 +373,7 @@ impl Life {
         let info = self.info_to_read(file).await?;
         check_copy(file, copy)?;
         check_range(&info, offset, data.len() as u64)?;
-        self.contents.repair(file, offset, &data, creator(file) == self.incarnation).await
+        self.places.of(file)?.repair(file, offset, &data, creator(file) == self.incarnation).await
     }
 }
 

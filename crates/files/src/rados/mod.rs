@@ -7,8 +7,9 @@
 //!
 //! **Names.** A *life* is one writer, with a number. Its *object* has a record of each of its files, and whether it is
 //! *fenced* (`directory`). The *head* has all lives and what each may set aside (`head`). A file is one object for each 64 MiB,
-//! its *parts* (`contents`). `life` does with them what the file layer is asked for. `records` has the names of objects and what is in them, `known` what one
-//! need not ask, and `pace` how fast parts answer.
+//! its *parts* (`contents`), in the one pool or in another one for data files (`pools`). `life` does with them what the file
+//! layer is asked for. `records` has the names of objects and what is in them, `known` what one need not ask, and `pace` how
+//! fast parts answer.
 //!
 //! **Invariants** (rules 58 to 61 of docs/SAFETY.md, and those of [`shared`](crate::shared) that are not said otherwise).
 //! - A file has its parts, empty and open, before it has a record, and a record before it has bytes. The record is made only
@@ -42,6 +43,7 @@ pub mod librados;
 mod life;
 pub mod objects;
 mod pace;
+mod pools;
 mod records;
 pub mod simulated;
 mod space;
@@ -53,7 +55,8 @@ use runtime::Handle;
 
 use self::engine::Rados;
 use self::life::Life;
-use self::objects::{Failure, Objects};
+use self::objects::Failure;
+pub use self::pools::StorePools;
 use crate::Store;
 
 /// How a store in a pool is used.
@@ -71,13 +74,14 @@ impl Default for RadosOptions {
     }
 }
 
-/// Begins one more life in the store that is in `objects`, which is made if there is none. It ends when it is fenced, whatever
+/// Begins one more life in the store that is in `pools`, which is made if there is none. It ends when it is fenced, whatever
 /// becomes of this process.
 ///
 /// # Errors
-/// `Io`: the pool cannot be reached. `Invalid`: the store is of a newer version. `Corrupt`.
-pub async fn join(handle: &Handle, objects: Rc<dyn Objects>, options: RadosOptions) -> Result<Store> {
-    let life = Life::begin(handle, objects, options).await?;
+/// `Io`: the pool cannot be reached. `Invalid`: the store is of a newer version, or keeps data files in another pool than what
+/// is named. `Corrupt`.
+pub async fn join(handle: &Handle, pools: impl Into<StorePools>, options: RadosOptions) -> Result<Store> {
+    let life = Life::begin(handle, pools.into(), options).await?;
     Ok(Store::new(Rc::new(Rados::new(life))))
 }
 

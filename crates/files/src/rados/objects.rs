@@ -134,6 +134,9 @@ pub trait Objects {
     fn holders(&self, object: &str) -> LocalBoxFuture<'static, Result<Vec<String>, Failure>>;
     /// Attributes, and up to `max` entries behind `after`.
     fn look(&self, object: &str, after: &str, max: usize) -> LocalBoxFuture<'static, Result<Look, Failure>>;
+    /// Whether whoever has a part of an object has all of it, so that [`Copy::Any`] says something: with erasure coding that is
+    /// not so.
+    fn has_copies(&self) -> bool;
     /// How many bytes all objects of the pool may have, about, one copy counted.
     fn capacity(&self) -> LocalBoxFuture<'static, Result<u64, Failure>>;
 }

@@ -2,13 +2,17 @@
 
 use base::{Epoch, Error, FileId, Incarnation, Result, SegmentId, StoreId, VolumeId};
 
-use crate::layout::{Unreadable, close, get, get_u64, get_u128, open, put};
+use crate::layout::{DATA_APART, INCOMPATIBLE_AT, Unreadable, close, get, get_u64, get_u128, open_with, put};
 use crate::{FileInfo, FileKind};
 
 /// The head of a store.
 pub(super) const HEAD: &str = "store";
 /// Its attribute, a [`Head`].
 pub(super) const HEAD_ATTRIBUTE: &str = "levee.head";
+/// Of a pool for data files only: whose they are.
+pub(super) const DATA_HEAD: &str = "data";
+/// Its attribute, a [`DataHead`].
+pub(super) const DATA_HEAD_ATTRIBUTE: &str = "levee.data";
 /// The attribute of a life and of each part of its files: whether the life may change it.
 pub(super) const STATE: &str = "levee.state";
 /// It may.
@@ -19,12 +23,17 @@ pub(super) const FENCED: &[u8] = b"fenced";
 /// Bytes of one part of a file. Half of what an object may have where nothing is set (`osd_max_object_size`).
 pub(super) const PART_BYTES: u64 = 64 << 20;
 
-/// Files that a life may create. Ids stay below those that are remembered only ([`crate::estate`]).
+/// Ids stay below those that are remembered only ([`crate::estate`]).
 const FILE_BITS: u32 = 32;
+/// The id of a file that is in the pool for data files has this bit.
+const APART: u64 = 1 << 31;
+/// Most files that a life may create.
+pub(super) const FILES_MAX: u32 = (1 << 31) - 1;
 /// The highest number of a life.
 pub(super) const LIFE_MAX: u64 = (1 << 30) - 1;
 
 const HEAD_MAGIC: [u8; 8] = *b"LEVEERHD";
+const DATA_HEAD_MAGIC: [u8; 8] = *b"LEVEERDA";
 const LIFE_MAGIC: [u8; 8] = *b"LEVEERLF";
 const FILE_MAGIC: [u8; 8] = *b"LEVEERFI";
 const RECORD_BYTES: usize = 128;
@@ -63,9 +72,14 @@ pub(super) fn number(key: &str) -> Result<u64> {
     u64::from_str_radix(key, 16).map_err(|_| Error::corrupt(format!("the entry {key} is none of Levee's")))
 }
 
-/// The id of the `count`th file of a life, from 1.
-pub(super) fn file_id(life: Incarnation, count: u32) -> FileId {
-    FileId(life.0 << FILE_BITS | u64::from(count))
+/// The id of the `count`th file of a life, from 1 to [`FILES_MAX`], and whether it is in the pool for data files.
+pub(super) fn file_id(life: Incarnation, count: u32, is_apart: bool) -> FileId {
+    FileId(life.0 << FILE_BITS | u64::from(count) | if is_apart { APART } else { 0 })
+}
+
+/// Whether a file is in the pool for data files.
+pub(super) fn is_apart(file: FileId) -> bool {
+    file.0 & APART != 0
 }
 
 /// The life that created a file.
@@ -81,6 +95,8 @@ pub(super) struct Head {
     pub(super) turn: u64,
     /// The highest number that was given to a life.
     pub(super) last: Incarnation,
+    /// The pool for data files, if there is one: [`DataHead::id`].
+    pub(super) data: Option<u128>,
 }
 
 impl Head {
@@ -89,6 +105,10 @@ impl Head {
         put(&mut record, 40, self.store.0.to_le_bytes());
         put(&mut record, 56, self.turn.to_le_bytes());
         put(&mut record, 64, self.last.0.to_le_bytes());
+        if let Some(id) = self.data {
+            put(&mut record, INCOMPATIBLE_AT, DATA_APART.to_le_bytes());
+            put(&mut record, 72, id.to_le_bytes());
+        }
         close(&mut record, HEAD_MAGIC);
         record
     }
@@ -99,9 +119,34 @@ impl Head {
                 store: StoreId(get_u128(record, 40)),
                 turn: get_u64(record, 56),
                 last: Incarnation(get_u64(record, 64)),
+                data: (get_u64(record, INCOMPATIBLE_AT) & DATA_APART != 0).then(|| get_u128(record, 72)),
             })
         };
         read(bytes, HEAD_MAGIC, decode, Head::encode, "the head of the store")
+    }
+}
+
+/// What a pool for data files says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct DataHead {
+    /// The store whose files they are.
+    pub(super) store: StoreId,
+    /// Which of the pools that were ever named for them: the store keeps to one.
+    pub(super) id: u128,
+}
+
+impl DataHead {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut record = vec![0; RECORD_BYTES];
+        put(&mut record, 40, self.store.0.to_le_bytes());
+        put(&mut record, 56, self.id.to_le_bytes());
+        close(&mut record, DATA_HEAD_MAGIC);
+        record
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<DataHead> {
+        let decode = |record: &[u8]| Some(DataHead { store: StoreId(get_u128(record, 40)), id: get_u128(record, 56) });
+        read(bytes, DATA_HEAD_MAGIC, decode, DataHead::encode, "what the pool for data files says of itself")
     }
 }
 
@@ -227,7 +272,9 @@ fn read<T>(
     if bytes.len() != RECORD_BYTES {
         return Err(Error::corrupt(format!("{what} has {} bytes instead of {RECORD_BYTES}", bytes.len())));
     }
-    match open(bytes, magic, decode, encode) {
+    // Of these records only the head has a feature.
+    let known = if magic == HEAD_MAGIC { DATA_APART } else { 0 };
+    match open_with(bytes, magic, known, decode, encode) {
         Ok(readable) if readable.writable => Ok(readable.record),
         Ok(_) | Err(Unreadable::Newer) => {
             Err(Error::invalid(format!("{what} was written by a newer Levee: upgrade this process")))
@@ -243,7 +290,7 @@ mod tests {
     use super::*;
 
     fn file() -> FileRecord {
-        let id = file_id(Incarnation(3), 7);
+        let id = file_id(Incarnation(3), 7, false);
         let segment = Some(SegmentId { volume: VolumeId(9), index: 2 });
         let info = FileInfo {
             id,
@@ -261,9 +308,11 @@ mod tests {
 
     #[test]
     fn records_are_as_docs_formats_has_them() {
-        let head = Head { store: StoreId(0x1122), turn: 5, last: Incarnation(4) };
+        let head = Head { store: StoreId(0x1122), turn: 5, last: Incarnation(4), data: None };
+        let apart = Head { data: Some(0x33), ..head };
+        let data = DataHead { store: StoreId(0x1122), id: 0x33 };
         let life = LifeRecord { is_fenced: true, granted: GIB, used: 8192 };
-        let records = [head.encode(), life.encode(), file().encode()];
+        let records = [head.encode(), life.encode(), file().encode(), apart.encode(), data.encode()];
         let shown = records.map(|record| {
             let words = record.chunks(8).map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
             words.take(13).collect::<Vec<_>>().join(" ")
@@ -272,6 +321,19 @@ mod tests {
         assert_eq!(shown.join("\n"), golden.trim_end(), "a format has changed: docs/formats/rados.md");
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
         assert_eq!(LifeRecord::decode(&life.encode()).unwrap(), life);
+        assert_eq!(Head::decode(&apart.encode()).unwrap(), apart);
+        assert_eq!(DataHead::decode(&data.encode()).unwrap(), data);
+    }
+
+    #[test]
+    fn an_id_says_whose_file_it_is_and_in_which_pool() {
+        for apart in [false, true] {
+            for (life, count) in [(1, 1), (LIFE_MAX, FILES_MAX)] {
+                let file = file_id(Incarnation(life), count, apart);
+                assert_eq!((creator(file), is_apart(file)), (Incarnation(life), apart));
+                assert_eq!(file_of_part(&part_object(file, 3)), Some(file));
+            }
+        }
     }
 
     #[test]
@@ -282,7 +344,7 @@ mod tests {
         {
             assert_eq!(of(&record), record);
         }
-        let elsewhere = FileRecord::decode(file_id(Incarnation(3), 8), &record.encode());
+        let elsewhere = FileRecord::decode(file_id(Incarnation(3), 8, false), &record.encode());
         assert_eq!(elsewhere.unwrap_err().kind, base::ErrorKind::Corrupt);
         let mut damaged = record.encode();
         damaged[70] ^= 1;

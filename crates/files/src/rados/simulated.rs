@@ -7,6 +7,7 @@
 //! never will be, or still will be later, whatever was submitted behind it.
 //!
 //! It has [`OSDS`] OSDs, of which [`COPIES`] have each object. All of them are asked for each change, and the first one for reads.
+//! One with erasure coding keeps no entries, and no OSD has all of an object.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -39,11 +40,13 @@ pub struct PoolOptions {
     pub latency_ns: Range<u64>,
     /// One change of so many has no answer; 0: none.
     pub lost_one_in: u64,
+    /// It has erasure coding.
+    pub is_erasure_coded: bool,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        PoolOptions { capacity: TIB, latency_ns: 10_000..200_000, lost_one_in: 0 }
+        PoolOptions { capacity: TIB, latency_ns: 10_000..200_000, lost_one_in: 0, is_erasure_coded: false }
     }
 }
 
@@ -122,12 +125,12 @@ impl Pool {
         self.state.borrow().changes
     }
 
-    /// Every life of which the pool has anything, by number, with the bytes that are in its files. One that the store has
-    /// forgotten is over.
+    /// Every life of which the store has anything, by number, with the bytes that are in its files, here or in the pool for data
+    /// files. One that the store has forgotten is over.
     ///
     /// # Errors
     /// `Corrupt`: an object that the pool has under a name of Levee's is none of its.
-    pub fn lives(&self) -> Outcome<Vec<LifeInfo>> {
+    pub fn lives(&self, data: Option<&Pool>) -> Outcome<Vec<LifeInfo>> {
         let state = self.state.borrow();
         let Some(head) = state.objects.get(HEAD) else { return Ok(vec![]) };
         let last = head.attributes.get(HEAD_ATTRIBUTE).map(|bytes| Head::decode(bytes)).transpose()?;
@@ -138,7 +141,8 @@ impl Pool {
             let (life, record) = (Incarnation(number(key)?), LifeRecord::decode(value)?);
             lives.insert(life, of(life, record.is_fenced, record.granted));
         }
-        for (name, object) in &state.objects {
+        let data = data.map(|data| data.state.borrow());
+        for (name, object) in state.objects.iter().chain(data.iter().flat_map(|data| &data.objects)) {
             let Some(file) = file_of_part(name) else { continue };
             let life = creator(file);
             let is_over = last.is_some_and(|head| life <= head.last);
@@ -182,6 +186,10 @@ impl State {
                     }
                 }
             }
+        }
+        let is_of_entry = |effect: &Effect| matches!(effect, Effect::SetEntry(..) | Effect::RemoveEntry(_));
+        if self.options.is_erasure_coded && change.effects.iter().any(is_of_entry) {
+            return Err(no_entries());
         }
         let had = object.map_or(0, |object| object.bytes.len());
         let ends = change.effects.iter().map(|effect| match effect {
@@ -245,6 +253,10 @@ enum Loss {
     OfChange,
     /// It is, when others may have come.
     Late,
+}
+
+fn no_entries() -> Failure {
+    Failure::Other(Error::invalid("the simulated pool keeps no entries"))
 }
 
 /// The OSDs that have an object, first who answers for it.
@@ -386,11 +398,18 @@ impl Objects for Client {
         let (name, after) = (object.to_owned(), after.to_owned());
         self.after(delay, move |state| {
             let object = state.objects.get(&name).ok_or(Failure::Absent)?;
+            if max > 0 && state.options.is_erasure_coded {
+                return Err(no_entries());
+            }
             let mut behind = object.entries.iter().filter(|(key, _)| **key > after);
             let entries = behind.by_ref().take(max).map(|(key, value)| (key.clone(), value.clone())).collect();
             let attributes = object.attributes.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
             Ok(Look { attributes, entries, has_more: behind.next().is_some() })
         })
+    }
+
+    fn has_copies(&self) -> bool {
+        !self.pool.state.borrow().options.is_erasure_coded
     }
 
     fn capacity(&self) -> LocalBoxFuture<'static, Result<u64, Failure>> {

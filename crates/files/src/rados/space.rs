@@ -105,8 +105,12 @@ impl Life {
     }
 
     async fn ask(&self, decide: impl Fn(LifeRecord, Room) -> LifeRecord) -> Result<LifeRecord> {
-        let capacity =
-            self.objects.capacity().await.map_err(|failure| failed(failure, || "the size of the pool".into()))?;
+        let capacity = self
+            .pools
+            .largest()
+            .capacity()
+            .await
+            .map_err(|failure| failed(failure, || "the size of the pool".into()))?;
         let record = self.heads.grant(self.incarnation, capacity, decide).await?;
         self.space.granted.set(record.granted);
         Ok(record)

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{AlignedBuf, BLOCK, Epoch, Error, ErrorKind, FileId, Incarnation, KIB, MIB, Prng, Result};
-use files::rados::objects::Objects;
-use files::rados::{self, RadosOptions};
+use files::rados::{self, RadosOptions, StorePools};
 use files::remote::{self, RemoteOptions};
 use files::{CreateOptions, FileKind, FileWriter, Redundancy, Store};
 use link::stream::{NearEnd, Services};
@@ -32,7 +31,7 @@ pub enum Way {
     /// In another process. One answer of so many is lost besides what happens to connections; 0: none.
     Remote { address: Address, lost: Rc<Lost>, forgets_one_in: u64 },
     /// In a pool.
-    Pool { objects: Rc<dyn Objects>, options: RadosOptions },
+    Pool { pools: StorePools, options: RadosOptions },
 }
 
 /// A file that it writes to.
@@ -80,7 +79,7 @@ impl Writer {
     async fn join(&mut self) -> Result<Store> {
         let (address, lost, forgets_one_in) = match &self.way {
             Way::Remote { address, lost, forgets_one_in } => (address.clone(), lost.clone(), *forgets_one_in),
-            Way::Pool { objects, options } => return rados::join(&self.handle, objects.clone(), *options).await,
+            Way::Pool { pools, options } => return rados::join(&self.handle, pools.clone(), *options).await,
         };
         let near = NearEnd::dial(&self.handle, address, Services::default(), stream_options("a life"));
         let way = Forgetful {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use base::{AlignedBuf, ErrorKind, FileId, MIB};
 use files::rados::simulated::{Pool, PoolOptions};
-use files::rados::{self, RadosOptions};
+use files::rados::{self, RadosOptions, StorePools};
 use files::{FileInfo, FileKind, Store};
-use runtime::Class;
 use runtime::sim::{NodeOptions, World};
+use runtime::{Class, Handle};
 
 use crate::Counts;
 use crate::life::{Way, Writer, options};
@@ -26,18 +26,25 @@ fn run(seed: u64, counts: &mut Counts) {
     let mut prng = world.fork_prng();
     let lost_one_in = *prng.pick(&[0, 60, 300]);
     let pool = Pool::new(&world, PoolOptions { capacity: CAPACITY, lost_one_in, ..PoolOptions::default() });
+    let of_data = PoolOptions { capacity: CAPACITY, lost_one_in, is_erasure_coded: true, ..PoolOptions::default() };
+    // Drawn apart, so that the others are what they were.
+    let data = (seed % 3 == 1).then(|| Pool::new(&world, of_data));
+    let pools = |handle: &Handle| StorePools {
+        main: pool.reached_from(handle),
+        data: data.as_ref().map(|data| data.reached_from(handle)),
+    };
     let options = RadosOptions { grant_bytes: MIB / 2, reserve_bytes: MIB };
     let model = Rc::new(Model::default());
     let writers: Vec<_> = (0..4)
         .map(|index: usize| {
             let handle = handles[index % 2].clone();
-            let way = Way::Pool { objects: pool.reached_from(&handle), options };
+            let way = Way::Pool { pools: pools(&handle), options };
             let writer = Writer { handle: handle.clone(), way, model: model.clone(), prng: prng.fork() };
             handle.spawn(Class::Io, "writer", writer.live())
         })
         .collect();
     world.run_for(Duration::from_millis(prng.between(100, 600)));
-    pool.set_lost_one_in(0);
+    [Some(&pool), data.as_ref()].iter().flatten().for_each(|pool| pool.set_lost_one_in(0));
     model.stop();
     let ended = world.block_on(&handles[0], async move {
         let mut ended = Vec::new();
@@ -47,9 +54,9 @@ fn run(seed: u64, counts: &mut Counts) {
         ended
     });
     world.run_for(LATE);
-    let (inside, objects, checked) = (handles[0].clone(), pool.reached_from(&handles[0]), model.clone());
+    let (inside, pools, checked) = (handles[0].clone(), pools(&handles[0]), model.clone());
     world.block_on(&handles[0], async move {
-        let reader = rados::join(&inside, objects, options).await.unwrap();
+        let reader = rados::join(&inside, pools, options).await.unwrap();
         check_all(&reader, &ended, &checked, seed).await;
     });
     counts.confirmed += model.confirmed.get();

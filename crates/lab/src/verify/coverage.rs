@@ -17,6 +17,8 @@ pub struct Coverage {
     pub several: u64,
     /// Those of several whose files were in a pool.
     pub pooled: u64,
+    /// Those of them whose data files were in a pool with erasure coding.
+    pub coded: u64,
     /// Requests that were answered with success.
     pub requests: u64,
     /// Requests that were answered with an error.
@@ -77,6 +79,7 @@ impl Coverage {
         self.alone += other.alone;
         self.several += other.several;
         self.pooled += other.pooled;
+        self.coded += other.coded;
         self.requests += other.requests;
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;

@@ -1,7 +1,8 @@
 //! Processes of each role over one shared store, in a directory of their own. They are killed when dropped.
 //!
 //! The store is `levee lab files`; or, where `LEVEE_TEST_ENGINES` names what `tests/cluster/engines` has started, a pool of Ceph
-//! and an etcd: then "store" is an OSD and the leader of etcd, wherever it is killed. All of them speak TLS with each other.
+//! and an etcd: then "store" is an OSD and the leader of etcd, wherever it is killed; data files are in a pool with erasure coding,
+//! but where there are detours. All of them speak TLS with each other.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -34,6 +35,7 @@ pub struct Bed {
 pub struct Engines {
     directory: String,
     pub pool: String,
+    pub data_pool: String,
     leases: String,
 }
 
@@ -46,6 +48,7 @@ impl Engines {
         let (name, how) = pool.split_once('?').unwrap_or((&pool, ""));
         Some(Engines {
             directory: variable("LEVEE_TEST_ENGINES")?,
+            data_pool: variable("LEVEE_TEST_DATA_POOL")?,
             pool: format!("{name}/{own}?{how}"),
             leases: {
                 let (members, how) = leases.split_once('?').unwrap_or((&leases, ""));
@@ -54,11 +57,22 @@ impl Engines {
         })
     }
 
-    fn script(&self, action: &str) {
+    /// The same with data files in the other pool.
+    fn coded(mut self) -> Engines {
+        self.pool = format!("{}&data={}", self.pool, self.data_pool);
+        self
+    }
+
+    /// What `tests/cluster/engines` is to do with them.
+    pub fn script(&self, action: &str) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cluster/engines");
         let done = Command::new(script).args([action, &self.directory]).output().unwrap();
         assert!(done.status.success(), "{action}: {}{}", text(&done.stdout), text(&done.stderr));
     }
+}
+
+pub fn say_that_there_are_no_engines() {
+    eprintln!("skipped: LEVEE_TEST_POOL names no pool (make test-cluster starts a cluster that has one)");
 }
 
 pub fn text(bytes: &[u8]) -> String {
@@ -81,7 +95,8 @@ pub fn signal(child: &Child, name: &str) {
 impl Bed {
     /// A shared store, and so many managers, servers and agents: `store`, `m1`, `s1`, `a1` and so on.
     pub fn start(managers: usize, servers: usize, agents: usize) -> Bed {
-        Bed::start_with_proxies(managers, servers, agents, BTreeMap::new(), |_| ()).0
+        let engines = Engines::named().map(Engines::coded);
+        Bed::start_over(engines, [managers, servers, agents], BTreeMap::new(), |_| ()).0
     }
 
     /// The same with detours: `s1-store`, for the way of s1 to the store, and so on; `begin` has them ready.
@@ -92,8 +107,16 @@ impl Bed {
         detours: BTreeMap<String, String>,
         begin: impl FnOnce(&Bed) -> P,
     ) -> (Bed, P) {
+        Bed::start_over(Engines::named(), [managers, servers, agents], detours, begin)
+    }
+
+    fn start_over<P>(
+        engines: Option<Engines>,
+        [managers, servers, agents]: [usize; 3],
+        detours: BTreeMap<String, String>,
+        begin: impl FnOnce(&Bed) -> P,
+    ) -> (Bed, P) {
         let directory = tempfile::tempdir().unwrap();
-        let engines = Engines::named();
         let mut bed = Bed { directory, engines, managers, detours, processes: BTreeMap::new() };
         bed.issue();
         let proxies = begin(&bed);

@@ -37,6 +37,24 @@ pub fn check(uri: &str) {
     once(uri, &["--rw=read", "--verify_only"]);
 }
 
+/// Writes what nobody is to take; gives what is said of it.
+pub fn refused(uri: &str) -> String {
+    let done = one_block(uri);
+    assert!(!done.status.success(), "it was written");
+    text(&done.stdout) + &text(&done.stderr)
+}
+
+/// Whether one block can be written.
+pub fn is_taken(uri: &str) -> bool {
+    one_block(uri).status.success()
+}
+
+fn one_block(uri: &str) -> std::process::Output {
+    let mut command = Command::new("fio");
+    command.args(["--name=one", "--ioengine=nbd", "--bs=4k", "--size=4k", "--offset=256m", "--rw=write"]);
+    command.current_dir(std::env::temp_dir()).arg(format!("--uri={uri}")).output().unwrap()
+}
+
 fn once(uri: &str, how: &[&str]) {
     let mut command = Command::new("fio");
     command.args(["--name=fill", "--ioengine=nbd", "--bs=64k", "--iodepth=4", "--size=32m", "--verify=crc32c"]);

@@ -20,6 +20,7 @@ use base::{AlignedBuf, Error, Instant, Result};
 use runtime::Handle;
 
 use self::library::{Cluster, Context, Library, c_text};
+use super::StorePools;
 use super::objects::{Change, Copy, Failure, Look, Objects};
 use crate::LocalBoxFuture;
 
@@ -40,6 +41,8 @@ const CAPACITY_FOR: Duration = Duration::from_secs(10);
 pub struct Place {
     /// The pool.
     pub pool: String,
+    /// The pool of data files, if that is another one; the namespace is the same.
+    pub data: Option<String>,
     /// The namespace in it: a store has one of its own.
     pub namespace: String,
     /// The configuration of the cluster; by default what `CEPH_CONF` names, or /etc/ceph/ceph.conf.
@@ -53,12 +56,12 @@ const NAMESPACE: &str = "levee";
 const USER: &str = "admin";
 
 impl Place {
-    /// What `rados:POOL[/NAMESPACE][?conf=FILE][&user=NAME]` names.
+    /// What `rados:POOL[/NAMESPACE][?data=POOL][&conf=FILE][&user=NAME]` names.
     ///
     /// # Errors
     /// What is wrong with it, and an example.
     pub fn parse(text: &str) -> std::result::Result<Place, String> {
-        const EXAMPLE: &str = "write rados:POOL, or rados:POOL/NAMESPACE?conf=/etc/ceph/ceph.conf&user=levee";
+        const EXAMPLE: &str = "write rados:POOL, or rados:POOL/NAMESPACE?data=POOL&conf=/etc/ceph/ceph.conf&user=levee";
         let wrong = |what: &str| Err(format!("'{text}': {what}: {EXAMPLE}"));
         let Some(rest) = text.strip_prefix("rados:") else { return wrong("it is no pool") };
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -67,20 +70,22 @@ impl Place {
         if !is_name(pool) || !is_name(namespace) {
             return wrong("a pool and a namespace have a name each, without a slash");
         }
-        let (mut conf, mut user) = (None, USER.to_owned());
+        let (mut data, mut conf, mut user) = (None, None, USER.to_owned());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
+                Some(("data", other)) if is_name(other) && other != pool => data = Some(other.to_owned()),
                 Some(("conf", file)) if is_name(&file.replace('/', "-")) => conf = Some(PathBuf::from(file)),
                 Some(("user", name)) if is_name(name) => user = name.strip_prefix("client.").unwrap_or(name).to_owned(),
-                _ => return wrong(&format!("'{pair}' is neither conf=FILE nor user=NAME")),
+                _ => return wrong(&format!("'{pair}' is neither data=POOL (another one) nor conf=FILE nor user=NAME")),
             }
         }
-        Ok(Place { pool: pool.into(), namespace: namespace.into(), conf, user })
+        Ok(Place { pool: pool.into(), data, namespace: namespace.into(), conf, user })
     }
 
     /// As a person writes it.
     pub fn shown(&self) -> String {
-        format!("rados:{}/{}", self.pool, self.namespace)
+        let data = self.data.as_ref().map_or_else(String::new, |data| format!("?data={data}"));
+        shown(&self.pool, &self.namespace) + &data
     }
 }
 
@@ -89,19 +94,51 @@ type Known = (Option<PathBuf>, String, Arc<Cluster>);
 
 static CLUSTERS: Mutex<Vec<Known>> = Mutex::new(vec![]);
 
-/// Reaches a pool.
+/// Reaches the pools at a place.
 ///
 /// # Errors
 /// What is wrong, and what to do: the library is not there or too old, the cluster cannot be reached, the user may not, there
-/// is no such pool.
-pub async fn open(handle: &Handle, place: Place) -> Result<Rc<dyn Objects>> {
-    let named = place.clone();
-    let (cluster, context) = handle.offload(Duration::from_millis(100), move || reach(&named)).await?;
-    Ok(Rc::new(Pool { handle: handle.clone(), place, cluster, context, capacity: Rc::default() }))
+/// is no such pool, or what a pool for data files has to allow is not allowed.
+pub async fn open(handle: &Handle, place: Place) -> Result<StorePools> {
+    let named = |pool: &String| Named { place: place.clone(), pool: pool.clone() };
+    let data = match &place.data {
+        Some(pool) => Some(open_pool(handle, named(pool), true).await?),
+        None => None,
+    };
+    Ok(StorePools { main: open_pool(handle, named(&place.pool), false).await?, data })
 }
 
-fn reach(place: &Place) -> Result<(Arc<Cluster>, Context)> {
-    let library = Library::get()?;
+async fn open_pool(handle: &Handle, named: Named, is_for_data: bool) -> Result<Rc<dyn Objects>> {
+    let wanted = named.clone();
+    let reached = handle.offload(Duration::from_millis(100), move || {
+        let (cluster, context) = reach(&wanted)?;
+        let has_copies = !is_for_data || has_copies(&wanted, &cluster)?;
+        Ok::<_, Error>((cluster, context, has_copies))
+    });
+    let (cluster, context, has_copies) = reached.await?;
+    let (handle, named) = (handle.clone(), Rc::new(named));
+    Ok(Rc::new(Pool { handle, named, cluster, context, has_copies, capacity: Rc::default() }))
+}
+
+/// One of the pools of a place.
+#[derive(Clone)]
+struct Named {
+    place: Place,
+    pool: String,
+}
+
+impl Named {
+    fn shown(&self) -> String {
+        shown(&self.pool, &self.place.namespace)
+    }
+}
+
+fn shown(pool: &str, namespace: &str) -> String {
+    format!("rados:{pool}/{namespace}")
+}
+
+fn reach(named: &Named) -> Result<(Arc<Cluster>, Context)> {
+    let (library, Named { place, pool }) = (Library::get()?, named);
     let mut clusters = CLUSTERS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = clusters.iter().find(|(conf, user, _)| *conf == place.conf && *user == place.user);
     let cluster = match known {
@@ -112,15 +149,28 @@ fn reach(place: &Place) -> Result<(Arc<Cluster>, Context)> {
             cluster
         }
     };
-    let context = cluster.context(&text(&place.pool)?, &text(&place.namespace)?).map_err(|code| match -code {
+    let context = cluster.context(&text(pool)?, &text(&place.namespace)?).map_err(|code| match -code {
         libc::ENOENT => Error::not_found(format!(
-            "there is no pool {}: make it (ceph osd pool create {}), or name another one",
-            place.pool, place.pool
+            "there is no pool {pool}: make it (ceph osd pool create {pool}), or name another one"
         )),
         libc::EPERM | libc::EACCES => refused(place),
         code => reached(place, code),
     })?;
     Ok((cluster, context))
+}
+
+/// Whether a pool keeps copies; one with erasure coding has to allow that something is written at any place.
+fn has_copies(named: &Named, cluster: &Cluster) -> Result<bool> {
+    let (answer, pool) = (cluster.ask(&c_text(POOLS)).map_err(|code| reached(&named.place, -code))?, &named.pool);
+    match coding_of(pool, &answer) {
+        Some(Coding::Copies) => Ok(true),
+        Some(Coding::Erasure { may_overwrite: true }) => Ok(false),
+        Some(Coding::Erasure { may_overwrite: false }) => Err(Error::invalid(format!(
+            "the pool {pool} has erasure coding, and does not allow writes at any place: \
+             ceph osd pool set {pool} allow_ec_overwrites true"
+        ))),
+        None => Err(Error::io(format!("a monitor does not say what the pool {pool} is like: try again"))),
+    }
 }
 
 fn connect(library: &'static Library, place: &Place) -> Result<Cluster> {
@@ -154,12 +204,13 @@ fn connect(library: &'static Library, place: &Place) -> Result<Cluster> {
 }
 
 fn refused(place: &Place) -> Error {
+    let Place { user, namespace, .. } = place;
+    let may = [Some(&place.pool), place.data.as_ref()];
+    let may = may.iter().flatten().map(|pool| format!("allow rwx pool={pool} namespace={namespace}"));
     Error::invalid(format!(
         "the cluster refuses client.{user}: name a user with ?user=NAME, with a key in the keyring that ceph.conf names, who may \
-         (ceph auth get-or-create client.{user} mon 'allow r' osd 'allow rwx pool={pool} namespace={namespace}')",
-        user = place.user,
-        pool = place.pool,
-        namespace = place.namespace
+         (ceph auth get-or-create client.{user} mon 'allow r' osd '{}')",
+        may.collect::<Vec<_>>().join(", ")
     ))
 }
 
@@ -178,47 +229,46 @@ fn text(text: &str) -> Result<CString> {
 /// A namespace of a pool.
 struct Pool {
     handle: Handle,
-    place: Place,
+    named: Rc<Named>,
     cluster: Arc<Cluster>,
     context: Context,
+    has_copies: bool,
     /// When the size was asked for, and what it was.
     capacity: Rc<Cell<Option<(Instant, u64)>>>,
 }
 
 impl Pool {
-    fn failure(place: &Place, code: i32) -> Failure {
+    fn failure(Named { place, pool }: &Named, code: i32) -> Failure {
         let why = || std::io::Error::from_raw_os_error(-code);
         match -code {
             libc::EEXIST => Failure::Exists,
             libc::ENOENT => Failure::Absent,
             libc::ECANCELED => Failure::Changed,
             libc::ENOSPC | libc::EDQUOT => Failure::Other(Error::full(format!(
-                "the pool {} is full: add OSDs, raise its quota, or delete something",
-                place.pool
+                "the pool {pool} is full: add OSDs, raise its quota, or delete something"
             ))),
             libc::EPERM | libc::EACCES => Failure::Other(refused(place)),
             libc::EOPNOTSUPP => Failure::Other(Error::invalid(format!(
-                "the pool {} keeps no entries, as one with erasure coding: name one with copies",
-                place.pool
+                "the pool {pool} keeps no entries, as one with erasure coding: name one with copies, and this one for data files \
+                 (rados:POOL?data={pool})"
             ))),
             libc::ETIMEDOUT => Failure::Other(Error::io(format!(
-                "the pool {} has not answered for {PATIENCE_SECONDS} s: ceph -s says what is wrong",
-                place.pool
+                "the pool {pool} has not answered for {PATIENCE_SECONDS} s: ceph -s says what is wrong"
             ))),
-            _ => Failure::Other(Error::io(format!("the pool {}: {}", place.pool, why()))),
+            _ => Failure::Other(Error::io(format!("the pool {pool}: {}", why()))),
         }
     }
 }
 
 impl Objects for Pool {
     fn name(&self) -> String {
-        self.place.shown()
+        self.named.shown()
     }
 
     fn change(&self, object: &str, change: Change) -> LocalBoxFuture<'static, Result<(), Failure>> {
         let done = operation::change(&self.context, object, &change);
-        let place = self.place.clone();
-        Box::pin(async move { done.await.map_err(|code| Pool::failure(&place, code)) })
+        let named = self.named.clone();
+        Box::pin(async move { done.await.map_err(|code| Pool::failure(&named, code)) })
     }
 
     fn read(
@@ -232,49 +282,77 @@ impl Objects for Pool {
             Copy::First => operation::read(&self.context, object, offset, len),
             Copy::Any => operation::read_any(&self.context, object, offset, len),
         };
-        let place = self.place.clone();
-        Box::pin(async move { read.await.map_err(|code| Pool::failure(&place, code)) })
+        let named = self.named.clone();
+        Box::pin(async move { read.await.map_err(|code| Pool::failure(&named, code)) })
     }
 
     fn look(&self, object: &str, after: &str, max: usize) -> LocalBoxFuture<'static, Result<Look, Failure>> {
         let look = operation::look(&self.context, object, after, max);
-        let place = self.place.clone();
-        Box::pin(async move { look.await.map_err(|code| Pool::failure(&place, code)) })
+        let named = self.named.clone();
+        Box::pin(async move { look.await.map_err(|code| Pool::failure(&named, code)) })
     }
 
     fn holders(&self, object: &str) -> LocalBoxFuture<'static, Result<Vec<String>, Failure>> {
-        let (place, cluster) = (self.place.clone(), self.cluster.clone());
+        let (named, cluster) = (self.named.clone(), self.cluster.clone());
         let question = serde_json::json!({
             "prefix": "osd map",
-            "pool": place.pool,
+            "pool": named.pool,
             "object": object,
-            "nspace": place.namespace,
+            "nspace": named.place.namespace,
             "format": "json",
         });
         let asking = self.handle.offload(Duration::from_millis(1), move || {
             let answer = cluster.ask(&c_text(&question.to_string()))?;
             holders_of(&answer).ok_or(-libc::ENODATA)
         });
-        Box::pin(async move { asking.await.map_err(|code| Pool::failure(&place, code)) })
+        Box::pin(async move { asking.await.map_err(|code| Pool::failure(&named, code)) })
+    }
+
+    fn has_copies(&self) -> bool {
+        self.has_copies
     }
 
     fn capacity(&self) -> LocalBoxFuture<'static, Result<u64, Failure>> {
-        let (handle, place, cluster) = (self.handle.clone(), self.place.clone(), self.cluster.clone());
+        let (handle, named, cluster) = (self.handle.clone(), self.named.clone(), self.cluster.clone());
         let known = self.capacity.clone();
         Box::pin(async move {
             if let Some((_, bytes)) = known.get().filter(|(at, _)| handle.now().since(*at) < CAPACITY_FOR) {
                 return Ok(bytes);
             }
-            let pool = place.pool.clone();
+            let pool = named.pool.clone();
             let asking = handle.offload(Duration::from_millis(1), move || {
                 let answer = cluster.ask(&c_text(DISK_FREE))?;
                 capacity_of(&pool, &answer).ok_or(-libc::ENODATA)
             });
-            let bytes = asking.await.map_err(|code| Pool::failure(&place, code))?;
+            let bytes = asking.await.map_err(|code| Pool::failure(&named, code))?;
             known.set(Some((handle.now(), bytes)));
             Ok(bytes)
         })
     }
+}
+
+/// Asks a monitor what pools are like.
+const POOLS: &str = r#"{"prefix": "osd pool ls", "detail": "detail", "format": "json"}"#;
+
+/// How a pool keeps objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Coding {
+    Copies,
+    Erasure { may_overwrite: bool },
+}
+
+/// That of a pool, as a monitor says.
+fn coding_of(pool: &str, answer: &[u8]) -> Option<Coding> {
+    /// `pg_pool_t::TYPE_ERASURE`.
+    const ERASURE: u64 = 3;
+    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
+    let found =
+        answer.as_array()?.iter().find(|found| found.get("pool_name").and_then(|name| name.as_str()) == Some(pool))?;
+    if found.get("type")?.as_u64()? != ERASURE {
+        return Some(Coding::Copies);
+    }
+    let flags = found.get("flags_names")?.as_str()?;
+    Some(Coding::Erasure { may_overwrite: flags.split(',').any(|flag| flag == "ec_overwrites") })
 }
 
 /// Asks a monitor how much there is.
@@ -312,14 +390,34 @@ mod tests {
         let place = Place::parse("rados:disks").unwrap();
         assert_eq!((place.pool.as_str(), place.namespace.as_str(), place.user.as_str()), ("disks", "levee", "admin"));
         assert_eq!(place.shown(), "rados:disks/levee");
-        let place = Place::parse("rados:disks/two?conf=/etc/ceph/b.conf&user=client.levee").unwrap();
+        let place = Place::parse("rados:disks/two?conf=/etc/ceph/b.conf&user=client.levee&data=thin").unwrap();
+        assert_eq!(place.shown(), "rados:disks/two?data=thin");
         assert_eq!((place.namespace.as_str(), place.user.as_str()), ("two", "levee"));
         assert_eq!(place.conf, Some("/etc/ceph/b.conf".into()));
-        for wrong in
-            ["disks", "rados:", "rados:/a", "rados:a/", "rados:a/b/c", "rados:a?b", "rados:a?user=", "rados:a?x=y"]
-        {
+        for wrong in [
+            "disks",
+            "rados:",
+            "rados:/a",
+            "rados:a/",
+            "rados:a/b/c",
+            "rados:a?b",
+            "rados:a?user=",
+            "rados:a?x=y",
+            "rados:a?data=a",
+        ] {
             assert!(Place::parse(wrong).unwrap_err().contains("write rados:POOL"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_pool_has_copies_or_erasure_coding() {
+        let answer = br#"[{"pool_name": "disks", "type": 1, "flags_names": "hashpspool"},
+            {"pool_name": "thin", "type": 3, "flags_names": "hashpspool,ec_overwrites"},
+            {"pool_name": "old", "type": 3, "flags_names": "hashpspool"}]"#;
+        assert_eq!(coding_of("disks", answer), Some(Coding::Copies));
+        assert_eq!(coding_of("thin", answer), Some(Coding::Erasure { may_overwrite: true }));
+        assert_eq!(coding_of("old", answer), Some(Coding::Erasure { may_overwrite: false }));
+        assert_eq!(coding_of("none", answer), None);
     }
 
     #[test]

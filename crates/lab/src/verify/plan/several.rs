@@ -66,13 +66,15 @@ impl Several {
 pub struct Pooled {
     /// One change of so many has no answer; 0: none.
     pub lost_one_in: u64,
+    /// Data files are in another pool, with erasure coding.
+    pub is_coded: bool,
 }
 
 impl Pooled {
     /// That of the worlds of a seed: a third of them have one.
     fn draw(seed: u64) -> Option<Pooled> {
         let mut prng = Prng::new(seed ^ 0x706f_6f6c);
-        prng.one_in(3).then(|| Pooled { lost_one_in: *prng.pick(&[0, 0, 3_000]) })
+        prng.one_in(3).then(|| Pooled { lost_one_in: *prng.pick(&[0, 0, 3_000]), is_coded: prng.one_in(3) })
     }
 }
 

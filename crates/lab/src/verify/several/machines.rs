@@ -14,8 +14,8 @@ use std::time::Duration;
 use base::{Incarnation, Instant, MIB, Result, SegmentId};
 use control::cluster::ClusterManager;
 use engine::{Engine, Tenure};
+use files::rados::StorePools;
 use files::rados::librados::Place;
-use files::rados::objects::Objects;
 use files::rados::simulated::{Pool, PoolOptions};
 use files::shared::LifeInfo;
 use node::Settings;
@@ -56,8 +56,8 @@ struct Inner {
     addresses: BTreeMap<Machine, SocketAddr>,
     clients: NodeId,
     disks: Vec<SimDisk>,
-    /// Where the files are, if not on those disks.
-    pool: Option<Pool>,
+    /// Where the files are, if not on those disks, first the pool that has everything but data files. All have the same OSDs.
+    pools: Vec<Pool>,
     shape: Shape,
     doors: Doors,
     state: Rc<RefCell<State>>,
@@ -132,14 +132,18 @@ impl Machines {
             addresses.insert(machine, (world.address(node), PORT).into());
         }
         let clients = world.add_node(NodeOptions::default());
-        let pool = shape.pool.map(|pooled| {
-            let latency_ns = 5_000..shape.disk_latency.as_nanos().max(10_000) as u64;
-            let options = PoolOptions { capacity: shape.disk_bytes, latency_ns, lost_one_in: pooled.lost_one_in };
-            Pool::new(world, options)
+        let pools = shape.pool.iter().flat_map(|pooled| {
+            let pool = |is_erasure_coded| {
+                let latency_ns = 5_000..shape.disk_latency.as_nanos().max(10_000) as u64;
+                let (capacity, lost_one_in) = (shape.disk_bytes, pooled.lost_one_in);
+                Pool::new(world, PoolOptions { capacity, latency_ns, lost_one_in, is_erasure_coded })
+            };
+            std::iter::once(pool(false)).chain(pooled.is_coded.then(|| pool(true)))
         });
+        let pools = pools.collect();
         let (shape, state) = (shape.clone(), Rc::default());
         let doors = Rc::new(RefCell::new(vec![None; several.agents]));
-        Machines(Rc::new(Inner { nodes, addresses, clients, disks, pool, shape, doors, state }))
+        Machines(Rc::new(Inner { nodes, addresses, clients, disks, pools, shape, doors, state }))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Machine> + use<> {
@@ -176,17 +180,21 @@ impl Machines {
 
     /// Makes a disk of the store so many times slower; of a pool all of it, or one OSD.
     pub(super) fn slow_down(&self, disk: usize, factor: u64) {
-        match &self.0.pool {
-            Some(pool) if disk == 0 => pool.set_slowness(factor),
-            Some(pool) => pool.set_slow_osd((factor > 1).then_some((disk as u64, factor as u32))),
-            None => self.0.disks[disk].set_slowness(factor),
+        if self.0.pools.is_empty() {
+            return self.0.disks[disk].set_slowness(factor);
+        }
+        for pool in &self.0.pools {
+            match disk {
+                0 => pool.set_slowness(factor),
+                osd => pool.set_slow_osd((factor > 1).then_some((osd as u64, factor as u32))),
+            }
         }
     }
 
     /// Ends what is wrong with the store of files.
     pub(super) fn heal_store(&self) {
         self.0.disks.iter().for_each(|disk| disk.set_slowness(1));
-        if let Some(pool) = &self.0.pool {
+        for pool in &self.0.pools {
             pool.set_slowness(1);
             pool.set_slow_osd(None);
             pool.set_lost_one_in(0);
@@ -242,17 +250,22 @@ impl Machines {
 
     /// What the shared store knows of lives, while it runs: a pool always does.
     pub(super) fn lives(&self) -> Option<Vec<LifeInfo>> {
-        match &self.0.pool {
-            Some(pool) => Some(pool.lives().unwrap_or_else(|error| panic!("the pool is damaged: {error}"))),
+        match self.0.pools.first() {
+            Some(pool) => {
+                Some(pool.lives(self.0.pools.get(1)).unwrap_or_else(|error| panic!("the pool is damaged: {error}")))
+            }
             None => self.0.state.borrow().store.as_ref().map(|store| store.lives()),
         }
     }
 
-    /// How a machine reaches pools. The one there is is where the store is, for links.
+    /// How a machine reaches pools. Those there are are where the store is, for links.
     fn pools(&self, world: &World, machine: Machine) -> Rc<dyn Pools> {
-        let Some(pool) = self.0.pool.clone() else { return Rc::new(Ceph) };
+        let pools = self.0.pools.clone();
+        if pools.is_empty() {
+            return Rc::new(Ceph);
+        }
         let (node, store) = (self.node(machine), self.node(Machine { role: Role::Store, index: 0 }));
-        Rc::new(OverLinks { pool, there: world.link(node, store), back: world.link(store, node) })
+        Rc::new(OverLinks { pools, there: world.link(node, store), back: world.link(store, node) })
     }
 
     /// The managers that run.
@@ -397,16 +410,18 @@ fn door(handle: &Handle, beside: &Handle, role: &AgentRole) -> Door {
     }
 }
 
-/// The pool as one machine reaches it.
+/// The pools as one machine reaches them.
 struct OverLinks {
-    pool: Pool,
+    pools: Vec<Pool>,
     there: Link,
     back: Link,
 }
 
 impl Pools for OverLinks {
-    fn open(&self, handle: &Handle, _place: Place) -> LocalBoxFuture<'static, Result<Rc<dyn Objects>>> {
-        Box::pin(ready(Ok(self.pool.reached_over(handle, self.there.clone(), self.back.clone()))))
+    fn open(&self, handle: &Handle, _place: Place) -> LocalBoxFuture<'static, Result<StorePools>> {
+        let reached = |pool: &Pool| pool.reached_over(handle, self.there.clone(), self.back.clone());
+        let pools = StorePools { main: reached(&self.pools[0]), data: self.pools.get(1).map(reached) };
+        Box::pin(ready(Ok(pools)))
     }
 }
 

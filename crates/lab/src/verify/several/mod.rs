@@ -45,6 +45,7 @@ pub fn run(world: &World, plan: &Plan) -> (Coverage, Option<String>) {
     let mut shared = run.share.borrow_mut();
     shared.coverage.several = 1;
     shared.coverage.pooled = u64::from(plan.shape.pool.is_some());
+    shared.coverage.coded = u64::from(plan.shape.pool.is_some_and(|pool| pool.is_coded));
     shared.conclude(world.now())
 }
 
