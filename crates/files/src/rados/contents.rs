@@ -26,7 +26,7 @@ use super::failed;
 use super::objects::{Change, Condition, Copy, Effect, Failure, Objects};
 use super::pace::{Pace, Part};
 use super::records::{FENCED, FileRecord, OPEN, PART_BYTES, STATE, creator, part_object};
-use crate::LocalBoxFuture;
+use crate::{Claim, LocalBoxFuture};
 
 /// Bytes of one change at most, unless one append has more.
 const GATHERED_MAX: usize = 2 << 20;
@@ -92,11 +92,13 @@ fn gather(waiting: &mut Waiting, part: Part) -> Vec<Append> {
 fn submit(
     objects: &dyn Objects,
     (file, part): Part,
+    claim: Claim,
     places: &[u64],
     data: &[Gathered],
 ) -> impl Future<Output = Result<()>> + use<> {
     let guarded = Change::of_present().only_if(Condition::Attribute(STATE, OPEN.to_vec()));
-    let mut change = if base::seeded::is_on("append-unguarded") { Change::default() } else { guarded };
+    let change = if base::seeded::is_on("append-unguarded") { Change::default() } else { guarded };
+    let mut change = change.for_use(claim == Claim::Use);
     for (at, data) in places.iter().zip(data) {
         change = change.and(Effect::Write { offset: *at, data: data.clone() });
     }
@@ -130,10 +132,11 @@ impl Contents {
     ///
     /// # Errors
     /// `Full`; `Io`: nobody knows which are there.
-    pub(super) async fn make(&self, record: &FileRecord) -> Result<()> {
+    pub(super) async fn make(&self, record: &FileRecord, claim: Claim) -> Result<()> {
         let file = record.info.id;
         let make_part = async |part: u64| {
-            let change = Change::of_absent().and(Effect::SetAttribute(STATE, OPEN.to_vec()));
+            let change = Change::of_absent().for_use(claim == Claim::Use);
+            let change = change.and(Effect::SetAttribute(STATE, OPEN.to_vec()));
             let made = self.objects.change(&part_object(file, part), change).await;
             made.map_err(|failure| failed(failure, || format!("file {file} could not be made")))
         };
@@ -144,7 +147,13 @@ impl Contents {
     ///
     /// # Errors
     /// `Fenced`, `Full`; `Io`: nobody knows what is there.
-    pub(super) fn append(&self, file: FileId, offset: u64, data: &Gathered) -> LocalBoxFuture<'static, Result<()>> {
+    pub(super) fn append(
+        &self,
+        file: FileId,
+        claim: Claim,
+        offset: u64,
+        data: &Gathered,
+    ) -> LocalBoxFuture<'static, Result<()>> {
         let mut appended = Vec::with_capacity(1);
         for piece in pieces(offset, data.len()) {
             let data = match piece.len == data.len() {
@@ -152,7 +161,7 @@ impl Contents {
                 false => data.joined().slice(piece.from..piece.from + piece.len).into(),
             };
             let (sender, receiver) = oneshot();
-            self.queue((file, piece.part), Append { at: piece.at, data, sender });
+            self.queue((file, piece.part), claim, Append { at: piece.at, data, sender });
             appended.push(receiver);
         }
         Box::pin(async move {
@@ -164,7 +173,7 @@ impl Contents {
     }
 
     /// An append goes out now, or with the next ones to the same part.
-    fn queue(&self, part: Part, append: Append) {
+    fn queue(&self, part: Part, claim: Claim, append: Append) {
         if let Some(waiting) = self.waiting.borrow_mut().get_mut(&part) {
             return waiting.push_back(append);
         }
@@ -172,7 +181,7 @@ impl Contents {
         let (objects, waiting) = (self.objects.clone(), self.waiting.clone());
         let (pace, handle) = (self.pace.clone(), self.handle.clone());
         let (mut begun, mut len) = (handle.now(), append.data.len());
-        let first = submit(&*objects, part, &[append.at], std::slice::from_ref(&append.data));
+        let first = submit(&*objects, part, claim, &[append.at], std::slice::from_ref(&append.data));
         let going_on = async move {
             let mut outcome = first.await;
             let mut senders = vec![append.sender];
@@ -192,7 +201,7 @@ impl Contents {
                     senders.push(append.sender);
                 }
                 (begun, len) = (handle.now(), data.iter().map(Gathered::len).sum());
-                outcome = submit(&*objects, part, &places, &data).await;
+                outcome = submit(&*objects, part, claim, &places, &data).await;
             }
         };
         self.handle.spawn(Class::Io, "rados: appends to a part", going_on).detach();
@@ -349,8 +358,9 @@ mod tests {
             let before = measured.changes();
             let block = |byte: u8| Gathered::from(Bytes::from(vec![byte; 4096]));
             let first = PART_BYTES - 20 * 4096;
-            let appends: Vec<_> =
-                (0..40).map(|index| contents.append(file, first + index * 4096, &block(index as u8))).collect();
+            let appends: Vec<_> = (0..40)
+                .map(|index| contents.append(file, Claim::Use, first + index * 4096, &block(index as u8)))
+                .collect();
             assert!(join_all(appends).await.iter().all(|appended| appended.is_ok()));
             // Of each part the first one, and all others together.
             assert_eq!(measured.changes() - before, 4);
@@ -359,8 +369,9 @@ mod tests {
             // What is refused is refused to all of them.
             let fenced = Change::of_present().and(Effect::SetAttribute(STATE, FENCED.to_vec()));
             objects.change(&part_object(file, 1), fenced).await.unwrap();
-            let late: Vec<_> =
-                (0..3).map(|index| contents.append(file, PART_BYTES + (40 + index) * 4096, &block(1))).collect();
+            let late: Vec<_> = (0..3)
+                .map(|index| contents.append(file, Claim::Use, PART_BYTES + (40 + index) * 4096, &block(1)))
+                .collect();
             let is_fenced = |done: &Result<()>| matches!(done, Err(error) if error.kind == base::ErrorKind::Fenced);
             assert!(join_all(late).await.iter().all(is_fenced));
             handle.yield_now().await;

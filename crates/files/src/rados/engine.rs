@@ -55,8 +55,8 @@ impl FileEngine for Rados {
     fn append(&self, file: FileId, offset: u64, data: Gathered) -> LocalBoxFuture<'static, Result<()>> {
         let (life, len) = (&self.0, data.len() as u64);
         let may = life.check_alive().and_then(|()| life.known.check_appendable(file, offset, len));
-        let appended = match may.and_then(|()| life.places.of(file)) {
-            Ok(place) => place.append(file, offset, &data),
+        let appended = match may.and_then(|claim| Ok((claim, life.places.of(file)?))) {
+            Ok((claim, place)) => place.append(file, claim, offset, &data),
             Err(error) => return Box::pin(ready(Err(error))),
         };
         self.to_its_end("rados: append", |life| async move { life.append(file, appended, len).await })

@@ -22,6 +22,10 @@ const TRIES: u32 = 200;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The reserve is at most this part of the store.
 const RESERVE_PART: u64 = 16;
+/// This part of what the reserve would be in a large store is had by each life for its logs and for adoption in any case. A pool
+/// can have become smaller than what is in it: others fill it, too, and its quota can be lowered. Who starts then, or takes
+/// over, has to, so that what is there can be read and removed.
+const ANYWAY_PART: u64 = 8;
 
 /// See the module.
 pub(super) struct Heads {
@@ -253,8 +257,12 @@ impl Heads {
             let record = *record.ok_or_else(|| Error::fenced(format!("incarnation {life} was fenced")))?;
             let others = seen.lives.iter().filter(|(id, _)| **id != life).map(|(_, other)| other.claim());
             // What the store has for itself: records.
-            let in_all = capacity.saturating_sub(others.sum::<u64>() + capacity / 64);
-            let next = decide(record, Room { in_all, for_use: in_all.saturating_sub(self.reserve_of(capacity)) });
+            let left = capacity.saturating_sub(others.sum::<u64>() + capacity / 64);
+            let room = Room {
+                in_all: left.max(self.reserve_bytes / ANYWAY_PART),
+                for_use: left.saturating_sub(self.reserve_of(capacity)),
+            };
+            let next = decide(record, room);
             Ok((next != record).then(|| (seen.head, vec![(life, Some(next))])))
         });
         let seen = granted.await?;

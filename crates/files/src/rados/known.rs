@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Error, FileId, Incarnation, Result};
 
 use super::records::FileRecord;
-use crate::{FileInfo, FileKind, Statistics};
+use crate::{Claim, FileInfo, FileKind, Statistics};
 
 /// Most files of others that are remembered.
 const OTHERS_MAX: usize = 65_536;
@@ -24,6 +24,7 @@ pub(super) struct Known {
 /// A file of this life.
 struct Own {
     record: FileRecord,
+    claim: Claim,
     /// Nobody knows how far it was appended to, and why.
     broken: Option<String>,
 }
@@ -44,8 +45,8 @@ impl Known {
     }
 
     /// A file was made of what was claimed.
-    pub(super) fn on_made(&self, record: FileRecord) {
-        let own = Own { record, broken: None };
+    pub(super) fn on_made(&self, record: FileRecord, claim: Claim) {
+        let own = Own { record, claim, broken: None };
         self.own.borrow_mut().insert(own.record.info.id, own);
     }
 
@@ -110,7 +111,7 @@ impl Known {
     ///
     /// # Errors
     /// `Fenced`: it is no file of this life. `Conflict`: it is sealed. `Io`, `Full`.
-    pub(super) fn check_appendable(&self, file: FileId, offset: u64, len: u64) -> Result<()> {
+    pub(super) fn check_appendable(&self, file: FileId, offset: u64, len: u64) -> Result<Claim> {
         let own = self.own.borrow();
         let own = own.get(&file).ok_or_else(|| Error::fenced(format!("file {file} is none of this life")))?;
         if own.record.info.sealed.is_some() {
@@ -122,7 +123,7 @@ impl Known {
             )));
         }
         match offset.checked_add(len).is_some_and(|end| end <= own.record.info.capacity) {
-            true => Ok(()),
+            true => Ok(own.claim),
             false => Err(Error::full(format!("file {file} is full"))),
         }
     }

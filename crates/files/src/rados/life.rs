@@ -13,7 +13,7 @@ use super::head::Heads;
 use super::known::Known;
 use super::pools::{Places, StorePools};
 use super::records::{FILES_MAX, FileRecord, creator, file_id};
-use crate::{CreateOptions, FileInfo, FileKind, LocalBoxFuture};
+use crate::{Claim, CreateOptions, FileInfo, FileKind, LocalBoxFuture};
 
 /// See the module.
 pub(super) struct Life {
@@ -123,19 +123,19 @@ impl Life {
         };
         let file = info.id;
         let record = FileRecord { info, made_for: options.capacity, is_prepared: options.prepared, is_going: false };
-        if let Err(error) = self.make(&record).await {
+        if let Err(error) = self.make(&record, options.claim).await {
             self.known.unclaim(options.capacity);
             self.remove_unheard(record);
             return Err(error);
         }
-        self.known.on_made(record);
+        self.known.on_made(record, options.claim);
         self.grow_ahead(self.options.grant_bytes / 2);
         Ok(file)
     }
 
     /// First the bytes, then the record: who fences the life later finds both, and who did before keeps the record out.
-    async fn make(&self, record: &FileRecord) -> Result<()> {
-        self.places.of(record.info.id)?.make(record).await?;
+    async fn make(&self, record: &FileRecord, claim: Claim) -> Result<()> {
+        self.places.of(record.info.id)?.make(record, claim).await?;
         self.directories.register(record).await
     }
 

@@ -47,6 +47,8 @@ pub enum Effect {
 pub struct Change {
     pub(super) conditions: Vec<Condition>,
     pub(super) effects: Vec<Effect>,
+    /// A pool that is full refuses it. Others it takes for as long as it can: without what they write nothing could be removed.
+    pub(super) is_for_use: bool,
 }
 
 impl Change {
@@ -64,6 +66,11 @@ impl Change {
     pub fn only_if(mut self, condition: Condition) -> Change {
         self.conditions.push(condition);
         self
+    }
+
+    /// The same, if it is to be refused where the pool is full.
+    pub fn for_use(self, is_for_use: bool) -> Change {
+        Change { is_for_use, ..self }
     }
 
     /// The same with one more effect.

@@ -197,7 +197,7 @@ impl State {
             _ => 0,
         });
         let more = ends.max().unwrap_or(0).saturating_sub(had) as u64;
-        if more > 0 && self.used + more > self.options.capacity {
+        if change.is_for_use && more > 0 && self.used + more > self.options.capacity {
             return Err(Failure::Other(Error::full("the pool is full")));
         }
         self.used += more;

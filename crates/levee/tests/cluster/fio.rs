@@ -37,22 +37,23 @@ pub fn check(uri: &str) {
     once(uri, &["--rw=read", "--verify_only"]);
 }
 
-/// Writes what nobody is to take; gives what is said of it.
-pub fn refused(uri: &str) -> String {
-    let done = one_block(uri);
+/// Writes 512 MiB in pieces of this size, not all of which are to be taken; gives what is said of them.
+pub fn refused(uri: &str, piece: &str) -> String {
+    let done = write(uri, piece, "512m");
     assert!(!done.status.success(), "it was written");
     text(&done.stdout) + &text(&done.stderr)
 }
 
-/// Whether one block can be written.
-pub fn is_taken(uri: &str) -> bool {
-    one_block(uri).status.success()
+/// Whether one piece of this size can be written.
+pub fn is_taken(uri: &str, piece: &str) -> bool {
+    write(uri, piece, piece).status.success()
 }
 
-fn one_block(uri: &str) -> std::process::Output {
+fn write(uri: &str, piece: &str, all: &str) -> std::process::Output {
     let mut command = Command::new("fio");
-    command.args(["--name=one", "--ioengine=nbd", "--bs=4k", "--size=4k", "--offset=256m", "--rw=write"]);
-    command.current_dir(std::env::temp_dir()).arg(format!("--uri={uri}")).output().unwrap()
+    command.args(["--name=write", "--ioengine=nbd", "--iodepth=8", "--offset=256m", "--rw=write"]);
+    command.args([format!("--uri={uri}"), format!("--bs={piece}"), format!("--size={all}")]);
+    command.current_dir(std::env::temp_dir()).output().unwrap()
 }
 
 fn once(uri: &str, how: &[&str]) {

@@ -15,6 +15,8 @@ use crate::LocalBoxFuture;
 
 /// `LIBRADOS_OPERATION_FULL_TRY`: on a full pool it fails, and does not wait until there is room.
 const FULL_TRY: c_int = 64;
+/// `LIBRADOS_OPERATION_FULL_FORCE`: it is done on a full pool, too, as far as an OSD has any room.
+const FULL_FORCE: c_int = 128;
 /// `LIBRADOS_OPERATION_BALANCE_READS`: any OSD with a copy is asked, as chance has it.
 const BALANCE_READS: c_int = 1;
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
@@ -93,6 +95,7 @@ pub(super) fn change(context: &Context, object: &str, change: &Change) -> Answer
         operation
     };
     let finish = |_: &'static Library, (): (), code: c_int| if code < 0 { Err(code) } else { Ok(()) };
+    let flags = if change.is_for_use { FULL_TRY } else { FULL_FORCE };
     let submit = |completion, _: &mut ()| {
         // SAFETY: all of it is alive; the name is copied.
         unsafe {
@@ -102,7 +105,7 @@ pub(super) fn change(context: &Context, object: &str, change: &Change) -> Answer
                 completion,
                 object.as_ptr(),
                 ptr::null_mut(),
-                FULL_TRY,
+                flags,
             )
         }
     };
