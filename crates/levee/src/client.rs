@@ -48,12 +48,12 @@ impl Client {
         })
     }
 
-    /// Reads.
+    /// Reads, with the token that somebody has named: beyond loopback that needs one, too.
     ///
     /// # Errors
-    /// What the store answers, or that nothing answers.
+    /// What the store answers, or that nothing answers; a file without a token.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.send(Method::GET, path, "", None)
+        self.send(Method::GET, path, "", self.named_token()?.as_deref())
     }
 
     /// Changes something.
@@ -90,13 +90,18 @@ impl Client {
         serde_json::from_str(&text).map_err(|error| Error::io(format!("{} is no Levee store: {error}", self.url)))
     }
 
-    /// The token: from --token-file, from LEVEE_TOKEN, or from the file that a store on this machine names.
-    fn token(&self) -> Result<String> {
-        if let Some(path) = &self.token_file {
-            return http::read_token(path);
+    /// The token from --token-file, or from LEVEE_TOKEN.
+    fn named_token(&self) -> Result<Option<String>> {
+        match &self.token_file {
+            Some(path) => http::read_token(path).map(Some),
+            None => Ok(std::env::var("LEVEE_TOKEN").ok().map(|token| token.trim().to_owned())),
         }
-        if let Ok(token) = std::env::var("LEVEE_TOKEN") {
-            return Ok(token.trim().to_owned());
+    }
+
+    /// That, or what is in the file that a store on this machine names.
+    fn token(&self) -> Result<String> {
+        if let Some(token) = self.named_token()? {
+            return Ok(token);
         }
         let status: api::Status = self.get(STATUS)?;
         let path = Path::new(&status.token_file);

@@ -39,9 +39,20 @@ pub async fn elsewhere(api: &Api, path: &str, is_sent_on: bool) -> Result<Option
         return Ok(None);
     }
     match api.ask(Request::InCharge).await? {
-        Reply::InCharge(InCharge::Here) => Ok(None),
-        Reply::InCharge(InCharge::At(address)) if !is_sent_on => Ok(Some(address)),
-        _ => Err(Error::retry("no manager is in charge at this moment: try again in a second").into()),
+        Reply::InCharge(in_charge) => place(in_charge, is_sent_on).map_err(Refusal::from),
+        other => Err(Error::internal(format!("an odd answer: {other:?}")).into()),
+    }
+}
+
+fn place(in_charge: InCharge, is_sent_on: bool) -> Result<Option<SocketAddr>, Error> {
+    match in_charge {
+        InCharge::Here => Ok(None),
+        InCharge::At(address) if !is_sent_on => Ok(Some(address)),
+        InCharge::At(address) => Err(Error::retry(format!(
+            "a call for the manager in charge, at {address}, came to another one: try again; if it stays so, that address is of each \
+             manager's own machine only, so have each listen where others reach it (api.listen)"
+        ))),
+        InCharge::Nobody => Err(Error::retry("no manager is in charge at this moment: try again in a second")),
     }
 }
 
@@ -73,5 +84,23 @@ pub async fn send_on(address: SocketAddr, request: HttpRequest) -> Result<Respon
         Ok(Ok((head, body))) => Ok(Response::from_parts(head, Body::from(body))),
         Ok(Err(error)) => Err(lost(format!("broke off ({error})"))),
         Err(_) => Err(lost("does not answer".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_sent_on_once() {
+        let at: SocketAddr = "127.0.0.1:7400".parse().unwrap();
+        for is_sent_on in [false, true] {
+            assert_eq!(place(InCharge::Here, is_sent_on), Ok(None));
+            assert!(place(InCharge::Nobody, is_sent_on).unwrap_err().message.contains("no manager is in charge"));
+        }
+        assert_eq!(place(InCharge::At(at), false), Ok(Some(at)));
+        // Managers of several machines that all have their API at loopback send a call on to themselves.
+        let error = place(InCharge::At(at), true).unwrap_err();
+        assert!(error.message.contains("api.listen"), "{error}");
     }
 }

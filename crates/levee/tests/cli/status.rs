@@ -45,23 +45,35 @@ fn a_degraded_store_exits_1() {
     let mut status = Store::start(scratch.path(), &[]).json(&["status"]);
     status["is_healthy"] = json!(false);
     status["problems"] = json!([{"kind": "directory_failed", "message": "/b has failed"}]);
-    let body = status.to_string();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let api = format!("http://{}", listener.local_addr().unwrap());
-    let answers = std::thread::Builder::new().spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        let mut lines = BufReader::new(&stream).lines();
-        let asked = lines.next().unwrap().unwrap();
-        assert!(lines.any(|line| line.unwrap().is_empty()), "a request ends with an empty line");
-        let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
-        (&stream).write_all(format!("{head}{body}").as_bytes()).unwrap();
-        asked
-    });
+    let (api, asked) = answer_once(status.to_string());
     let shown = output(&["status", "--api", &api]);
     let screen = text(&shown.stdout);
     assert_eq!(shown.status.code(), Some(1), "{screen}");
     assert!(screen.starts_with("health   degraded: 1 problem\n  directory_failed: /b has failed\n"), "{screen}");
-    assert!(answers.unwrap().join().unwrap().starts_with("GET /v1/status "));
+    assert!(asked()[0].starts_with("GET /v1/status "));
+    // Beyond loopback reading needs a token, too: whoever has one shows it.
+    let (api, asked) = answer_once(status.to_string());
+    let token = "0123456789abcdef".repeat(4);
+    let file = scratch.path().join("token");
+    std::fs::write(&file, &token).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    output(&["status", "--api", &api, "--token-file", file.to_str().unwrap()]);
+    assert!(asked().contains(&format!("authorization: Bearer {token}")));
+}
+
+/// Somebody who answers one request; gives where, and what asks for the lines of the request's head.
+fn answer_once(body: String) -> (String, impl FnOnce() -> Vec<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let api = format!("http://{}", listener.local_addr().unwrap());
+    let answering = std::thread::Builder::new().spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let lines = BufReader::new(&stream).lines().map(|line| line.unwrap());
+        let asked = lines.take_while(|line| !line.is_empty()).collect();
+        let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        (&stream).write_all(format!("{head}{body}").as_bytes()).unwrap();
+        asked
+    });
+    (api, move || answering.unwrap().join().unwrap())
 }
 
 #[test]

@@ -93,6 +93,13 @@ impl ManagerRole {
             Box::pin(async move { join(&handle, &store_at, &*pools, &name, credentials.as_ref()).await })
         };
         let api_at = api.as_ref().map(http::Listener::address);
+        if let (Address::Tcp(at), Some(api)) = (&place, api_at)
+            && cluster.managers.len() > 1
+            && api.ip().is_loopback()
+            && !at.ip().is_loopback()
+        {
+            tracing::warn!(%api, "the API is reached from this machine only, also for calls that other managers send on: set api.listen");
+        }
         let cluster_options = cluster::Options { lease: cluster.lease, api: api_at, ..cluster::Options::default() };
         let manager =
             ClusterManager::start(handle, &cluster.name, &store, Rc::new(again), leases, others, cluster_options);
