@@ -56,8 +56,8 @@ impl Space {
 impl Life {
     /// See [`super::join`].
     pub(super) async fn begin(handle: &Handle, pools: StorePools, options: RadosOptions) -> Result<Life> {
-        let (handle_of, objects) = (handle.clone(), pools.main.clone());
-        let heads = Heads { handle: handle_of, objects: objects.clone(), reserve_bytes: options.reserve_bytes };
+        let objects = pools.main.clone();
+        let heads = Heads { handle: handle.clone(), objects: objects.clone(), reserve_bytes: options.reserve_bytes };
         heads.bind(pools.data.as_deref()).await?;
         let (store, incarnation) = heads.begin_life().await?;
         let life = Life {
