@@ -10,7 +10,7 @@ use base::{AlignedBuf, Bytes, Epoch, ErrorKind, FileId, MIB, SegmentId, VolumeId
 use files::local::{self, LocalOptions};
 use files::memory::{Memory, MemoryOptions};
 use files::rados::librados::{self, Place};
-use files::rados::objects::{Change, Copy, Effect, Failure, Objects};
+use files::rados::objects::{Change, Condition, Copy, Effect, Failure, Objects};
 use files::rados::simulated::{Pool, PoolOptions};
 use files::rados::{self, RadosOptions, StorePools};
 use files::remote::{self, RemoteOptions};
@@ -512,6 +512,22 @@ async fn every_copy_has_what_was_confirmed(objects: &dyn Objects) {
     assert_eq!(objects.read("none", 0, BLOCK, Copy::Any).await.unwrap_err(), Failure::Absent);
 }
 
+/// An entry that is not there is compared as one without a value.
+async fn an_entry_is_made_once(objects: &dyn Objects) {
+    let with = |condition: Condition, value: &[u8]| {
+        Change::default().only_if(condition).and(Effect::SetEntry("key".into(), value.to_vec()))
+    };
+    let set = Change::of_absent().and(Effect::SetAttribute("there", b"yes".to_vec()));
+    objects.change("entries", set).await.unwrap();
+    let none = || Condition::NoEntry("key".into());
+    assert_eq!(objects.change("no entries", with(none(), b"one")).await.unwrap_err(), Failure::Absent);
+    objects.change("entries", with(none(), b"one")).await.unwrap();
+    assert_eq!(objects.change("entries", with(none(), b"two")).await.unwrap_err(), Failure::Changed);
+    objects.change("entries", with(Condition::Entry("key".into(), b"one".to_vec()), b"two")).await.unwrap();
+    let look = objects.look("entries", "", 8).await.unwrap();
+    assert_eq!(look.entries, [("key".to_owned(), b"two".to_vec())]);
+}
+
 #[test]
 fn rados() {
     let (world, handle) = world(1);
@@ -519,6 +535,7 @@ fn rados() {
     let bed = rados_bed(&handle, objects.clone());
     world.block_on(&handle, async move {
         every_copy_has_what_was_confirmed(&*objects).await;
+        an_entry_is_made_once(&*objects).await;
         cases_of_one_life(&bed).await;
         a_life_is_told_that_it_is_over(&bed).await;
     });
@@ -594,6 +611,7 @@ fn rados_on_a_real_pool() {
     let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
         let pools = librados::open(&handle, place.clone()).await.unwrap();
         every_copy_has_what_was_confirmed(&*pools.main).await;
+        an_entry_is_made_once(&*pools.main).await;
         let mut beds = vec![rados_bed(&handle, pools)];
         if let Ok(data) = std::env::var("LEVEE_TEST_DATA_POOL") {
             let place = Place { namespace: format!("{}-data", place.namespace), data: Some(data), ..place };

@@ -108,11 +108,30 @@ impl Directories {
         if !base::seeded::is_on("registered-though-fenced") {
             change = change.only_if(Condition::Attribute(STATE, OPEN.to_vec()));
         }
+        // It may be done when the file was given up already.
+        let change = change.only_if(Condition::NoEntry(key(file.0)));
         let change = change.and(Effect::SetEntry(key(file.0), record.encode()));
         self.objects.change(&life_object(life), change).await.map_err(|failure| match failure {
             Failure::Absent | Failure::Changed => fenced(life),
             failure => failed(failure, || format!("file {file} could not be made")),
         })
+    }
+
+    /// Marks a file that could not be made as going, whether or not its record is there; one that comes later is refused. Of a
+    /// life that is over no record comes, and one that is there belongs to whoever goes on from it. Whether it is nobody's.
+    ///
+    /// # Errors
+    /// `Io`: nobody knows.
+    pub(super) async fn give_up(&self, record: &FileRecord) -> Result<bool> {
+        let (file, life) = (record.info.id, record.info.incarnation);
+        let change = Change::of_present()
+            .only_if(Condition::Attribute(STATE, OPEN.to_vec()))
+            .and(Effect::SetEntry(key(file.0), record.going().encode()));
+        match self.objects.change(&life_object(life), change).await {
+            Ok(()) => Ok(true),
+            Err(Failure::Absent | Failure::Changed) => Ok(self.find(file).await?.record.is_none()),
+            Err(failure) => Err(failed(failure, || format!("file {file} could not be given up"))),
+        }
     }
 
     /// Changes a record: `decide` says what it is to be, of what it is and whether its life is fenced; nothing: it is right as

@@ -139,12 +139,19 @@ impl Life {
         self.directories.register(record).await
     }
 
-    /// Removes what there is of a file that could not be made.
+    /// Removes what there is of a file that could not be made. Its parts or its record may still come: so the record says that it
+    /// goes until the life is over, which removes what has come until then. A record without parts would be a file that the pool
+    /// has lost.
     fn remove_unheard(self: &Rc<Self>, record: FileRecord) {
         let life = self.clone();
         let removing = async move {
-            if let Err(error) = life.remove(&record).await {
-                tracing::warn!(file = %record.info.id, "a file that was made for nobody may stay for now: {error}");
+            let file = record.info.id;
+            let removed = match life.directories.give_up(&record).await {
+                Ok(true) => life.remove_parts(&record).await,
+                given_up => given_up.map(drop),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(%file, "a file that was made for nobody may stay for now: {error}");
             }
         };
         self.handle.spawn(Class::Background, "remove a file that was made for nobody", removing).detach();
@@ -287,8 +294,12 @@ impl Life {
     /// # Errors
     /// `Io`.
     pub(super) async fn remove(&self, record: &FileRecord) -> Result<()> {
-        self.places.of(record.info.id)?.remove(record).await?;
+        self.remove_parts(record).await?;
         self.directories.remove(record).await
+    }
+
+    async fn remove_parts(&self, record: &FileRecord) -> Result<()> {
+        self.places.of(record.info.id)?.remove(record).await
     }
 
     async fn forget_if_gone(&self, life: Incarnation) -> Result<()> {

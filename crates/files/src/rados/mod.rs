@@ -23,7 +23,7 @@
 //!   it.
 //! - What a record says changes under the condition that it is what was read: of two that seal a file differently, one fails.
 //! - A file that is removed is marked first, then its bytes go, then its record: what a removal that was interrupted left is
-//!   found in the record. Of a creation that was interrupted nothing is left but parts without bytes.
+//!   found in the record. Of one that could not be made the mark stays, because its record may still be on its way. Of a creation that was interrupted nothing is left but parts without bytes.
 //! - Copies and scrubbing are the pool's: a file has one copy here.
 //!
 //! **What cannot be asked of a pool**: to change a file of another life only while one's own goes on, since those are two

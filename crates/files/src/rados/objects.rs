@@ -20,6 +20,8 @@ pub enum Condition {
     Attribute(&'static str, Vec<u8>),
     /// An entry has this value.
     Entry(String, Vec<u8>),
+    /// The object is there, and has no such entry, or one without a value.
+    NoEntry(String),
 }
 
 /// One part of a change. What is written to an object that is not there makes it.

@@ -185,6 +185,11 @@ impl State {
                         return Err(Failure::Changed);
                     }
                 }
+                (Condition::NoEntry(key), Some(object)) => {
+                    if object.entries.get(key).is_some_and(|value| !value.is_empty()) {
+                        return Err(Failure::Changed);
+                    }
+                }
             }
         }
         let is_of_entry = |effect: &Effect| matches!(effect, Effect::SetEntry(..) | Effect::RemoveEntry(_));

@@ -123,6 +123,36 @@ fn a_file_that_another_life_has_removed_takes_no_appends_and_ends_no_life() {
     });
 }
 
+/// What has no answer may be done when it was given up: then no record is left of which the parts are gone.
+#[test]
+fn a_record_that_comes_late_is_refused() {
+    for seed in 0..400 {
+        let world = World::new(seed);
+        let handle = world.start_loop(world.add_node(NodeOptions::default()));
+        let pool = Pool::new(&world, PoolOptions { lost_one_in: 8, ..PoolOptions::default() });
+        let (objects, inside, lost) = (pool.reached_from(&handle), handle.clone(), pool.clone());
+        world.block_on(&handle, async move {
+            let join = async || loop {
+                if let Ok(store) = rados::join(&inside, objects.clone(), RadosOptions::default()).await {
+                    break store;
+                }
+            };
+            let (maker, heir) = (join().await, join().await);
+            for _ in 0..6 {
+                let _ = maker.create(options(FileKind::Transaction, false)).await;
+            }
+            inside.sleep(LATE).await;
+            lost.set_lost_one_in(0);
+            heir.fence(maker.incarnation()).await.unwrap();
+            for info in heir.files_of(maker.incarnation()).await.unwrap() {
+                heir.read(info.id, 0, base::BLOCK as usize)
+                    .await
+                    .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            }
+        });
+    }
+}
+
 #[test]
 fn lives_in_a_pool_keep_what_was_confirmed_whatever_has_no_answer() {
     let mut counts = Counts::default();

@@ -127,19 +127,19 @@ unsafe fn add_condition(library: &Library, operation: Raw, condition: &Condition
                 let name = c_text(name);
                 (library.rados_write_op_cmpxattr)(operation, name.as_ptr(), EQUAL, chars(value), value.len());
             }
-            Condition::Entry(key, value) => {
-                (library.rados_write_op_omap_cmp2)(
-                    operation,
-                    chars(key.as_bytes()),
-                    EQUAL,
-                    chars(value),
-                    key.len(),
-                    value.len(),
-                    ptr::null_mut(),
-                );
-            }
+            Condition::Entry(key, value) => compare_entry(library, operation, key, value),
+            // An OSD compares what is not there as one without a value (`CEPH_OSD_OP_OMAP_CMP`).
+            Condition::NoEntry(key) => compare_entry(library, operation, key, &[]),
         }
     }
+}
+
+/// # Safety
+/// As [`add_condition`].
+unsafe fn compare_entry(library: &Library, operation: Raw, key: &str, value: &[u8]) {
+    let (name, is) = (chars(key.as_bytes()), chars(value));
+    // SAFETY: what is named lives for the call, and is copied.
+    unsafe { (library.rados_write_op_omap_cmp2)(operation, name, EQUAL, is, key.len(), value.len(), ptr::null_mut()) };
 }
 
 /// # Safety
