@@ -288,6 +288,8 @@ fn a_pool_below_its_min_size_holds_clients_up() {
         bed.settle(2, 4);
     }
     client.end();
+    // To attach it anew takes a manager in charge: that one may have lost its log meanwhile.
+    bed.wait("it can be attached", |_| fio::is_taken(&uri, "4k"));
     fio::check(&uri);
 }
 
