@@ -269,30 +269,6 @@ fn a_pool_that_is_full_takes_writes_again_when_it_is_not() {
     bed.settle(2, 4);
 }
 
-/// Too few OSDs for `min_size`: requests wait, for longer than one operation of the pool may take, and meet no error.
-#[test]
-fn a_pool_below_its_min_size_holds_clients_up() {
-    let Some(engines) = bed::Engines::named() else { return bed::say_that_there_are_no_engines() };
-    let bed = Bed::start(1, 2, 1);
-    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
-    bed.settle(2, 4);
-    let uri = bed.uri("a1", "vm-1");
-    fio::fill(&uri);
-    let mut client = fio::begin(&uri, 60);
-    pause(2);
-    for seconds in [5, 35] {
-        engines.script("starve");
-        pause(seconds);
-        client.goes_on();
-        engines.script("mend");
-        bed.settle(2, 4);
-    }
-    client.end();
-    // To attach it anew takes a manager in charge: that one may have lost its log meanwhile.
-    bed.wait("it can be attached", |_| fio::is_taken(&uri, "4k"));
-    fio::check(&uri);
-}
-
 /// Where the store is a pool of Ceph, and the leases are in an etcd.
 #[test]
 fn what_is_wrong_with_a_pool_is_said_in_one_sentence() {
