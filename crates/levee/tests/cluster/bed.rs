@@ -1,11 +1,13 @@
-//! Processes of each role over one shared store, in a directory of their own. They are killed when dropped.
+//! Processes of each role over one shared store, in a directory of their own, where what they log is too. They are killed when
+//! dropped; the directory stays where a test has failed, and the end of each log is printed.
 //!
 //! The store is `levee lab files`; or, where `LEVEE_TEST_ENGINES` names what `tests/cluster/engines` has started, a pool of Ceph
 //! and an etcd: then "store" is an OSD and the leader of etcd, wherever it is killed; data files are in a pool with erasure coding,
 //! but where there are detours. All of them speak TLS with each other.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +16,9 @@ use serde_json::Value;
 
 /// How long something may take that is waited for. No figure: a bound for a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// So many lines of each log are printed when a test has failed.
+const LINES_PRINTED: usize = 40;
 
 struct Process {
     child: Child,
@@ -24,6 +29,8 @@ struct Process {
 /// See the module.
 pub struct Bed {
     directory: tempfile::TempDir,
+    /// Every process that ran, by name: each has a log.
+    logs: Vec<String>,
     engines: Option<Engines>,
     managers: usize,
     /// Where a process looks for others, if not where they are.
@@ -117,7 +124,7 @@ impl Bed {
         begin: impl FnOnce(&Bed) -> P,
     ) -> (Bed, P) {
         let directory = tempfile::tempdir().unwrap();
-        let mut bed = Bed { directory, engines, managers, detours, processes: BTreeMap::new() };
+        let mut bed = Bed { directory, logs: vec![], engines, managers, detours, processes: BTreeMap::new() };
         bed.issue();
         let proxies = begin(&bed);
         if bed.engines.is_none() {
@@ -132,6 +139,10 @@ impl Bed {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.path(&format!("{name}.log"))
     }
 
     /// The address of the socket of this name.
@@ -181,7 +192,11 @@ impl Bed {
             _ => ["agent", "--json", "--nbd", "127.0.0.1:0"].map(str::to_owned).into(),
         };
         let mut command = levee();
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let log = OpenOptions::new().append(true).create(true).open(self.log(name)).unwrap();
+        command.args(arguments).stdout(Stdio::piped()).stderr(log);
+        if !self.logs.iter().any(|known| known == name) {
+            self.logs.push(name.to_owned());
+        }
         let role = match name.as_bytes()[0] {
             _ if name == "store" => "store",
             b'm' => "manager",
@@ -196,14 +211,8 @@ impl Bed {
         let mut line = String::new();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         said.read_line(&mut line).unwrap();
-        let mut errors = child.stderr.take().unwrap();
-        if line.is_empty() {
-            let mut error = String::new();
-            errors.read_to_string(&mut error).unwrap();
-            panic!("{name} did not start: {error}");
-        }
-        // Both pipes stay open, and nobody waits for a full one.
-        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        assert!(!line.is_empty(), "{name} did not start");
+        // The pipe stays open, and nobody waits for a full one.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let ready = if name == "store" { Value::Null } else { serde_json::from_str(&line).unwrap() };
         assert!(self.processes.insert(name.to_owned(), Process { child, ready }).is_none(), "{name} runs already");
@@ -305,5 +314,16 @@ impl Drop for Bed {
             let _ = process.child.kill();
             let _ = process.child.wait();
         }
+        if !std::thread::panicking() {
+            return;
+        }
+        for name in &self.logs {
+            let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(LINES_PRINTED).collect();
+            eprintln!("the last of {name}:");
+            last.iter().rev().for_each(|line| eprintln!("  {line}"));
+        }
+        self.directory.disable_cleanup(true);
+        eprintln!("all of it is in {}", self.directory.path().display());
     }
 }

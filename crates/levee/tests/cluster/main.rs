@@ -269,6 +269,32 @@ fn a_pool_that_is_full_takes_writes_again_when_it_is_not() {
     bed.settle(2, 4);
 }
 
+/// Too few OSDs for `min_size`: requests wait, for longer than one operation of the pool may take, and meet no error. A manager
+/// that logs something meanwhile, and does not come to know whether that is there, is in charge again afterwards.
+#[test]
+fn a_pool_below_its_min_size_holds_clients_up() {
+    let Some(engines) = bed::Engines::named() else { return bed::say_that_there_are_no_engines() };
+    let bed = Bed::start(1, 2, 1);
+    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
+    bed.settle(2, 4);
+    let uri = bed.uri("a1", "vm-1");
+    fio::fill(&uri);
+    let mut client = fio::begin(&uri, 45);
+    pause(2);
+    engines.script("starve");
+    std::thread::scope(|scope| {
+        // What is said of it may be that nobody knows.
+        scope.spawn(|| bed.output("m1", &["volume", "create", "vm-2", "--size", "1G"]));
+        pause(35);
+        client.goes_on();
+        engines.script("mend");
+    });
+    client.end();
+    bed.wait("all of them go on, in this life or another one", |bed| bed.servers().len() == 2);
+    bed.wait("it can be attached", |_| fio::is_taken(&uri, "4k"));
+    fio::check(&uri);
+}
+
 /// Where the store is a pool of Ceph, and the leases are in an etcd.
 #[test]
 fn what_is_wrong_with_a_pool_is_said_in_one_sentence() {

@@ -280,38 +280,54 @@ pub(super) fn look(context: &Context, object: &str, after: &str, max: usize) -> 
 }
 
 fn finish_look(library: &'static Library, target: Looking, code: c_int) -> Outcome<Look> {
-    let mut look = Look { has_more: target.has_more != 0, ..Look::default() };
-    // SAFETY: an iterator that is there was made by the library for this operation; what it points to is copied before the
-    // iterator ends.
+    let failed = [code, target.attributes_code, target.entries_code].into_iter().find(|code| *code < 0);
+    // SAFETY: the iterators were made by the library for this operation, are used no more after this, and have something to
+    // walk through where all of it has succeeded.
     unsafe {
+        let looked = match failed {
+            None => Ok(walk(library, &target)),
+            Some(code) => Err(code),
+        };
         if !target.attributes.is_null() {
-            loop {
-                let (mut name, mut value, mut len) = (ptr::null(), ptr::null(), 0);
-                let next = (library.rados_getxattrs_next)(target.attributes, &mut name, &mut value, &mut len);
-                if next < 0 || name.is_null() {
-                    break;
-                }
-                let name = std::ffi::CStr::from_ptr(name).to_string_lossy().into_owned();
-                look.attributes.push((name, copied(value, len)));
-            }
             (library.rados_getxattrs_end)(target.attributes);
         }
         if !target.entries.is_null() {
-            loop {
-                let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
-                let (mut key_len, mut len) = (0, 0);
-                let next = (library.rados_omap_get_next2)(target.entries, &mut key, &mut value, &mut key_len, &mut len);
-                if next < 0 || key.is_null() {
-                    break;
-                }
-                let key = String::from_utf8_lossy(&copied(key, key_len)).into_owned();
-                look.entries.push((key, copied(value, len)));
-            }
             (library.rados_omap_get_end)(target.entries);
         }
+        looked
     }
-    let codes = [code, target.attributes_code, target.entries_code];
-    codes.into_iter().find(|code| *code < 0).map_or(Ok(look), Err)
+}
+
+/// Copies what iterators point to.
+///
+/// # Safety
+/// The look has succeeded: the library begins its iterators when an answer has come. One of entries that was not begun, as of
+/// an operation that had no answer in time, is at no address.
+unsafe fn walk(library: &'static Library, target: &Looking) -> Look {
+    let mut look = Look { has_more: target.has_more != 0, ..Look::default() };
+    // SAFETY: as the caller says.
+    unsafe {
+        while !target.attributes.is_null() {
+            let (mut name, mut value, mut len) = (ptr::null(), ptr::null(), 0);
+            let next = (library.rados_getxattrs_next)(target.attributes, &mut name, &mut value, &mut len);
+            if next < 0 || name.is_null() {
+                break;
+            }
+            let name = std::ffi::CStr::from_ptr(name).to_string_lossy().into_owned();
+            look.attributes.push((name, copied(value, len)));
+        }
+        while !target.entries.is_null() {
+            let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
+            let (mut key_len, mut len) = (0, 0);
+            let next = (library.rados_omap_get_next2)(target.entries, &mut key, &mut value, &mut key_len, &mut len);
+            if next < 0 || key.is_null() {
+                break;
+            }
+            let key = String::from_utf8_lossy(&copied(key, key_len)).into_owned();
+            look.entries.push((key, copied(value, len)));
+        }
+    }
+    look
 }
 
 /// # Safety
@@ -321,5 +337,85 @@ unsafe fn copied(start: *const c_char, len: usize) -> Vec<u8> {
         true => Vec::new(),
         // SAFETY: as the caller says.
         false => unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) }.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use base::{Bytes, Gathered};
+
+    use super::super::{Place, text};
+    use super::*;
+
+    /// OSDs that answer nothing until this is dropped; then they answer whatever they were asked.
+    struct Pause(Vec<String>);
+
+    impl Pause {
+        /// Of those that `tests/cluster/engines` has started in this directory.
+        fn begin(engines: &Path) -> Pause {
+            let files = std::fs::read_dir(engines.join("run")).unwrap().map(|entry| entry.unwrap().path());
+            let of_osds = files.filter(|file| {
+                let name = file.file_name().unwrap().to_str().unwrap();
+                name.starts_with("osd.") && name.ends_with(".pid")
+            });
+            let pids = of_osds.map(|file| std::fs::read_to_string(file).unwrap().trim().to_owned());
+            let pause = Pause(pids.collect());
+            pause.signal("STOP");
+            pause
+        }
+
+        fn signal(&self, name: &str) {
+            assert!(Command::new("kill").args(["-s", name]).args(&self.0).status().unwrap().success());
+        }
+    }
+
+    impl Drop for Pause {
+        fn drop(&mut self) {
+            self.signal("CONT");
+        }
+    }
+
+    /// Each kind of operation, of a real cluster, where one is.
+    #[test]
+    fn an_operation_without_an_answer_in_time_fails() {
+        let Ok(named) = std::env::var("LEVEE_TEST_POOL") else {
+            eprintln!("skipped: LEVEE_TEST_POOL names no pool (make test-cluster starts a cluster that has one)");
+            return;
+        };
+        let place = Place::parse(&named).unwrap();
+        let conf = place.conf.unwrap();
+        let mut cluster = Library::get().unwrap().cluster(&text(&place.user).unwrap()).unwrap();
+        cluster.read_conf(Some(&text(conf.to_str().unwrap()).unwrap())).unwrap();
+        cluster.set(&text("rados_osd_op_timeout").unwrap(), &text("1").unwrap()).unwrap();
+        cluster.connect().unwrap();
+        let namespace = format!("patience-{}", std::process::id());
+        let context = cluster.context(&text(&place.pool).unwrap(), &text(&namespace).unwrap()).unwrap();
+        let data = Gathered::from(Bytes::from(vec![7; 4096]));
+        let made = Change::default()
+            .and(Effect::Write { offset: 0, data })
+            .and(Effect::SetAttribute("name", b"value".to_vec()))
+            .and(Effect::SetEntry("key".into(), b"entry".to_vec()));
+        let run = runtime::uring::run(runtime::uring::Options::default(), move |_| async move {
+            let each = async || {
+                let looked = look(&context, "object", "", 10);
+                let (read, read_any) = (read(&context, "object", 0, 4096), read_any(&context, "object", 0, 4096));
+                let changed = change(&context, "object", &made);
+                let of_read = |read: Outcome<AlignedBuf>| read.map(|read| read.len());
+                [looked.await.map(|look| look.entries.len()), of_read(read.await), of_read(read_any.await)]
+                    .into_iter()
+                    .chain([changed.await.map(|()| 0)])
+                    .collect::<Vec<_>>()
+            };
+            change(&context, "object", &made).await.unwrap();
+            assert_eq!(each().await, [Ok(1), Ok(4096), Ok(4096), Ok(0)]);
+            let pause = Pause::begin(conf.parent().unwrap());
+            assert_eq!(each().await, [Err(-libc::ETIMEDOUT); 4]);
+            drop(pause);
+            assert_eq!(each().await, [Ok(1), Ok(4096), Ok(4096), Ok(0)]);
+        });
+        run.unwrap();
     }
 }
