@@ -26,7 +26,7 @@ use std::rc::Rc;
 use base::{BLOCK, Epoch, Error, FileId, Generation, Incarnation, LogSequence, Result, SegmentId, VolumeId};
 use files::FileKind;
 use runtime::Class;
-use runtime::sync::first;
+use runtime::sync::{first, join_all};
 
 use crate::arrivals::Arrival;
 use crate::core::Core;
@@ -38,6 +38,9 @@ use crate::transaction::{Record, SegmentCheckpoint, Tenure};
 pub mod estate;
 mod rests;
 mod strays;
+
+/// Files of a segment that are looked for at the same time.
+const FILES_LOOKED_AT: usize = 16;
 
 impl Core {
     /// See [`crate::Engine::create_segment`].
@@ -57,20 +60,29 @@ impl Core {
         tenure: Tenure,
     ) -> Result<()> {
         let Some(arrival) = self.begin_arrival(left.segment, tenure)? else { return Ok(()) };
-        for file in left.files() {
-            if self.store.find(file).await?.is_none() {
-                let place = self.store.locate(file, 0);
-                return Err(Error::corrupt(format!(
-                    "{} cannot be had from incarnation {source}: {place} is missing; restore it",
-                    left.segment
-                )));
-            }
-        }
+        self.check_files(source, &left).await?;
         self.check_writable()?;
         let generation = tenure.generation.max(left.tenure.generation);
         let tables = SegmentTables { covers: self.log.next_sequence(), ..left.tables };
         let segment = SegmentCheckpoint { tenure: Tenure { generation, ..tenure }, tables, ..left };
         self.begin_tenure(Record::Adopt { source, segment: segment.clone() }, segment, arrival).await
+    }
+
+    /// Whether every file is there that a segment refers to.
+    async fn check_files(&self, source: Incarnation, left: &SegmentCheckpoint) -> Result<()> {
+        let files: Vec<FileId> = left.files().collect();
+        for some in files.chunks(FILES_LOOKED_AT) {
+            let found = join_all(some.iter().map(|file| self.store.find(*file))).await;
+            for (file, found) in some.iter().zip(found) {
+                if found?.is_none() {
+                    let (segment, place) = (left.segment, self.store.locate(*file, 0));
+                    return Err(Error::corrupt(format!(
+                        "{segment} cannot be had from incarnation {source}: {place} is missing; restore it"
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// See [`crate::Engine::release`].

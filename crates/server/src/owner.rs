@@ -1,8 +1,8 @@
 //! What a manager asks of a server: to have segments and to give them up.
 //!
 //! **Flow** of an assignment: the volume is made known, so that sessions can be opened the moment the segment is here;
-//! what a dead engine had is read once for all segments of it that are asked for together; then each is adopted, and
-//! serves from its record on. Of a release: the engine refuses what comes, lets land what is in flight, and logs it.
+//! what a dead engine had is read once for all segments of it that are asked for together; then they are adopted, a few at a
+//! time, and each serves from its record on. Of a release: the engine refuses what comes, lets land what is in flight, and logs it.
 //! While what a dead engine had is read and copied, and while those who waited for it come all at once, requests take
 //! longer than the disks need: admission learns nothing from that.
 //!
@@ -20,10 +20,13 @@ use engine::ownership::estate::{self, Estate};
 use engine::{Engine, SegmentCheckpoint, Tenure};
 use files::Store;
 use runtime::Handle;
+use runtime::sync::join_all;
 use wire::{Assignment, Holding, LeftSegment, LocalBoxFuture, SegmentOwner, Source, VolumeDescriptor};
 
 use crate::server::Server;
 
+/// Segments that are taken from estates and begun at the same time: for each, files are made, written and sealed.
+const BEGUN_AT_ONCE: usize = 8;
 /// For how long admission learns nothing at most, because something is inherited.
 const INHERITS_MAX: Duration = Duration::from_secs(60);
 /// And for how long afterwards.
@@ -90,7 +93,7 @@ impl Owner {
         self.server.backend()
     }
 
-    async fn assign_one(&self, assignment: &Assignment, estates: &mut BTreeMap<Incarnation, Estate>) -> Result<()> {
+    async fn assign_one(&self, assignment: &Assignment, estates: &BTreeMap<Incarnation, Estate>) -> Result<()> {
         let Assignment { volume, segment, epoch, source } = assignment;
         let tenure = Tenure { epoch: *epoch, generation: self.server.on_volume(volume).await };
         if let Some(held) = self.engine().tenure(*segment).filter(|held| held.epoch == *epoch) {
@@ -104,7 +107,7 @@ impl Owner {
                 self.engine().adopt(left.incarnation, content.ok_or_else(what)?, tenure).await
             }
             Source::Estate(dead) => {
-                let estate = estates.get_mut(dead).ok_or_else(|| Error::internal("an estate was not opened"))?;
+                let estate = estates.get(dead).ok_or_else(|| Error::internal("an estate was not opened"))?;
                 let left = estate.take(*segment).await?;
                 self.engine().adopt(*dead, left, tenure).await
             }
@@ -155,13 +158,14 @@ impl SegmentOwner for Owner {
             }
             let is_of_dead = |assignment: &Assignment| matches!(assignment.source, Source::Estate(_));
             let _heir = assignments.iter().any(is_of_dead).then(|| self.begin_to_inherit());
-            let mut estates = match self.estates(&assignments).await {
+            let estates = match self.estates(&assignments).await {
                 Ok(estates) => estates,
                 Err(error) => return all(error),
             };
             let mut outcomes = Vec::with_capacity(assignments.len());
-            for assignment in &assignments {
-                outcomes.push(self.assign_one(assignment, &mut estates).await);
+            for some in assignments.chunks(BEGUN_AT_ONCE) {
+                let begun = some.iter().map(|assignment| self.assign_one(assignment, &estates));
+                outcomes.extend(join_all(begun).await);
             }
             outcomes
         })

@@ -23,10 +23,14 @@ const REST_WHEN_FULL: Duration = Duration::from_millis(100);
 impl Index {
     /// Starts the two tasks. They end when dropped; what they were writing is then removed by the next start.
     pub fn spawn_maintenance(&self, sink: Rc<dyn TransactionSink>) -> [Task<()>; 2] {
-        let handle = self.0.files.handle();
-        let flusher = self.clone().run_flusher(sink.clone());
+        let flusher = self.spawn_flusher(sink.clone());
         let merger = self.clone().run_merger(sink);
-        [handle.spawn(Class::Background, "flusher", flusher), handle.spawn(Class::Background, "merger", merger)]
+        [flusher, self.0.files.handle().spawn(Class::Background, "merger", merger)]
+    }
+
+    /// Starts the first of them only, for an index that is looked at no longer than it takes to give it away.
+    pub fn spawn_flusher(&self, sink: Rc<dyn TransactionSink>) -> Task<()> {
+        self.0.files.handle().spawn(Class::Background, "flusher", self.clone().run_flusher(sink))
     }
 
     async fn run_flusher(self, sink: Rc<dyn TransactionSink>) {

@@ -8,15 +8,16 @@
 //!
 //! **Flow.** *Fence* the life, so that nothing is added to what it left. *One* recoverer decides where log and journals
 //! end, and makes that durable ([`Estate::seal`]). Then adopters open the estate, each by itself, find the same, and
-//! take the segments that they were given ([`Estate::take`]). They look at nothing else: other segments may be somebody's
-//! already, whose files change.
+//! take the segments that they were given ([`Estate::take`]), several at once where there are several. They look at nothing
+//! else: other segments may be somebody's already, whose files change.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use base::{Error, Incarnation, MIB, Result, SegmentId};
 use files::dry_run::Change;
 use files::{FileInfo, FileKind, Store};
-use runtime::Handle;
+use runtime::{Class, Handle, Task};
 
 use super::rests;
 use crate::options::{Options, Ownership};
@@ -34,6 +35,8 @@ pub struct Estate {
     recovered: Recovered,
     /// What the recovery decided about files of the dead, in that order.
     decided: Vec<Change>,
+    /// Memtables and log are emptied before dumps have to wait for that. They end with this.
+    _emptying: Vec<Task<()>>,
 }
 
 /// What a log says of a segment.
@@ -67,7 +70,11 @@ impl Estate {
         wanted: &BTreeSet<SegmentId>,
     ) -> Result<Estate> {
         check_sealed(own, dead).await?;
-        Self::open_in_part(handle, own, dead, options, Some(wanted)).await
+        let estate = Self::open_in_part(handle, own, dead, options, Some(wanted)).await?;
+        let core = &estate.recovered.core;
+        let flusher = core.index.spawn_flusher(Rc::new(core.log.clone()));
+        let checkpoints = handle.spawn(Class::Background, "checkpoint", core.clone().keep_checkpointing());
+        Ok(Estate { _emptying: vec![flusher, checkpoints], ..estate })
     }
 
     async fn open_in_part(
@@ -89,7 +96,7 @@ impl Estate {
         let decided = files.changes();
         recovered.begin_log().await?;
         recovered.close_files();
-        Ok(Estate { dead, own: own.clone(), recovered, decided })
+        Ok(Estate { dead, own: own.clone(), recovered, decided, _emptying: vec![] })
     }
 
     /// What the recovery found.
@@ -152,13 +159,11 @@ impl Estate {
     }
 
     /// Takes a segment as the dead engine left it: what journals and memory held of it goes to files of the one who
-    /// takes it.
+    /// takes it. Several can be taken at once.
     ///
     /// # Errors
     /// `NotFound` where the dead engine did not have it; `Io`, `Full`, `Corrupt`.
-    pub async fn take(&mut self, segment: SegmentId) -> Result<SegmentCheckpoint> {
-        // Nothing runs in the background here: memtables and log are emptied before they are needed.
-        self.recovered.core.checkpoint().await?;
+    pub async fn take(&self, segment: SegmentId) -> Result<SegmentCheckpoint> {
         let core = &self.recovered.core;
         let holding = self.holdings().get(&segment).copied();
         match holding {

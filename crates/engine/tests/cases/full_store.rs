@@ -92,7 +92,7 @@ async fn join(handle: &Handle, shared: &Shared, dumps: bool) -> Result<Member> {
 /// Takes over the segment of `dead`, whose log has an end.
 async fn take_over(handle: &Handle, adopter: &Member, dead: Incarnation) -> Result<()> {
     let options = options(true);
-    let mut estate = Estate::open_sealed(handle, &adopter.0, dead, &options, &[segment(3)].into()).await?;
+    let estate = Estate::open_sealed(handle, &adopter.0, dead, &options, &[segment(3)].into()).await?;
     assert!(estate.recovery().journal_records >= UNDUMPED / WRITE_BYTES, "there is much to be copied");
     let left = estate.take(segment(3)).await?;
     adopter.1.adopt(dead, left, tenure(2)).await?;

@@ -293,7 +293,7 @@ async fn adopt(
     tenure: Tenure,
 ) -> Result<u64> {
     let options = engine_options(Ownership::Given);
-    let mut estate = Estate::open_sealed(&handle, &own, dead, &options, &[segment].into()).await?;
+    let estate = Estate::open_sealed(&handle, &own, dead, &options, &[segment].into()).await?;
     let left = estate.take(segment).await?;
     // Also files of lives before that one: without that no copy of them is mended, and no space counted.
     assert!(left.files().all(|file| own.info(file).is_some()), "the store was asked for all of them");

@@ -336,7 +336,7 @@ impl Manager {
                 Some(left) => left,
                 None => {
                     let wanted = [segment].into();
-                    let mut estate = Estate::open_sealed(&handle, &member.store, holder, &options, &wanted).await?;
+                    let estate = Estate::open_sealed(&handle, &member.store, holder, &options, &wanted).await?;
                     estate.take(segment).await?
                 }
             };
@@ -374,7 +374,7 @@ impl Manager {
         let copying = async move {
             let copied = async {
                 let wanted = [segment].into();
-                let mut estate = Estate::open_sealed(&bed.handle, &member.store, dead, &bed.options, &wanted).await?;
+                let estate = Estate::open_sealed(&bed.handle, &member.store, dead, &bed.options, &wanted).await?;
                 bed.pause(3_000).await;
                 let left = estate.take(segment).await?;
                 while !may_adopt.get() {
