@@ -34,11 +34,14 @@ use base::{
     AllocationExtent, Bytes, Epoch, Error, ErrorKind, Generation, Incarnation, Instant, Map, Passage, ReadPart, Result,
     SegmentId, Stage, VolumeId, WriteStamp,
 };
+use policies::slow_requests::Direction;
 use runtime::Handle;
 use runtime::sync::{Budget, first};
 use wire::{
     Answer, Attachment, BlockService, LinkLost, LocalBoxFuture, Located, Reply, SegmentDirectory, SessionId, Target,
 };
+
+use crate::slow_engines::{Load, SlowEngines, SlowPart};
 
 /// The way to a server. It goes on with a request that nobody waits for any more, as a stream does.
 pub type Connect = Rc<dyn Fn(&Located) -> Rc<dyn BlockService>>;
@@ -96,6 +99,7 @@ pub struct Router {
     holds: RefCell<Map<SessionId, Rc<Hold>>>,
     last: Cell<u64>,
     statistics: Cell<RouterStatistics>,
+    slow: SlowEngines,
 }
 
 /// One attachment of a volume.
@@ -150,7 +154,13 @@ impl Router {
             holds: RefCell::default(),
             last: Cell::new(0),
             statistics: Cell::default(),
+            slow: SlowEngines::default(),
         })
+    }
+
+    /// Engines that have been slow for some seconds, and what of them.
+    pub fn slow(&self) -> Vec<(Incarnation, SlowPart)> {
+        self.slow.slow(self.handle.now())
     }
 
     /// What happened since it started.
@@ -176,11 +186,12 @@ impl Router {
     async fn send<T>(
         &self,
         target: Target,
+        load: Option<Load>,
         request: impl Fn(Rc<dyn BlockService>, Target) -> LocalBoxFuture<'static, Answer<T>>,
     ) -> Answer<T> {
         let begun = self.handle.now();
         let is_tried = Cell::new(false);
-        let tries = self.tries(target, begun, &is_tried, request);
+        let tries = self.tries(target, load, begun, &is_tried, request);
         match first(tries, self.handle.sleep(self.options.patience)).await {
             Ok(answer) => Ok(answer),
             Err(()) => self.give_up(target, begun, is_tried.get()),
@@ -191,6 +202,7 @@ impl Router {
     async fn tries<T>(
         &self,
         target: Target,
+        load: Option<Load>,
         begun: Instant,
         is_tried: &Cell<bool>,
         request: impl Fn(Rc<dyn BlockService>, Target) -> LocalBoxFuture<'static, Answer<T>>,
@@ -201,13 +213,18 @@ impl Router {
                 Ok((hold, route, door)) => {
                     is_tried.set(true);
                     let there = Target { session: door.session, epoch: route.epoch, ..target };
+                    let sent = self.handle.now();
                     let answer = request(door.service.clone(), there).await;
                     match self.judge(&hold, &route, &door, target.segment, answer) {
                         Ok(mut reply) => {
+                            let now = self.handle.now();
+                            if let Some(load) = load.filter(|_| reply.result.is_ok()) {
+                                self.slow.on_answer(now, route.owner, load, now.nanos_since(sent), &reply.passage);
+                            }
                             // To the agent an attachment is as it was.
                             reply.epoch = target.epoch;
                             let took = reply.passage.total_ns();
-                            let waited = self.handle.now().nanos_since(begun).saturating_sub(took);
+                            let waited = now.nanos_since(begun).saturating_sub(took);
                             if pause > self.options.pause {
                                 reply.passage.add(Stage::Retry, waited);
                             }
@@ -477,7 +494,11 @@ impl BlockService for Router {
     }
 
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
-        Box::pin(self.send(target, move |owner, target| Box::pin(async move { owner.read(target, offset, len).await })))
+        let load = Load { direction: Direction::Read, bytes: len };
+        let read = move |owner: Rc<dyn BlockService>, target| -> LocalBoxFuture<'static, _> {
+            Box::pin(async move { owner.read(target, offset, len).await })
+        };
+        Box::pin(self.send(target, Some(load), read))
     }
 
     fn write(
@@ -488,7 +509,8 @@ impl BlockService for Router {
         checksums: Vec<u32>,
         stamp: WriteStamp,
     ) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(self.send(target, move |owner, target| {
+        let load = Load { direction: Direction::Write, bytes: data.len() as u64 };
+        Box::pin(self.send(target, Some(load), move |owner, target| {
             let (data, checksums) = (data.clone(), checksums.clone());
             Box::pin(async move {
                 match owner.write(target, offset, data, checksums, stamp).await {
@@ -502,13 +524,13 @@ impl BlockService for Router {
     }
 
     fn discard(&self, target: Target, offset: u64, len: u64, stamp: WriteStamp) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(self.send(target, move |owner, target| {
+        Box::pin(self.send(target, None, move |owner, target| {
             Box::pin(async move { owner.discard(target, offset, len, stamp).await })
         }))
     }
 
     fn flush(&self, target: Target) -> LocalBoxFuture<'_, Answer<()>> {
-        Box::pin(self.send(target, move |owner, target| Box::pin(async move { owner.flush(target).await })))
+        Box::pin(self.send(target, None, move |owner, target| Box::pin(async move { owner.flush(target).await })))
     }
 
     fn allocation(
@@ -518,7 +540,7 @@ impl BlockService for Router {
         len: u64,
         extents_max: usize,
     ) -> LocalBoxFuture<'_, Answer<Vec<AllocationExtent>>> {
-        Box::pin(self.send(target, move |owner, target| {
+        Box::pin(self.send(target, None, move |owner, target| {
             Box::pin(async move { owner.allocation(target, offset, len, extents_max).await })
         }))
     }

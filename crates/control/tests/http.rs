@@ -539,6 +539,7 @@ fn the_openapi_document_says_what_the_routes_do() {
         ("ManagerInCharge", &of_several(api::ManagerInCharge::default())),
         ("Server", &of_several(api::Server::default())),
         ("Engine", &of_several(api::Engine::default())),
+        ("SlowFor", &of_several(api::SlowFor::default())),
         ("EngineWork", &of_several(api::EngineWork::default())),
         ("GoneServer", &of_several(api::GoneServer::default())),
         ("Agent", &of_several(api::Agent::default())),

@@ -7,9 +7,9 @@ use std::rc::{Rc, Weak};
 
 use agent::forwarding::{self, Forwarder};
 use agent::{
-    Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, TenantStatistics, VolumeStatistics,
+    Agent, AgentStatistics, OperationStatistics, Router, RouterStatistics, SlowPart, TenantStatistics, VolumeStatistics,
 };
-use base::{Error, Histogram, Instant, Result, VolumeId};
+use base::{Error, Histogram, Incarnation, Instant, Result, VolumeId};
 use control::observe::{admission, slow_reasons, slow_requests, waits};
 use engine::Engine;
 use files::{FileKind, Store};
@@ -19,7 +19,8 @@ use policies::waits::{Reason, Waits};
 use runtime::Handle;
 use server::{Server, ServerStatistics, StageStatistics};
 use wire::observe::{
-    Detail, Distribution, Explained, Metric, Name, RequestCounters, Snapshot, Timed, VolumeCounters, add_waits,
+    Detail, Distribution, Explained, Metric, Name, RequestCounters, SlowEngine, Snapshot, Timed, VolumeCounters,
+    add_waits,
 };
 use wire::{LocalBoxFuture, Observer, api};
 
@@ -144,6 +145,8 @@ impl Observer for AgentObserver {
                 snapshot.traffic.clear();
             }
             snapshot.metrics.extend(of_router(&self.router.statistics()));
+            snapshot.slow_engines = self.router.slow().into_iter().map(slow_engine).collect();
+            snapshot.metrics.extend(snapshot.slow_engines.iter().map(of_slow_engine));
             snapshot.metrics.extend(of_forwarder(&self.forwarder));
             snapshot.memory.limit_bytes = self.memory_bytes_max;
             Ok(snapshot)
@@ -459,6 +462,21 @@ fn of_router(router: &RouterStatistics) -> Vec<Metric> {
         plain("requests_broken_total", "Requests tried again because a connection broke.", router.broken),
         plain("requests_given_up_total", "Requests that found nobody in time who answered.", router.given_up),
     ]
+}
+
+fn slow_engine((engine, part): (Incarnation, SlowPart)) -> SlowEngine {
+    let part = match part {
+        SlowPart::Server => "server",
+        SlowPart::Link => "link",
+    };
+    SlowEngine { engine: engine.0, part: part.into() }
+}
+
+/// One line for each engine that is slow, none where all are well.
+fn of_slow_engine(slow: &SlowEngine) -> Metric {
+    let labels = vec![("engine".into(), slow.engine.to_string()), ("part".into(), slow.part.to_string())];
+    let help = "1: the agent finds the engine slow for some seconds, itself (server) or the way to it (link).";
+    Metric { labels, ..Metric::plain("engine_slow", help, 1.0) }
 }
 
 /// Nothing of an agent that has never found or written anything in a log.

@@ -79,8 +79,14 @@ struct Usual {
 struct Suspect {
     /// In thousandths of the limit.
     average: u64,
-    is_slow: bool,
+    slow_since: Option<Instant>,
     at: Instant,
+}
+
+impl Suspect {
+    fn is_slow(&self, now: Instant) -> bool {
+        self.slow_since.is_some() && now.since(self.at) < MEMORY
+    }
 }
 
 impl<P> Default for FailSlow<P> {
@@ -140,15 +146,16 @@ impl<P: Copy + Ord> FailSlow<P> {
         if part > SLOW && !self.suspects.contains_key(&place) {
             self.forget(now);
             if self.suspects.len() < SUSPECTS_MAX {
-                self.suspects.insert(place, Suspect { average: 0, is_slow: false, at: now });
+                self.suspects.insert(place, Suspect { average: 0, slow_since: None, at: now });
             }
         }
         let Some(suspect) = self.suspects.get_mut(&place) else { return false };
         suspect.average = (suspect.average * (WEIGHT - 1) + part) / WEIGHT;
         suspect.at = now;
-        let was_slow = suspect.is_slow;
-        suspect.is_slow |= suspect.average >= SLOW;
-        let has_become_slow = suspect.is_slow && !was_slow;
+        let has_become_slow = suspect.slow_since.is_none() && suspect.average >= SLOW;
+        if has_become_slow {
+            suspect.slow_since = Some(now);
+        }
         if suspect.average < CLEAR && part < SLOW {
             self.suspects.remove(&place);
         }
@@ -177,12 +184,19 @@ impl<P: Copy + Ord> FailSlow<P> {
 
     /// Whether a place is slow.
     pub fn is_slow(&self, now: Instant, place: P) -> bool {
-        self.suspects.get(&place).is_some_and(|suspect| suspect.is_slow && now.since(suspect.at) < MEMORY)
+        self.suspects.get(&place).is_some_and(|suspect| suspect.is_slow(now))
     }
 
     /// The slow places.
     pub fn slow(&self, now: Instant) -> impl Iterator<Item = P> + '_ {
-        let slow = self.suspects.iter().filter(move |(_, suspect)| suspect.is_slow && now.since(suspect.at) < MEMORY);
+        self.suspects.iter().filter(move |(_, suspect)| suspect.is_slow(now)).map(|(place, _)| *place)
+    }
+
+    /// Those that were slow over so long a time, from the first operation that made them slow to the last one.
+    pub fn slow_for(&self, now: Instant, span: Duration) -> impl Iterator<Item = P> + '_ {
+        let has_lasted =
+            move |suspect: &Suspect| suspect.slow_since.is_some_and(|since| suspect.at.since(since) >= span);
+        let slow = self.suspects.iter().filter(move |(_, suspect)| suspect.is_slow(now) && has_lasted(suspect));
         slow.map(|(place, _)| *place)
     }
 
@@ -243,6 +257,22 @@ mod tests {
         assert_eq!(bed.policy.slow(bed.now).collect::<Vec<_>>(), [3]);
         (0..40).for_each(|_| _ = bed.done(3, MS));
         assert!(!bed.is_slow(3));
+    }
+
+    #[test]
+    fn what_is_slow_for_long_is_so_over_operations_and_no_rest_counts() {
+        let mut bed = Bed::new().calm(1_000);
+        let lasting = |bed: &Bed| bed.policy.slow_for(bed.now, 5_000 * MS).collect::<Vec<_>>();
+        (0..10).for_each(|_| _ = bed.done(3, 20 * MS));
+        bed.now = bed.now + 20_000 * MS;
+        assert!(bed.is_slow(3) && lasting(&bed).is_empty(), "a burst of late ones, and nothing since");
+        let mut bed = Bed::new().calm(1_000);
+        for round in 0..600 {
+            (0..9).for_each(|place| _ = bed.done(10 + place, MS));
+            bed.done(3, 20 * MS);
+            assert!(round >= 500 || lasting(&bed).is_empty(), "{round}");
+        }
+        assert_eq!(lasting(&bed), [3]);
     }
 
     #[test]

@@ -444,7 +444,8 @@ pub struct Status {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
     /// `directory_failed`, `directory_missing`, `directory_resynchronizing`, `store_slow`, `log_broken`, `full`, `lost_data`, or
-    /// of several servers `no_servers`, `server_silent`, `server_mute`, `server_dead`, `segments_on_the_way`.
+    /// of several servers `no_servers`, `server_silent`, `server_mute`, `server_slow`, `link_slow`, `server_dead`,
+    /// `segments_on_the_way`.
     pub kind: String,
     /// What is wrong and what to do, for a person.
     pub message: String,
@@ -689,6 +690,18 @@ pub struct Engine {
     /// Why it has not answered; null where it has, or was not asked.
     #[serde(default)]
     pub no_answer: Option<String>,
+    /// Who finds it slow, agents by name.
+    #[serde(default)]
+    pub slow: Vec<SlowFor>,
+}
+
+/// An engine is slow for an agent: for some seconds it has taken many times as long as engines usually do.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SlowFor {
+    /// The name of the agent.
+    pub agent: String,
+    /// `server`: it takes long to answer; `link`: requests and answers are long on their way.
+    pub part: String,
 }
 
 /// How an engine stands.

@@ -194,6 +194,8 @@ pub struct Snapshot {
     pub lost_reads: u64,
     /// How the admission of the block server stands.
     pub admission: Option<api::Admission>,
+    /// Engines that an agent finds slow.
+    pub slow_engines: Vec<SlowEngine>,
     /// Everything else: queue depths, counts of events.
     pub metrics: Vec<Metric>,
     /// How several servers stand, where there are such.
@@ -202,6 +204,15 @@ pub struct Snapshot {
     /// What this was added up from, where there are several servers.
     #[serde(skip)]
     pub sources: Vec<Source>,
+}
+
+/// An engine that an agent finds slow.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SlowEngine {
+    /// Its number.
+    pub engine: u64,
+    /// What of it: `server` or `link`, as [`api::SlowFor`] has it.
+    pub part: Name,
 }
 
 /// What one process of several said.

@@ -188,8 +188,7 @@ impl ClusterManager {
         let mut cluster = self.cluster()?;
         for (engine, said) in told.engines {
             let Engine { server, engine, .. } = engine;
-            let mut rows = cluster.servers.iter_mut().flat_map(|server| &mut server.engines);
-            let row = rows.find(|row| row.id == engine.0);
+            let row = row_of(&mut cluster, engine.0);
             match said {
                 Ok(snapshot) => {
                     if let Some(row) = row {
@@ -212,6 +211,12 @@ impl ClusterManager {
             let (nbd, uptime_seconds, connections) =
                 (snapshot.nbd.clone(), snapshot.uptime_seconds, snapshot.connections);
             cluster.agents.push(api::Agent { name: agent.clone(), nbd, uptime_seconds, connections });
+            for slow in &snapshot.slow_engines {
+                // It may know one that is dead by now.
+                if let Some(row) = row_of(&mut cluster, slow.engine) {
+                    row.slow.push(api::SlowFor { agent: agent.clone(), part: slow.part.to_string() });
+                }
+            }
             all.add(&snapshot);
             all.sources.push(Source { role: Role::Agent { agent }, snapshot });
         }
@@ -268,6 +273,10 @@ fn how_it_stands(detail: Detail) -> impl Fn(Rc<dyn Observer>) -> LocalBoxFuture<
 
 fn unanswered(error: &Error) {
     tracing::debug!(%error, "an agent has not told how it stands");
+}
+
+fn row_of(cluster: &mut api::Cluster, engine: u64) -> Option<&mut api::Engine> {
+    cluster.servers.iter_mut().flat_map(|server| &mut server.engines).find(|row| row.id == engine)
 }
 
 fn work(snapshot: &Snapshot) -> api::EngineWork {

@@ -50,6 +50,9 @@ fn traffic(snapshot: &Snapshot, volumes: &[VolumeView]) -> Vec<api::VolumeTraffi
     traffic.collect()
 }
 
+/// So many agents are named that find a server slow.
+const AGENTS_NAMED: usize = 3;
+
 /// What a person should see to, the worst first.
 fn problems(snapshot: &Snapshot) -> Vec<api::Problem> {
     let problem = |kind: &str, message: String| api::Problem { kind: kind.into(), message };
@@ -104,6 +107,19 @@ fn problems_of_servers(cluster: &api::Cluster) -> Vec<api::Problem> {
             if let Some(why) = &engine.no_answer {
                 found.push(problem("server_mute", format!("{name} does not say how it stands: {why}")));
             }
+            if let Some(agents) = slow_for(engine, "server") {
+                let message = format!(
+                    "{name} answers {agents} more slowly than others do: see its processors and its way to the store, or drain it \
+                     (levee server drain {name})"
+                );
+                found.push(problem("server_slow", message));
+            }
+            if let Some(agents) = slow_for(engine, "link") {
+                found.push(problem(
+                    "link_slow",
+                    format!("the network between {name} and {agents} is slow: see both ends"),
+                ));
+            }
             if engine.state == "healthy" {
                 continue;
             }
@@ -128,9 +144,45 @@ fn problems_of_servers(cluster: &api::Cluster) -> Vec<api::Problem> {
     found
 }
 
+/// For whom a part of an engine is slow; none: for nobody.
+fn slow_for(engine: &api::Engine, part: &str) -> Option<String> {
+    let agents: Vec<&str> =
+        engine.slow.iter().filter(|slow| slow.part == part).map(|slow| slow.agent.as_str()).collect();
+    match agents[..] {
+        [] => None,
+        [.., last] if agents.len() <= AGENTS_NAMED => {
+            let first = agents[..agents.len() - 1].join(", ");
+            Some(if first.is_empty() { last.to_owned() } else { format!("{first} and {last}") })
+        }
+        _ => Some(format!("{} and {} more agents", agents[..AGENTS_NAMED].join(", "), agents.len() - AGENTS_NAMED)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_slow_is_named_with_those_who_say_so() {
+        let slow = |agents: &[&str], part: &str| {
+            let of = |agent: &&str| api::SlowFor { agent: (*agent).to_owned(), part: part.to_owned() };
+            agents.iter().map(of).collect::<Vec<_>>()
+        };
+        let of = |slow: Vec<api::SlowFor>| {
+            let engine = api::Engine { state: "healthy".into(), slow, ..api::Engine::default() };
+            let server = api::Server { name: "s2".into(), engines: vec![engine], ..api::Server::default() };
+            let cluster = api::Cluster { servers: vec![server], ..api::Cluster::default() };
+            problems_of_servers(&cluster).into_iter().map(|found| (found.kind, found.message)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(vec![]), []);
+        let found = of([slow(&["a1"], "server"), slow(&["a1", "a2"], "link")].concat());
+        assert_eq!((found[0].0.as_str(), found[1].0.as_str()), ("server_slow", "link_slow"));
+        assert!(found[0].1.starts_with("s2 answers a1 more slowly"), "{found:?}");
+        assert!(found[1].1.starts_with("the network between s2 and a1 and a2 is slow"), "{found:?}");
+        let found = of(slow(&["a1", "a2", "a3", "a4", "a5"], "server"));
+        assert!(found[0].1.starts_with("s2 answers a1, a2, a3 and 2 more agents more slowly"), "{found:?}");
+        assert_eq!(of(slow(&["a1"], "of a newer version")), []);
+    }
 
     #[test]
     fn each_problem_is_named_and_a_store_without_any_is_healthy() {

@@ -205,6 +205,13 @@ impl Bed {
         self.others(role, index).for_each(|other| self.world.partition(self.machines[&(role, index)].node, other));
     }
 
+    /// Everything between two machines takes so much longer each way.
+    pub fn delay(&self, one: (Role, usize), other: (Role, usize), delay: Duration) {
+        let (one, other) = (self.machines[&one].node, self.machines[&other].node);
+        self.world.set_extra_delay(one, other, delay);
+        self.world.set_extra_delay(other, one, delay);
+    }
+
     /// Nothing passes between it and all machines of another role.
     pub fn cut_off_from(&self, role: Role, index: usize, others: Role) {
         let of_others = self.machines.iter().filter(|((other, _), _)| *other == others);

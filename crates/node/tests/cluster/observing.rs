@@ -159,6 +159,38 @@ fn an_engine_that_does_not_answer_holds_nobody_up() {
     assert!(clock.now() - begun < 100 * MS && snapshot.scrub.silent_engines == 0);
 }
 
+/// An agent knows whether requests are late at a server, or on the way to it. Neither is named for what is over soon.
+#[test]
+fn a_server_that_is_slow_and_a_link_that_is_are_named() {
+    let mut bed = Bed::new(18, 1, 3, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let clients = Clients::start(&bed, 4);
+    bed.world.run_for(Duration::from_secs(3));
+    let slow = |bed: &Bed| -> Vec<(String, String)> {
+        let shown = status(&observed(bed), &[], vec![], String::new());
+        let slow = shown.problems.into_iter().filter(|problem| problem.kind.ends_with("_slow"));
+        slow.map(|problem| (problem.kind, problem.message)).collect()
+    };
+    assert_eq!(slow(&bed), []);
+    bed.delay((Role::Agent, 0), (Role::Server, 1), 15 * MS);
+    bed.delay((Role::Server, 2), (Role::Store, 0), 15 * MS);
+    bed.world.run_for(Duration::from_secs(2));
+    assert_eq!(slow(&bed), [], "it may be over soon");
+    bed.world.run_for(Duration::from_secs(6));
+    let found = slow(&bed);
+    let kinds: Vec<&str> = found.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(kinds, ["link_slow", "server_slow"], "{found:?}");
+    assert!(found[0].1.starts_with("the network between server-1 and agent-0 is slow"), "{found:?}");
+    assert!(found[1].1.starts_with("server-2 answers agent-0 more slowly"), "{found:?}");
+    let page = render(&observed(&bed));
+    assert_eq!(counted(&page, "levee_engine_slow{agent=\"agent-0\"").len(), 2, "{page}");
+    bed.delay((Role::Agent, 0), (Role::Server, 1), Duration::ZERO);
+    bed.delay((Role::Server, 2), (Role::Store, 0), Duration::ZERO);
+    bed.wait("all are well", |bed| slow(bed).is_empty());
+    clients.end(&bed);
+}
+
 /// Whichever manager is asked: all of them have heard of it.
 #[test]
 fn a_server_that_was_there_lately_is_missed() {

@@ -54,7 +54,8 @@ pub fn snapshot(bytes: &[u8]) -> Result<Snapshot> {
         && snapshot.traffic.iter().all(is_sound_volume)
         && snapshot.served.iter().all(is_sound_counters)
         && snapshot.stages.iter().all(|(name, latency)| is_name(name) && is_sound_distribution(latency))
-        && snapshot.metrics.iter().all(is_sound_metric);
+        && snapshot.metrics.iter().all(is_sound_metric)
+        && snapshot.slow_engines.iter().all(|slow| is_name(&slow.part));
     if is_sound { Ok(snapshot) } else { Err(unsound()) }
 }
 

@@ -88,6 +88,7 @@ pub(super) fn full() -> Snapshot {
         full_engines: 1,
         lost_reads: 2,
         admission: Some(admission(2)),
+        slow_engines: vec![SlowEngine { engine: 4, part: "link".into() }],
         metrics: vec![Metric::labelled("queue_depth", "What waits.", "queue", "disk", 3.0)],
         ..Snapshot::default()
     }
@@ -236,6 +237,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(refused(&|snapshot| snapshot.metrics[0].name = "".into()), io);
     assert_eq!(refused(&|snapshot| snapshot.metrics[0].help = "a\nlevee_up 1".into()), io);
     assert_eq!(refused(&|snapshot| snapshot.metrics[0].labels[0].0 = "a=\"".into()), io);
+    assert_eq!(refused(&|snapshot| snapshot.slow_engines[0].part = "<b>".into()), io);
     assert_eq!(refused(&|snapshot| snapshot.stages[0].1.below = vec![0; 100]), io);
     assert_eq!(refused(&|snapshot| snapshot.served[0].operation = "}".into()), io);
     assert_eq!(refused(&|snapshot| snapshot.traffic[0].requests[0].latency_ns = vec![(3, 1), (3, 1)]), io);
