@@ -1,10 +1,10 @@
 //! What a manager asks of a server: to have segments and to give them up.
 //!
 //! **Flow** of an assignment: the volume is made known, so that sessions can be opened the moment the segment is here;
-//! what a dead engine had is read once for all segments of it that are asked for together; then they are adopted, a few at a
-//! time, and each serves from its record on. Of a release: the engine refuses what comes, lets land what is in flight, and logs it.
-//! While what a dead engine had is read and copied, and while those who waited for it come all at once, requests take
-//! longer than the disks need: admission learns nothing from that.
+//! what a dead engine had is read once for all segments of it that are asked for together; then they are adopted, a few
+//! at a time, and each serves from its record on. Of a release: the engine refuses what comes, lets land what is in
+//! flight, and logs it. While what a dead engine had is read and copied, and while those who waited for it come all at
+//! once, requests take longer than the disks need: admission learns nothing from that.
 //!
 //! **Invariant.** An order is taken only from the newest manager that this life has heard: one under a lower term may have
 //! been on its way since before that one was in charge (docs/SAFETY.md, rule 45). What was begun under it goes on: epochs
