@@ -8,6 +8,7 @@ use super::doubt::Doubt;
 use super::flaw::Flaw;
 use super::message::{Message, Order, Report};
 use super::outbox::Outbox;
+use super::refusals::Refusals;
 use super::table::{Change, Segment, Table};
 
 /// Moves that were wished for and wait for their turn.
@@ -42,8 +43,8 @@ pub struct Manager {
     pub(super) doubt: Doubt,
     /// Whom another one was asked about.
     pub(super) asked: Vec<Incarnation>,
-    /// Who has refused a segment since it had an owner, or since [`Manager::on_time`].
-    pub(super) refusals: BTreeMap<SegmentId, BTreeSet<Incarnation>>,
+    /// The segments that somebody has refused since they had an owner.
+    pub(super) refusals: Refusals,
     /// Moves to be, and where to.
     pub(super) wishes: VecDeque<(SegmentId, Option<Incarnation>)>,
     /// Of volumes that are being attached: what a holder has recorded, under which epoch.
@@ -76,7 +77,7 @@ impl Manager {
             outbox: Outbox::default(),
             doubt: Doubt::default(),
             asked: vec![],
-            refusals: BTreeMap::new(),
+            refusals: Refusals::default(),
             wishes: VecDeque::new(),
             recorded: BTreeMap::new(),
             touched: Touched::default(),
@@ -260,7 +261,7 @@ impl Manager {
     /// An engine or the store says something. What does not matter any more is passed over.
     pub fn on_report(&mut self, now: Instant, random: u64, report: &Report) {
         match report {
-            Report::Refused { engine, segment, epoch } => self.on_refused(*engine, *segment, *epoch),
+            Report::Refused { engine, segment, epoch } => self.on_refused(now, *engine, *segment, *epoch),
             Report::Released { engine, segment, epoch } => self.on_released(*engine, *segment, *epoch),
             Report::Adopted { engine, segment, epoch, generation } => {
                 if self.is_assigned(*engine, *segment, *epoch) {
@@ -290,11 +291,11 @@ impl Manager {
     }
 
     /// Some time has passed in which engines should have answered: everything is said once more, unless it was not even
-    /// said yet; who has refused a segment may be offered it again.
+    /// said yet; who has refused a segment may be offered it again, once it has been left alone for long enough.
     pub fn on_time(&mut self, now: Instant, random: u64) {
-        self.refusals.clear();
+        self.refusals.on_time(now);
         if self.has(Flaw::ReassignsSilent) {
-            self.reassign_silent();
+            self.reassign_silent(now);
         }
         self.asked.clear();
         if !self.outbox.has_messages() {
@@ -322,10 +323,10 @@ impl Manager {
         assert!(self.wishes.len() <= WISHES_MAX);
     }
 
-    fn on_refused(&mut self, engine: Incarnation, segment: SegmentId, epoch: Epoch) {
+    fn on_refused(&mut self, now: Instant, engine: Incarnation, segment: SegmentId, epoch: Epoch) {
         if self.is_assigned(engine, segment, epoch) {
             self.log(Change::Revoke { segment, epoch });
-            self.refusals.entry(segment).or_default().insert(engine);
+            self.refusals.on_refused(now, segment, engine);
         }
     }
 
@@ -383,7 +384,7 @@ impl Manager {
     fn adopted(&mut self, segment: SegmentId, epoch: Epoch) {
         let Some(Segment { holder: former, epoch: former_epoch, .. }) = self.table.segment(segment) else { return };
         self.log(Change::Adopted { segment, epoch });
-        self.refusals.remove(&segment);
+        self.refusals.forget(segment);
         if let Some(engine) = former.filter(|former| self.table.lives(*former)) {
             self.say(Order::Forget { engine, segment, epoch: former_epoch });
         }
@@ -444,12 +445,12 @@ impl Manager {
     }
 
     /// [`Flaw::ReassignsSilent`].
-    fn reassign_silent(&mut self) {
+    fn reassign_silent(&mut self, now: Instant) {
         let silent: Vec<SegmentId> = self.table.assigned().collect();
         for segment in silent {
             if let Some(assignment) = self.table.segment(segment).and_then(|row| row.assignment) {
                 self.log(Change::Revoke { segment, epoch: assignment.epoch });
-                self.refusals.entry(segment).or_default().insert(assignment.engine);
+                self.refusals.on_refused(now, segment, assignment.engine);
             }
         }
     }

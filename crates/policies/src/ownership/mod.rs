@@ -37,6 +37,7 @@ mod message;
 mod outbox;
 mod placing;
 mod plan;
+mod refusals;
 mod table;
 
 pub use self::manager::{Manager, Settings};

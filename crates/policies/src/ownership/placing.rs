@@ -1,7 +1,9 @@
 //! Which engine gets a segment.
 //!
-//! The least loaded server that is in touch and not being drained, and its least loaded engine; before that, one that has
-//! not refused the segment, that stays within the bound over the mean, and that has no other segment of the group.
+//! The least loaded server that is in touch and not being drained, and its least loaded engine; before that, one that stays
+//! within the bound over the mean, and that has no other segment of the group. Whoever has refused the segment is not
+//! offered it again before its time, and one that is missing gets nothing while anybody is in touch: a segment that all
+//! who could take it have refused waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,9 +72,8 @@ impl Places {
         self.bound
     }
 
-    /// Who gets `segment`; it counts as its own from here on. `except` are engines that have refused it: they get it only
-    /// where there is nobody else. Where `only` some may have it, it goes to none of them beyond the bound. Nobody, if
-    /// nobody is left.
+    /// Who gets `segment`; it counts as its own from here on. Engines in `except` do not. Where `only` some may have it, it
+    /// goes to none of them beyond the bound. Nobody, if nobody is left.
     pub(super) fn choose(
         &mut self,
         table: &Table,
@@ -81,27 +82,29 @@ impl Places {
         only: Option<&BTreeSet<Incarnation>>,
         prng: &mut Prng,
     ) -> Option<Incarnation> {
-        let may_have = |engine: &Incarnation| only.is_none_or(|only| only.contains(engine));
+        let may_have = |engine: &Incarnation| !except.contains(engine) && only.is_none_or(|only| only.contains(engine));
         let mates = mates(table, segment);
         let has_mate = |place: &Place| {
             let is_there = |mate: &&Incarnation| table.server(**mate) == Some(&place.name[..]);
             mates.iter().filter(is_there).count()
         };
-        let refused = |place: &Place| place.engines.iter().all(|(engine, _)| except.contains(engine));
         let mut rank = |place: &Place| {
             let is_full = place.load >= self.bound;
             let draw = prng.next_u64();
-            (place.is_missing, place.is_drained, refused(place), is_full, has_mate(place), place.load, draw)
+            (place.is_drained, is_full, has_mate(place), place.load, draw)
         };
         let ranks: Vec<_> = self.servers.iter().map(&mut rank).collect();
+        let all_missing = self.servers.iter().all(|place| place.is_missing);
         let is_open = |index: &usize| {
             let place = &self.servers[*index];
-            only.is_none() || (place.load < self.bound && place.engines.iter().any(|(engine, _)| may_have(engine)))
+            (all_missing || !place.is_missing)
+                && (only.is_none() || place.load < self.bound)
+                && place.engines.iter().any(|(engine, _)| may_have(engine))
         };
         let best = (0..ranks.len()).filter(is_open).min_by_key(|index| ranks[*index])?;
         let place = &mut self.servers[best];
         place.load += 1;
-        let rank = |(engine, load): &&mut (Incarnation, usize)| (except.contains(engine), *load, *engine);
+        let rank = |(engine, load): &&mut (Incarnation, usize)| (*load, *engine);
         let (engine, load) = place.engines.iter_mut().filter(|(engine, _)| may_have(engine)).min_by_key(rank)?;
         *load += 1;
         Some(*engine)

@@ -74,9 +74,8 @@ impl Manager {
             return;
         }
         let mut places = self.places(adrift.len());
-        let nobody = BTreeSet::new();
         for segment in adrift {
-            let except = self.refusals.get(&segment).unwrap_or(&nobody);
+            let except = self.refusals.of(segment);
             let adopters = self.adopters(segment);
             if let Some(engine) = places.choose(&self.table, segment, except, adopters.as_ref(), prng) {
                 self.assign(segment, engine);
@@ -89,8 +88,8 @@ impl Manager {
     fn is_offered(&self, segment: SegmentId) -> bool {
         let is_dropping = self.table.volume(segment.volume).is_some_and(|volume| volume.is_dropping);
         let has_holder = self.table.segment(segment).is_some_and(|row| row.holder.is_some());
-        let refused = self.refusals.get(&segment);
-        let is_open = refused.is_none_or(|refused| self.table.living().any(|(engine, _)| !refused.contains(&engine)));
+        let refused = self.refusals.of(segment);
+        let is_open = self.table.living().any(|(engine, _)| !refused.contains(&engine));
         is_open && (has_holder || !is_dropping)
     }
 
@@ -141,7 +140,7 @@ impl Manager {
         let engines = self.table.living().filter(|(_, server)| self.table.is_drained(server));
         let mut owned = engines.flat_map(|(engine, _)| self.table.owned_by(engine));
         let segment = owned.find(|id| {
-            !self.refusals.contains_key(id) && self.table.segment(*id).is_some_and(|row| self.can_move(*id, &row))
+            self.refusals.of(*id).is_empty() && self.table.segment(*id).is_some_and(|row| self.can_move(*id, &row))
         })?;
         let engine = self.places(1).choose(&self.table, segment, &BTreeSet::new(), None, prng)?;
         let is_better = self.table.server(engine).is_some_and(|server| !self.table.is_drained(server));
@@ -173,7 +172,7 @@ impl Manager {
         let from = engines_of(&fullest.name).max_by_key(|engine| self.table.load(*engine))?;
         let mut owned = self.table.owned_by(from);
         let segment = owned.find(|id| {
-            !self.refusals.contains_key(id) && self.table.segment(*id).is_some_and(|row| self.can_move(*id, &row))
+            self.refusals.of(*id).is_empty() && self.table.segment(*id).is_some_and(|row| self.can_move(*id, &row))
         })?;
         Some((segment, engine))
     }
@@ -216,6 +215,7 @@ impl Manager {
         }
         if self.table.segments_of(volume).all(|(_, row)| row.is_dropped) {
             self.log(Change::Forget(volume));
+            self.refusals.forget_volume(volume);
             self.say(Order::Gone { volume });
         }
     }

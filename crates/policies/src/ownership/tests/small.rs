@@ -231,6 +231,48 @@ fn what_the_only_living_server_refused_is_offered_again_after_a_while() {
     assert_eq!(manager.table().assigned().count(), 1);
 }
 
+/// An assignment that nobody can follow (its files are missing) is a record at each try.
+#[test]
+fn what_everybody_refuses_is_offered_less_and_less_often() {
+    const TICK: Duration = Duration::from_millis(250);
+    let mut manager = manager(4);
+    // One of them has not refused it, and cannot be asked: that is no reason to ask the others all the time.
+    manager.on_lost(Incarnation(4));
+    manager.create(NOW, 1, VOLUME, 1).unwrap();
+    let (mut now, mut tries) = (NOW, vec![]);
+    let refuse_all = |manager: &mut Manager, now: Instant, tries: &mut Vec<Instant>| {
+        loop {
+            let offers = said(manager);
+            if offers.is_empty() {
+                return;
+            }
+            for offer in offers {
+                let Order::Create { engine, segment, epoch, .. } = offer else { panic!("{offer:?}") };
+                tries.push(now);
+                assert!(tries.len() < 100, "it is offered again and again");
+                manager.on_report(now, 1, &Report::Refused { engine, segment, epoch });
+            }
+        }
+    };
+    for _ in 0..4 * 60 {
+        refuse_all(&mut manager, now, &mut tries);
+        now = now + TICK;
+        manager.on_time(now, 1);
+    }
+    assert!(tries[..6].iter().all(|at| *at <= NOW + TICK), "once more soon: {tries:?}");
+    let rounds = tries.len() / 3;
+    assert!((8..=14).contains(&rounds), "{rounds} rounds in a minute, of which the last are 8 s apart");
+    let longest = tries.windows(2).map(|pair| pair[1] - pair[0]).max();
+    assert_eq!(longest, Some(Duration::from_secs(8)), "who puts it right waits no longer");
+    // Who has not refused it yet is asked at once, and can take it. The next refusal is a first one.
+    manager.on_registered(now, 1, Incarnation(5), &server(5)).unwrap();
+    settle(&mut manager, 1);
+    assert_eq!(manager.table().load(Incarnation(5)), 1);
+    manager.refusals.on_refused(now, SegmentId { volume: VOLUME, index: 0 }, Incarnation(5));
+    manager.on_time(now, 1);
+    assert!(manager.refusals.of(SegmentId { volume: VOLUME, index: 0 }).is_empty());
+}
+
 #[test]
 fn who_takes_over_goes_on_with_everything() {
     let mut manager = manager(5);
