@@ -24,6 +24,8 @@ use super::outbox::Outbox;
 use super::serve::Duties;
 use crate::tls::{Channel, Role};
 
+/// How long what the peer has said before it went may take to be read.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long the peer has to take the reason for an end.
 pub(super) const GOODBYE: Duration = Duration::from_millis(500);
 
@@ -228,6 +230,8 @@ impl Live {
         let sending = self.handle.spawn_ahead("stream send", async move {
             let on_sending = |is_sending| live.connection().on_sending(live.handle.now(), is_sending);
             let error = live.outbox.send(&live.stream, on_sending).await;
+            // A peer that has gone may have said why, and whoever receives may be about to read it: that says more.
+            let _ = first(live.ended(), live.handle.sleep(LAST_WORDS)).await;
             live.give_up(live.lost(&error));
         });
         let live = self.clone();

@@ -1,14 +1,15 @@
 //! Peers that say what cannot be right, say nothing, or take nothing: each is given up with a clear reason, alone.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::io::fragment_checksums;
-use base::{AlignedBuf, Bytes, ErrorKind, Generation, Instant, WriteStamp};
-use runtime::{Address, Class, Handle, Stream};
+use base::{AlignedBuf, Bytes, Error, ErrorKind, Generation, Instant, Passage, WriteStamp};
+use runtime::{Address, Class, Handle, Stream, Task};
 use wire::connection::{self, Connection, Event, Needs};
 use wire::frame::{self, FEATURES, Frame, Hello, Marks, Message, Request, VERSION, Value};
-use wire::{BlockService, SessionId, Target, VolumeDirectory};
+use wire::{BlockService, Reply, SessionId, Target, VolumeDirectory};
 
 use super::store::EPOCH;
 use super::world::{DISK, Fixture, SILENCE, attach, options, read, segment, write};
@@ -32,10 +33,14 @@ fn request(sequence: u64, request: Request) -> Message {
 
 impl Raw {
     async fn connect(handle: &Handle, address: &Address) -> Raw {
-        let stream = handle.connect(address).await.unwrap();
+        Raw::over(handle, handle.connect(address).await.unwrap(), frame::Services::default()).await
+    }
+
+    /// Says hello over `stream`.
+    async fn over(handle: &Handle, stream: Stream, services: frame::Services) -> Raw {
         let options = connection::Options {
-            services: frame::Services::default(),
-            requests_max: 1,
+            services,
+            requests_max: 64,
             bytes_max: 32 << 20,
             silence: Duration::from_secs(3600),
             name: "a stranger".into(),
@@ -365,4 +370,54 @@ fn one_that_waits_for_its_reply_keeps_its_session() {
         let target = attach(&near).await.unwrap();
         assert!(near.flush(target).await.unwrap().result.is_ok(), "slow is not silent");
     });
+}
+
+/// Who is shown the door may still be talking: it hears why, and not only that nobody listens.
+#[test]
+fn why_a_peer_has_gone_counts_for_more_than_that_it_has() {
+    let said = Rc::new(Cell::new(0));
+    for seed in 0..100 {
+        let fixture = Fixture::new(seed);
+        let (server, any) = (fixture.far.clone(), Address::Tcp((fixture.world.address(fixture.nodes[1]), 0).into()));
+        let listener = fixture.world.block_on(&fixture.far, async move { server.listen(&any).await.unwrap() });
+        let address = listener.address().clone();
+        let handle = fixture.far.clone();
+        let serving = async move {
+            let services = frame::Services { directory: true, ..frame::Services::default() };
+            let mut raw = Raw::over(&handle, listener.accept().await.unwrap(), services).await;
+            assert!(matches!(raw.next().await, Some(Event::Greeted(_))));
+            for _ in 0..100 {
+                let Some(Event::Request { sequence, .. }) = raw.next().await else { panic!("a request") };
+                let reply = Reply { epoch: EPOCH, result: Ok(Value::Names(vec![])), passage: Passage::default() };
+                let frame = raw.connection.answer(handle.now(), sequence, reply);
+                raw.send(bytes_of(&frame)).await;
+            }
+            let goodbye = raw.connection.goodbye(handle.now(), &Error::invalid("nobody like that may ask here"));
+            raw.send(bytes_of(&goodbye)).await;
+        };
+        fixture.far.spawn(Class::Io, "a short conversation", serving).detach();
+        let near = NearEnd::dial(&fixture.near, address, Services::default(), options("an agent"));
+        let asks = |_| {
+            let near = near.clone();
+            let asking = async move {
+                loop {
+                    if let Err(error) = near.list().await {
+                        return error;
+                    }
+                }
+            };
+            fixture.near.spawn(Class::Io, "asks", asking)
+        };
+        let asking: Vec<Task<Error>> = (0..32).map(asks).collect();
+        let said = said.clone();
+        fixture.run(async move {
+            for asking in asking {
+                let error = asking.await;
+                assert!(!error.message.contains("Broken pipe"), "seed {seed}: {error}");
+                said.set(said.get() + u64::from(error.message.contains("nobody like that may ask here")));
+            }
+        });
+    }
+    // The others: a connection that is reset takes with it what is still on its way.
+    assert!(said.get() > 100 * 32 / 2, "{said:?} of those who asked heard why");
 }
