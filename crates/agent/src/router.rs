@@ -9,9 +9,9 @@
 //! session with each owner that was needed so far. A *route* says who has a segment, and under which epoch.
 //!
 //! **Invariants** (rules 46 and 48 of docs/SAFETY.md).
-//! - A request is tried again with the same bytes and the same stamp. At the same owner that is after its session, which
-//!   the request may still be on its way in, was closed by a newer one; at another owner after that has adopted the
-//!   segment, and so after what the former one had in flight has landed, or never will.
+//! - A request is tried again with the same bytes and the same stamp. At the same owner that is after it was answered, or
+//!   after its session, which the request may still be on its way in, was closed by a newer one; at another owner after that
+//!   has adopted the segment, and so after what the former one had in flight has landed, or never will.
 //! - A reply under an epoch below the one of the route counts for nothing: who gave it may have been followed by others.
 //! - All who use an attachment share one router, also from other loops: so what begins after a write was acknowledged goes to
 //!   whoever acknowledged it, or to a later owner, and never to a former one that does not know that it is over.
@@ -20,9 +20,10 @@
 //! - Nobody waits for longer than the patience; then the request is answered with an error, and its outcome is unknown.
 //!
 //! **Flow.** of a request: `route (known, or the directory is asked) -> door (open, or a session is opened) -> owner`. After
-//! `Moved`: the route is forgotten. After a broken link: the door is. Both look again after a pause that grows. The machine
-//! of a process that is stopped takes connections, and answers nothing: whoever waits for a door to open asks the directory
-//! meanwhile whether somebody else has the segment by now.
+//! `Moved`: the route is forgotten. After a broken link: the door is. After `Io` nothing is: what the owner stands on has
+//! failed, or did not answer in its time, as a pool with too few servers; it may be back, or have another owner. All look
+//! again after a pause that grows. The machine of a process that is stopped takes connections, and answers nothing: whoever
+//! waits for a door to open asks the directory meanwhile whether somebody else has the segment by now.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -51,6 +52,8 @@ pub type Connect = Rc<dyn Fn(&Located) -> Rc<dyn BlockService>>;
 const LOOK: Duration = Duration::from_millis(100);
 /// The longest of these pauses.
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The longest pause before an owner is asked again that said it could not do it.
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Settings of a router.
 #[derive(Clone, Copy, Debug)]
@@ -84,9 +87,11 @@ pub struct RouterStatistics {
     pub moved: u64,
     /// Times that one was tried again because a link broke.
     pub broken: u64,
+    /// Times that one was tried again because its owner could not do it.
+    pub failed: u64,
     /// Replies of former owners that were dropped.
     pub stale: u64,
-    /// Requests that found nobody in time who answered.
+    /// Requests that found nobody in time who answered, and could do it.
     pub given_up: u64,
 }
 
@@ -134,8 +139,19 @@ struct Door {
 enum Obstacle {
     /// Another way may be found after a pause.
     Passing,
+    /// The owner could not do it: it may after a pause.
+    Failed(Error),
     /// There is none.
     Final(Error),
+}
+
+/// What has come of a request so far.
+#[derive(Default)]
+struct Tried {
+    /// Somebody may have done it, or may do it yet.
+    is_in_doubt: Cell<bool>,
+    /// What the last owner said that could not do it.
+    failure: RefCell<Option<Error>>,
 }
 
 impl Router {
@@ -190,28 +206,28 @@ impl Router {
         request: impl Fn(Rc<dyn BlockService>, Target) -> LocalBoxFuture<'static, Answer<T>>,
     ) -> Answer<T> {
         let begun = self.handle.now();
-        let is_tried = Cell::new(false);
-        let tries = self.tries(target, load, begun, &is_tried, request);
+        let tried = Tried::default();
+        let tries = self.tries(target, load, begun, &tried, request);
         match first(tries, self.handle.sleep(self.options.patience)).await {
             Ok(answer) => Ok(answer),
-            Err(()) => self.give_up(target, begun, is_tried.get()),
+            Err(()) => self.give_up(target, begun, &tried),
         }
     }
 
-    /// Tries until it comes through, or never will; sets `is_tried` before an owner is asked.
+    /// Tries until it comes through, or never will.
     async fn tries<T>(
         &self,
         target: Target,
         load: Option<Load>,
         begun: Instant,
-        is_tried: &Cell<bool>,
+        tried: &Tried,
         request: impl Fn(Rc<dyn BlockService>, Target) -> LocalBoxFuture<'static, Answer<T>>,
     ) -> Reply<T> {
         let mut pause = self.options.pause;
         loop {
             let obstacle = match self.way(target).await {
                 Ok((hold, route, door)) => {
-                    is_tried.set(true);
+                    tried.is_in_doubt.set(true);
                     let there = Target { session: door.session, epoch: route.epoch, ..target };
                     let sent = self.handle.now();
                     let answer = request(door.service.clone(), there).await;
@@ -235,25 +251,41 @@ impl Router {
                 }
                 Err(obstacle) => obstacle,
             };
-            if let Obstacle::Final(error) = obstacle {
-                return Reply { epoch: target.epoch, result: Err(error), passage: Passage::default() };
-            }
+            let pause_max = match obstacle {
+                Obstacle::Passing => self.options.pause_max,
+                Obstacle::Failed(error) => {
+                    // It was answered: it is on its way no more.
+                    tried.is_in_doubt.set(false);
+                    tried.failure.replace(Some(error));
+                    FAILED_PAUSE_MAX
+                }
+                Obstacle::Final(error) => {
+                    return Reply { epoch: target.epoch, result: Err(error), passage: Passage::default() };
+                }
+            };
+            pause = pause.min(pause_max);
             self.handle.sleep(pause).await;
-            pause = (pause * 2).min(self.options.pause_max);
+            pause = (pause * 2).min(pause_max);
         }
     }
 
-    fn give_up<T>(&self, target: Target, begun: Instant, is_tried: bool) -> Answer<T> {
+    fn give_up<T>(&self, target: Target, begun: Instant, tried: &Tried) -> Answer<T> {
         self.count(|statistics| statistics.given_up += 1);
         let seconds = (self.handle.now() - begun).as_secs();
         let segment = target.segment;
-        if is_tried {
-            // Somebody may have done it, or may do it yet: until a new session has closed the one that it came by.
-            let message = format!("no owner of segment {segment} answered for {seconds} s: see `levee status`");
-            return Err(LinkLost { message });
+        let (is_in_doubt, failure) = (tried.is_in_doubt.get(), tried.failure.take());
+        let message = match &failure {
+            Some(error) => format!("no owner of segment {segment} could do this for {seconds} s: {error}"),
+            None if is_in_doubt => {
+                format!("no owner of segment {segment} answered for {seconds} s: see `levee status`")
+            }
+            None => format!("nobody was found who has segment {segment} for {seconds} s: see `levee status`"),
+        };
+        match is_in_doubt {
+            // Until a new session has closed the one that it came by.
+            true => Err(LinkLost { message }),
+            false => Ok(Reply { epoch: target.epoch, result: Err(Error::io(message)), passage: Passage::default() }),
         }
-        let message = format!("nobody was found who has segment {segment} for {seconds} s: see `levee status`");
-        Ok(Reply { epoch: target.epoch, result: Err(Error::io(message)), passage: Passage::default() })
     }
 
     /// The owner of a request's segment, as far as is known, and the session with it.
@@ -369,6 +401,10 @@ impl Router {
             _ if hold.newest(segment.index) > reply.epoch => {
                 self.count(|statistics| statistics.stale += 1);
                 Err(Obstacle::Passing)
+            }
+            Err(error) if error.kind == ErrorKind::Io => {
+                self.count(|statistics| statistics.failed += 1);
+                Err(Obstacle::Failed(error.clone()))
             }
             _ => Ok(reply),
         }
@@ -552,3 +588,6 @@ impl BlockService for Router {
         route.map_or(0, |to| BuildHasherDefault::<DefaultHasher>::default().hash_one(&to.address))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -460,7 +460,8 @@ fn of_router(router: &RouterStatistics) -> Vec<Metric> {
         plain("sessions_opened_total", "Sessions that were opened with servers.", router.opened),
         plain("requests_moved_total", "Requests tried again because their segment had moved.", router.moved),
         plain("requests_broken_total", "Requests tried again because a connection broke.", router.broken),
-        plain("requests_given_up_total", "Requests that found nobody in time who answered.", router.given_up),
+        plain("requests_failed_total", "Requests tried again because a server could not do them.", router.failed),
+        plain("requests_given_up_total", "Requests that found nobody in time who could do them.", router.given_up),
     ]
 }
 

@@ -17,8 +17,14 @@ pub fn is_there() -> bool {
 
 /// Begins to write and to read back, for so long.
 pub fn begin(uri: &str, seconds: u64) -> Fio {
+    begin_in_pieces(uri, "4k", seconds)
+}
+
+/// The same in pieces of another size.
+pub fn begin_in_pieces(uri: &str, piece: &str, seconds: u64) -> Fio {
     let mut command = Command::new("fio");
-    command.args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=64m"]);
+    command.args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--iodepth=8", "--size=64m"]);
+    command.arg(format!("--bs={piece}"));
     command.args(["--offset=64m", "--time_based", "--verify=crc32c", "--verify_backlog=128", "--verify_fatal=1"]);
     command.args([&format!("--uri={uri}"), &format!("--runtime={seconds}")]);
     // It leaves what it knows of its blocks in files.

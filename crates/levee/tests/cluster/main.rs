@@ -274,22 +274,33 @@ fn a_pool_that_is_full_takes_writes_again_when_it_is_not() {
 #[test]
 fn a_pool_below_its_min_size_holds_clients_up() {
     let Some(engines) = bed::Engines::named() else { return bed::say_that_there_are_no_engines() };
-    let bed = Bed::start(1, 2, 1);
-    bed.ask(&["volume", "create", "vm-1", "--size", "1G"]);
-    bed.settle(2, 4);
-    let uri = bed.uri("a1", "vm-1");
+    let mut bed = Bed::start(1, 2, 1);
+    for volume in ["vm-1", "vm-2"] {
+        bed.ask(&["volume", "create", volume, "--size", "1G"]);
+    }
+    bed.settle(2, 8);
+    let [uri, other] = ["vm-1", "vm-2"].map(|volume| bed.uri("a1", volume));
     fio::fill(&uri);
-    let mut client = fio::begin(&uri, 45);
+    // Servers that have just begun have nothing in memory that could be read.
+    for server in ["s1", "s2"] {
+        bed.stop(server);
+        bed.run(server);
+        bed.settle(2, 8);
+    }
+    // Small writes wait in the journal, large ones and reads for the pool itself.
+    let mut clients = [fio::begin(&uri, 45), fio::begin_in_pieces(&other, "128k", 45)];
     pause(2);
     engines.script("starve");
     std::thread::scope(|scope| {
         // What is said of it may be that nobody knows.
-        scope.spawn(|| bed.output("m1", &["volume", "create", "vm-2", "--size", "1G"]));
+        scope.spawn(|| bed.output("m1", &["volume", "create", "vm-3", "--size", "1G"]));
+        scope.spawn(|| fio::check(&uri));
+        // Longer than one operation of the pool may take.
         pause(35);
-        client.goes_on();
+        clients.iter_mut().for_each(fio::Fio::goes_on);
         engines.script("mend");
     });
-    client.end();
+    clients.into_iter().for_each(fio::Fio::end);
     bed.wait("all of them go on, in this life or another one", |bed| bed.servers().len() == 2);
     bed.wait("it can be attached", |_| fio::is_taken(&uri, "4k"));
     fio::check(&uri);
