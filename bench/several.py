@@ -93,20 +93,21 @@ class Cluster:
         return {server["name"]: server for server in json.loads(listed or "[]")}
 
     def settle(self, servers=3, seconds=60):
+        status = {}
         def is_settled():
-            status = json.loads(self.levee("status", "--json").stdout or "{}")
+            status.update(json.loads(self.levee("status", "--json").stdout or "{}"))
             cluster = status.get("cluster") or {}
             return status.get("is_healthy") and len(cluster["servers"]) == servers and not cluster["segments_on_the_way"]
-        self.wait(is_settled, seconds)
+        self.wait(is_settled, seconds, lambda: status.get("problems"))
 
     def in_charge(self):
         return json.loads(self.levee("status", "--json").stdout)["cluster"]["manager"]["name"]
 
-    def wait(self, so, seconds=60):
+    def wait(self, so, seconds=60, why=lambda: None):
         end = time.monotonic() + seconds
         while not so():
             if time.monotonic() > end:
-                raise SystemExit(f"nothing came of it within {seconds} s: see {self.directory}")
+                raise SystemExit(f"nothing came of it within {seconds} s: {why() or ''} see {self.directory}")
             time.sleep(0.05)
 
     def uri(self, volume):

@@ -21,6 +21,7 @@
 //! 99.9th percentile is theirs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use base::{Histogram, Instant};
@@ -187,17 +188,15 @@ impl<P: Copy + Ord> FailSlow<P> {
         self.suspects.get(&place).is_some_and(|suspect| suspect.is_slow(now))
     }
 
-    /// The slow places.
-    pub fn slow(&self, now: Instant) -> impl Iterator<Item = P> + '_ {
-        self.suspects.iter().filter(move |(_, suspect)| suspect.is_slow(now)).map(|(place, _)| *place)
+    /// The slow places, each with the time from the operation that made it slow to its last one.
+    pub fn slow(&self, now: Instant) -> impl Iterator<Item = (P, Range<Instant>)> + '_ {
+        let slow = self.suspects.iter().filter(move |(_, suspect)| suspect.is_slow(now));
+        slow.filter_map(|(place, suspect)| Some((*place, suspect.slow_since?..suspect.at)))
     }
 
-    /// Those that were slow over so long a time, from the first operation that made them slow to the last one.
+    /// Those that were slow over so long a time.
     pub fn slow_for(&self, now: Instant, span: Duration) -> impl Iterator<Item = P> + '_ {
-        let has_lasted =
-            move |suspect: &Suspect| suspect.slow_since.is_some_and(|since| suspect.at.since(since) >= span);
-        let slow = self.suspects.iter().filter(move |(_, suspect)| suspect.is_slow(now) && has_lasted(suspect));
-        slow.map(|(place, _)| *place)
+        self.slow(now).filter(move |(_, time)| time.end.since(time.start) >= span).map(|(place, _)| place)
     }
 
     /// Whether whoever appends to a slow place should go on elsewhere now.
@@ -254,7 +253,7 @@ mod tests {
         let late = (0..20).position(|_| bed.done(3, 20 * MS));
         assert!(late.is_some_and(|more| (2..8).contains(&more)), "{late:?}");
         assert!(bed.is_slow(3) && !bed.is_slow(4));
-        assert_eq!(bed.policy.slow(bed.now).collect::<Vec<_>>(), [3]);
+        assert_eq!(bed.policy.slow(bed.now).map(|(place, _)| place).collect::<Vec<_>>(), [3]);
         (0..40).for_each(|_| _ = bed.done(3, MS));
         assert!(!bed.is_slow(3));
     }

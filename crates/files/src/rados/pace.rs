@@ -6,10 +6,12 @@
 //! may be asked for twice, is decided in [`policies::fail_slow`].
 //!
 //! A part is slow to read because of the OSD that answers for it, and slow to append to because of any of those that have a
-//! copy. Who these are is asked of the pool once for each slow part; those named most often are told to people.
+//! copy. Who these are is asked of the pool once for each slow part. People are told of those named most often, once parts
+//! of them have been slow over [`LASTS`]: what is left at once is slow for a moment only, and so is a burst of work.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,6 +22,9 @@ use runtime::{Class, Handle};
 
 use super::objects::Objects;
 use super::records::part_object;
+
+/// From the first operation that was slow to the last one, whichever parts they were of.
+const LASTS: Duration = Duration::from_secs(5);
 
 /// A part of a file.
 pub(super) type Part = (FileId, u64);
@@ -111,7 +116,7 @@ impl Pace {
                 Ok(holders) if !holders.is_empty() => holders.into_iter().take(count).collect(),
                 _ => vec![object.clone()],
             };
-            let slow = this.slow();
+            let slow: BTreeSet<Part> = this.slow().into_iter().map(|(part, _)| part).collect();
             let mut blamed = blamed.borrow_mut();
             blamed.retain(|part, _| slow.contains(part));
             let (pool, by) = (objects.name(), holders.join(" or "));
@@ -125,7 +130,8 @@ impl Pace {
         self.0.handle.spawn(Class::Background, "rados: who is slow", asking).detach();
     }
 
-    fn slow(&self) -> Vec<Part> {
+    /// What is slow, and over which time.
+    fn slow(&self) -> Vec<(Part, Range<Instant>)> {
         let now = self.0.handle.now();
         let (reads, appends) = (self.0.reads.borrow(), self.0.appends.borrow());
         reads.slow(now).chain(appends.slow(now)).collect()
@@ -133,14 +139,25 @@ impl Pace {
 
     /// Who is slow: those that are blamed for most of what is.
     pub(super) fn culprits(&self) -> Vec<String> {
-        let slow = self.slow();
         let blamed = self.0.blamed.borrow();
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        let of_slow = blamed.iter().filter(|(part, _)| slow.contains(part));
-        for name in of_slow.flat_map(|(_, names)| names) {
-            *counts.entry(name).or_default() += 1;
+        let mut found: BTreeMap<&str, Blame> = BTreeMap::new();
+        for (part, time) in self.slow() {
+            for name in blamed.get(&part).into_iter().flatten() {
+                let blame = found.entry(name).or_insert(Blame { parts: 0, since: time.start, until: time.end });
+                blame.parts += 1;
+                blame.since = blame.since.min(time.start);
+                blame.until = blame.until.max(time.end);
+            }
         }
-        let most = counts.values().copied().max().unwrap_or(0);
-        counts.into_iter().filter(|(_, count)| *count == most).map(|(name, _)| name.to_owned()).collect()
+        found.retain(|_, blame| blame.until.since(blame.since) >= LASTS);
+        let most = found.values().map(|blame| blame.parts).max().unwrap_or(0);
+        found.into_iter().filter(|(_, blame)| blame.parts == most).map(|(name, _)| name.to_owned()).collect()
     }
+}
+
+/// What of somebody is slow: how many parts, and from when to when.
+struct Blame {
+    parts: usize,
+    since: Instant,
+    until: Instant,
 }
