@@ -136,7 +136,7 @@ impl Pools for Ceph {
     }
 }
 
-/// Begins a life in the shared store at `place`.
+/// Begins a life in the shared store at `place`. Of pools it sets aside as `uses` says; a store that is served decides that itself.
 ///
 /// # Errors
 /// `Io`, `Full`; what is wrong with a pool.
@@ -144,6 +144,7 @@ async fn join(
     handle: &Handle,
     place: &StorePlace,
     pools: &dyn Pools,
+    uses: RadosOptions,
     name: &str,
     credentials: Option<&Rc<Credentials>>,
 ) -> Result<Store> {
@@ -155,7 +156,7 @@ async fn join(
             remote::join(handle, Rc::new(near), options).await
         }
         StorePlace::Pool(place) => match pools.open(handle, place.clone()).await {
-            Ok(pools) => rados::join(handle, pools, RadosOptions::default()).await,
+            Ok(pools) => rados::join(handle, pools, uses).await,
             Err(error) => Err(error),
         },
     };

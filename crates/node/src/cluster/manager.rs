@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::limits::API_CALLS_MAX;
-use base::{Error, Incarnation, Result, VolumeId};
+use base::{Error, Incarnation, MIB, Result, VolumeId};
 use control::cluster::{Agents, ClusterManager, Others, Users, Way};
 use control::{cluster, http};
+use files::rados::RadosOptions;
 use link::stream::{FarEnd, NearEnd, Options, Services};
 use link::tls::Role;
 use runtime::sync::first;
@@ -23,6 +24,8 @@ use crate::settings::Settings;
 
 /// A manager or an engine that is silent for so long is dialled again.
 const SILENCE: Duration = Duration::from_secs(1);
+/// What a manager sets aside of a pool at a time. It has the files of one log there, of 16 MiB each.
+const GRANT_BYTES: u64 = 64 * MIB;
 
 /// See the module.
 pub struct ManagerRole {
@@ -64,7 +67,7 @@ impl ManagerRole {
         let place = listener.address().clone();
         let name = format!("manager {}", cluster.name);
         let store_at = settings.cluster.store()?;
-        let store = join(handle, &store_at, &*pools, &name, credentials.as_ref()).await?;
+        let store = join(handle, &store_at, &*pools, uses(), &name, credentials.as_ref()).await?;
         let leases = leases(handle, settings.cluster.leases()?, &name, credentials.as_ref());
         let to = |role| Options { silence: SILENCE, ..Options::new(name.clone()) }.secured(credentials.as_ref(), role);
         let far = Rc::new(LateEnd { handle: handle.clone(), far: OnceCell::new() });
@@ -90,7 +93,7 @@ impl ManagerRole {
         let again = move || -> LocalBoxFuture<'static, Result<files::Store>> {
             let (handle, store_at, name) = (dialing.clone(), store_at.clone(), joining.clone());
             let (credentials, pools) = (shown.clone(), pools.clone());
-            Box::pin(async move { join(&handle, &store_at, &*pools, &name, credentials.as_ref()).await })
+            Box::pin(async move { join(&handle, &store_at, &*pools, uses(), &name, credentials.as_ref()).await })
         };
         let api_at = api.as_ref().map(http::Listener::address);
         if let (Address::Tcp(at), Some(api)) = (&place, api_at)
@@ -218,4 +221,8 @@ impl Agents for LateEnd {
             }
         })
     }
+}
+
+fn uses() -> RadosOptions {
+    RadosOptions { grant_bytes: GRANT_BYTES, ..RadosOptions::default() }
 }

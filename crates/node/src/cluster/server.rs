@@ -13,6 +13,7 @@ use std::time::Duration;
 use base::{ErrorKind, Incarnation, Result};
 use engine::{Engine, Ownership};
 use files::Store;
+use files::rados::RadosOptions;
 use link::stream::{FarEnd, NearEnd, Options, Services};
 use link::tls::Role;
 use runtime::sync::Event;
@@ -63,7 +64,8 @@ impl ServerRole {
         let listener = listen(handle, &cluster.listen).await?;
         let address = listener.address().clone();
         let name = format!("server {}", cluster.name);
-        let store = join(handle, &settings.cluster.store()?, &*pools, &name, credentials.as_ref()).await?;
+        let (place, uses) = (settings.cluster.store()?, RadosOptions::default());
+        let store = join(handle, &place, &*pools, uses, &name, credentials.as_ref()).await?;
         let options = engine::Options { ownership: Ownership::Given, ..resolved.engine_of(1)? };
         let engine = Engine::open(handle, &store, options.clone()).await?;
         let server_options = server::Options { admission: resolved.admission.clone(), ..server::Options::default() };
