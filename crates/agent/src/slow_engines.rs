@@ -14,11 +14,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use base::{Incarnation, Instant, Passage, Stage};
-use policies::fail_slow::FailSlow;
+use policies::fail_slow::{FailSlow, NAMED_AFTER};
 use policies::slow_requests::Direction;
-
-/// Who is slow for so long is named.
-const LASTS: Duration = Duration::from_secs(5);
 
 /// What of an engine is slow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,7 +59,7 @@ impl SlowEngines {
     pub(crate) fn slow(&self, now: Instant) -> Vec<(Incarnation, SlowPart)> {
         let of = |kind: &RefCell<FailSlow<Incarnation>>, part| {
             let kind = kind.borrow();
-            kind.slow_for(now, LASTS).map(|engine| (engine, part)).collect::<Vec<_>>()
+            kind.slow_for(now, NAMED_AFTER).map(|engine| (engine, part)).collect::<Vec<_>>()
         };
         let servers = [of(&self.reads, SlowPart::Server), of(&self.writes, SlowPart::Server)].concat();
         let mut slow = [servers, of(&self.links, SlowPart::Link)].concat();

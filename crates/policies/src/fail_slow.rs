@@ -26,6 +26,9 @@ use std::time::Duration;
 
 use base::{Histogram, Instant};
 
+/// People are told of whoever was slow over so long a time: a burst of work is no disk that fails.
+pub const NAMED_AFTER: Duration = Duration::from_secs(5);
+
 /// How many medians are late.
 const TIMES: u64 = 8;
 /// How much above the median late is at least: less is the pauses of machines that are busy.

@@ -7,7 +7,7 @@
 //!
 //! A part is slow to read because of the OSD that answers for it, and slow to append to because of any of those that have a
 //! copy. Who these are is asked of the pool once for each slow part. People are told of those named most often, once parts
-//! of them have been slow over [`LASTS`]: what is left at once is slow for a moment only, and so is a burst of work.
+//! of them have been slow over [`NAMED_AFTER`]: what is left at once is slow for a moment only, and so is a burst of work.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,15 +16,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{FileId, Instant};
-use policies::fail_slow::FailSlow;
+use policies::fail_slow::{FailSlow, NAMED_AFTER};
 use runtime::sync::Event;
 use runtime::{Class, Handle};
 
 use super::objects::Objects;
 use super::records::part_object;
-
-/// From the first operation that was slow to the last one, whichever parts they were of.
-const LASTS: Duration = Duration::from_secs(5);
 
 /// A part of a file.
 pub(super) type Part = (FileId, u64);
@@ -149,7 +146,7 @@ impl Pace {
                 blame.until = blame.until.max(time.end);
             }
         }
-        found.retain(|_, blame| blame.until.since(blame.since) >= LASTS);
+        found.retain(|_, blame| blame.until.since(blame.since) >= NAMED_AFTER);
         let most = found.values().map(|blame| blame.parts).max().unwrap_or(0);
         found.into_iter().filter(|(_, blame)| blame.parts == most).map(|(name, _)| name.to_owned()).collect()
     }

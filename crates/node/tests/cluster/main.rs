@@ -7,6 +7,7 @@
 
 mod bed;
 mod forwarding;
+mod grants;
 mod levels;
 #[path = "../over_a_stream/model.rs"]
 mod model;
