@@ -17,7 +17,7 @@ use base::limits::{DATA_SECTOR_DEFAULT, SEGMENT_SIZE, VOLUMES_MAX};
 use base::seeded::is_on;
 use base::units::format_size;
 use base::{Error, Generation, Result, VolumeId};
-use wire::{Forwarding, VolumeDescriptor};
+use wire::{Forwarding, VolumeDescriptor, logs_name};
 
 use crate::levels::VolumeChange;
 use crate::rules;
@@ -80,11 +80,6 @@ impl Row {
             ..VolumeDescriptor::new(self.id, self.name.as_str(), self.size)
         }
     }
-}
-
-/// What the volume with the logs of a volume is called: as no other can be.
-fn logs_name(volume: VolumeId) -> String {
-    format!(".logs-{}", volume.0)
 }
 
 fn too_many() -> Error {
@@ -210,8 +205,9 @@ impl VolumeTable {
     /// Decides on a hidden volume for the logs of a volume that has none.
     ///
     /// # Errors
-    /// `Full`.
+    /// `NotFound`, `Full`.
     pub fn plan_create_logs(&self, volume: VolumeId, logs: u64, created_wall_ms: u64) -> Result<Change> {
+        let owner = self.get(volume)?.owner.clone();
         if self.rows.len() >= VOLUMES_MAX {
             return Err(too_many());
         }
@@ -220,7 +216,7 @@ impl VolumeTable {
             name: logs_name(volume),
             size: logs * SEGMENT_SIZE,
             data_sector_bytes: DATA_SECTOR_DEFAULT,
-            owner: String::new(),
+            owner,
             created_wall_ms,
             generation: Generation(0),
             state: VolumeState::Active,

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::levels::{Level, Levels};
+use base::levels::Level;
 use base::units::format_size;
 use base::{Error, Instant, Result, VolumeId};
 use futures_channel::oneshot::Sender;
@@ -27,6 +27,7 @@ use policies::background::{Left, Work};
 use policies::forwarding::{Asked, Coordination, CoordinationSettings, Turn};
 use runtime::sync::foreign;
 use runtime::{Class, Handle, Lock};
+use wire::VolumeDescriptor;
 
 /// Grants that are handed out before other tasks have their turn.
 const GRANTS_PER_POLL: usize = 256;
@@ -266,9 +267,12 @@ impl Gate {
     }
 
     /// Says whose a volume is, and what it was promised.
-    pub fn set_volume(&self, volume: VolumeId, owner: &str, levels: Levels) {
-        let client = ClientId::of(owner);
-        self.ask(|policy, now| policy.set_volume(now, volume, client, levels));
+    pub fn set_volume(&self, volume: &VolumeDescriptor) {
+        let client = ClientId::of(&volume.owner);
+        self.ask(|policy, now| {
+            policy.set_volume(now, volume.id, client, volume.levels);
+            policy.set_part_of(now, volume.id, volume.logs_of().unwrap_or(volume.id));
+        });
         // Whoever waited for the old levels only goes on at once; the task sleeps until the next refill.
         self.grant(usize::MAX);
     }

@@ -198,7 +198,7 @@ impl<B: Backend> Server<B> {
     async fn open_session(&self, volume: VolumeId, generation: Generation) -> Result<Attachment> {
         self.check_running()?;
         let descriptor = self.volumes.current(volume, generation).await?;
-        self.gate.set_volume(volume, &descriptor.owner, descriptor.levels);
+        self.gate.set_volume(&descriptor);
         let session = self.sessions.open(&descriptor, generation).await?;
         // The volume may have been deleted or attached anew while older sessions were drained.
         let still_current = self.volumes.current(volume, generation).await.and_then(|_| self.check_running());
@@ -215,7 +215,7 @@ impl<B: Backend> Server<B> {
     pub(crate) async fn on_volume(&self, descriptor: &VolumeDescriptor) -> Generation {
         match self.volumes.tell(descriptor) {
             Ok(is_newer) => {
-                self.gate.set_volume(descriptor.id, &descriptor.owner, descriptor.levels);
+                self.gate.set_volume(descriptor);
                 if is_newer {
                     self.sessions.close_volume(descriptor.id).await;
                 }
@@ -472,7 +472,7 @@ impl<B: Backend> VolumeOwner for Server<B> {
     }
 
     fn set_levels(&self, volume: &VolumeDescriptor) {
-        self.gate.set_volume(volume.id, &volume.owner, volume.levels);
+        self.gate.set_volume(volume);
     }
 
     fn set_provisioned(&self, bytes: u64) {

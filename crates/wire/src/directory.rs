@@ -96,6 +96,19 @@ impl VolumeDescriptor {
     pub fn layout(&self) -> Layout {
         Layout::new(self.data_sector_bytes)
     }
+
+    /// The volume whose logs are in this one, if it is such a hidden one.
+    pub fn logs_of(&self) -> Option<VolumeId> {
+        self.name.strip_prefix(LOGS)?.parse().ok().map(VolumeId)
+    }
+}
+
+/// What the names of hidden volumes begin with that have the logs of others.
+const LOGS: &str = ".logs-";
+
+/// What the volume with the logs of a volume is called: as no other can be.
+pub fn logs_name(volume: VolumeId) -> String {
+    format!("{LOGS}{}", volume.0)
 }
 
 /// How many segments a volume of `size` bytes has: whole groups, at least one.
@@ -139,7 +152,7 @@ pub trait VolumeDirectory {
     /// first where there is none, if `make` says so.
     ///
     /// # Errors
-    /// `NotFound`: there is none. `Fenced`: a newer attachment of the volume is recorded. `Full`, `Io`.
+    /// `NotFound`: there is none, or no second server to have it. `Fenced`: a newer attachment of the volume is recorded. `Full`, `Io`.
     fn take_logs(
         &self,
         volume: VolumeId,

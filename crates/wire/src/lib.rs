@@ -32,7 +32,9 @@ pub mod owner;
 pub mod registry;
 pub mod service;
 
-pub use directory::{Device, DeviceHost, Forwarding, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser};
+pub use directory::{
+    Device, DeviceHost, Forwarding, VolumeDescriptor, VolumeDirectory, VolumeOwner, VolumeUser, logs_name,
+};
 pub use files::FileService;
 pub use layout::{Layout, Piece};
 pub use lease::LeaseStore;

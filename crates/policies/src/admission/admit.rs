@@ -47,6 +47,8 @@ pub struct Overload {
 #[derive(Clone)]
 pub(super) struct Volume {
     client: ClientId,
+    /// The volume that clients know it by: itself, or the one whose logs it has.
+    pub(super) part_of: VolumeId,
     pub(super) allowance: Allowance,
     pub(super) waits: Waits,
     pub(super) started: u64,
@@ -170,6 +172,12 @@ impl<T> Admission<T> {
             self.burst_at = Instant::ZERO;
             self.begin_round(now);
         }
+    }
+
+    /// Says that a volume is a part of another one, so that together they are one where it matters how many use the store.
+    pub fn set_part_of(&mut self, now: Instant, volume: VolumeId, whole: VolumeId) {
+        let number = self.volume_number(now, volume);
+        self.volumes[number as usize].part_of = whole;
     }
 
     /// Forgets a volume, unless requests of it wait.
@@ -314,8 +322,8 @@ impl<T> Admission<T> {
     #[cold]
     fn add_volume(&mut self, now: Instant, id: VolumeId) -> u32 {
         let allowance = Allowance::new(Levels::default(), self.settings.interval, 1, now);
-        let volume =
-            Volume { client: ClientId::default(), allowance, waits: Waits::default(), started: 0, used_at: None };
+        let (client, waits) = Default::default();
+        let volume = Volume { client, part_of: id, allowance, waits, started: 0, used_at: None };
         let number = match self.free_volumes.pop() {
             Some(number) => {
                 self.volumes[number as usize] = volume;

@@ -94,10 +94,9 @@ impl<T> Admission<T> {
 
     /// Looks at what the store below takes, and gives both buckets their sizes.
     fn learn(&mut self, now: Instant) {
-        let (Some(knee), Some(learns)) = (&mut self.knee, self.settings.learns) else { return };
-        let is_used = |volume: &&Volume| volume.used_at.is_some_and(|at| now.since(at) < learns.absent);
-        let used = self.volumes.iter().filter(is_used).count();
-        knee.look(now, self.waiting > 0, used > 1, &self.background);
+        let is_shared = self.settings.learns.is_some_and(|learns| self.is_shared(now, learns.absent));
+        let Some(knee) = &mut self.knee else { return };
+        knee.look(now, self.waiting > 0, is_shared, &self.background);
         if knee.holds() {
             // Who is held is not calm because it does not ask for more.
             for number in self.rings.hot.iter() {
@@ -112,6 +111,14 @@ impl<T> Admission<T> {
             self.buckets.resize(main, self.cheque_size());
             self.monitor.set_share(main.saturating_mul(self.settings.hot_share_percent) / 100);
         }
+    }
+
+    /// Whether more than one volume used the store not longer ago than that.
+    pub(super) fn is_shared(&self, now: Instant, absent: Duration) -> bool {
+        let is_used = |volume: &&Volume| volume.used_at.is_some_and(|at| now.since(at) < absent);
+        let mut used = self.volumes.iter().filter(is_used).map(|volume| volume.part_of);
+        let first = used.next();
+        used.any(|other| Some(other) != first)
     }
 
     /// What the cheque bucket holds: what was set, or what steady segments may ask for at once, up to twice of that. Too

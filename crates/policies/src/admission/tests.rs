@@ -51,6 +51,21 @@ impl Server {
     }
 }
 
+/// Limits do not hold while one volume has the store for itself: with its logs it is still one.
+#[test]
+fn a_volume_and_its_logs_do_not_share_a_store() {
+    let mut server = Server::new(settings(Throttle::DualBuckets));
+    let is_shared = |server: &Server, interval| server.admission.is_shared(at(interval), Duration::from_secs(1));
+    server.submit(at(0), segment(1, 0), 1);
+    assert!(!is_shared(&server, 0));
+    server.submit(at(0), segment(2, 0), 1);
+    assert!(is_shared(&server, 0));
+    server.admission.set_part_of(at(0), VolumeId(2), VolumeId(1));
+    assert!(!is_shared(&server, 0));
+    server.submit(at(50), segment(3, 0), 1);
+    assert!(is_shared(&server, 50) && !is_shared(&server, 120));
+}
+
 #[test]
 fn steady_segments_do_not_notice_a_burst() {
     let mut server = Server::new(settings(Throttle::DualBuckets));

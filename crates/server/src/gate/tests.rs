@@ -1,6 +1,6 @@
 //! Gates on two loops of a simulated machine, with one set of buckets.
 
-use base::levels::{Level, Rate};
+use base::levels::{Level, Levels, Rate};
 use base::{KIB, MIB, SegmentId};
 use policies::admission::Throttle;
 use policies::background::Work;
@@ -75,13 +75,14 @@ fn a_loop_takes_what_the_other_one_leaves() {
 fn a_level_holds_over_both_loops() {
     let (world, gates) = two_gates(3, Throttle::DualBuckets);
     let levels = Levels { burst: Rate { iops: 0, bytes_per_sec: MIB / 4 }, ..Levels::default() };
-    gates[0].set_volume(VolumeId(1), "", levels);
+    let volume = VolumeDescriptor::new(VolumeId(1), "volume", MIB);
+    gates[0].set_volume(&VolumeDescriptor { levels, ..volume.clone() });
     let started = [load(&gates[0], 1, 4), load(&gates[1], 1, 4)];
     world.run_for(Duration::from_secs(2));
     let sum: u64 = started.iter().map(|started| started.get()).sum();
     assert!((7 * MIB / 16..=9 * MIB / 16).contains(&sum), "{sum} bytes");
     // Changed on one, it holds on the other.
-    gates[1].set_volume(VolumeId(1), "", Levels::default());
+    gates[1].set_volume(&volume);
     world.run_for(Duration::from_secs(1));
     let more = started.iter().map(|started| started.get()).sum::<u64>() - sum;
     assert!(more >= 3 * MIB / 4, "{more} bytes");
