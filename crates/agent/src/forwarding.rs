@@ -154,6 +154,8 @@ pub struct State {
     pub mode: Mode,
     /// Whether it has logs.
     pub has_logs: bool,
+    /// With [`Mode::Auto`]: of a hundred moments, those in which bursts are spread.
+    pub spread_percent: Option<u32>,
     /// What was done since it was attached.
     pub counted: Counted,
     /// Bytes that wait in logs.

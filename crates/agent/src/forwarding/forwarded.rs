@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::seeded::is_on;
-use base::{Generation, Instant, Result, VolumeId, WriteStamp};
+use base::{ErrorKind, Generation, Instant, Result, VolumeId, WriteStamp};
 use policies::burst::Detector;
 use policies::forwarding::{Content, Index, LogNumber, Place, Seen, Serial, Tuning};
 use runtime::sync::{Budget, Event};
@@ -220,7 +220,11 @@ impl Forwarded {
         let forwarded = self.clone();
         let making = async move {
             if let Err(error) = forwarded.open_logs(true).await {
-                tracing::warn!(volume = %forwarded.volume, %error, "bursts of a volume are not spread: it has no logs");
+                match error.kind {
+                    // There is nowhere to spread them to.
+                    ErrorKind::NotFound => tracing::debug!(volume = %forwarded.volume, %error, "no logs"),
+                    _ => tracing::warn!(volume = %forwarded.volume, %error, "bursts are not spread: there are no logs"),
+                }
                 forwarded.handle().sleep(super::AGAIN).await;
                 *forwarded.logs.borrow_mut() = LogsState::None;
             }
@@ -296,6 +300,7 @@ impl Forwarded {
         State {
             mode: self.mode.get(),
             has_logs: self.opened().is_some(),
+            spread_percent: (self.mode.get() == Mode::Auto).then(|| self.shared.gain.borrow().percent()),
             counted: *self.counted.borrow(),
             waiting_bytes,
             waiting_entries: entries as u64,

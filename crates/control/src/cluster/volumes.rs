@@ -180,6 +180,10 @@ impl ClusterManager {
                 return Ok(None);
             }
             let servers: BTreeSet<&str> = desk.owners.table().living().map(|(_, server)| server).collect();
+            if servers.len() < 2 {
+                let message = format!("volume {volume} gets no logs: there is no server to spread its bursts to");
+                return Err(Error::not_found(message));
+            }
             let logs = if servers.len() > SEGMENTS_PER_GROUP as usize { LOGS_MAX } else { SEGMENTS_PER_GROUP };
             let Change::Create(row) = desk.volumes().plan_create_logs(volume, logs, wall_ms)? else {
                 return Err(Error::internal("a creation became another change"));

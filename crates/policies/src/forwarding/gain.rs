@@ -1,30 +1,46 @@
-//! Whether to spread a burst gains anything: found out by doing both.
+//! Whether to spread bursts gains anything: found out by doing it at some times and not at others.
 //!
 //! **Intuition.** DiffForward (SIGMETRICS 2023) spreads every burst. Where the cards of servers are what is scarce, that pays: a log
 //! on another server answers long before an owner does whose card is full. Where it is processors, or one disk behind all servers,
-//! a log answers no sooner, and what was logged has to be carried home besides. An agent cannot see which of these a cluster is;
-//! but it can see which answers sooner. So a burst goes both ways, each of its writes as chance has it, and more of them take the
-//! way that is the faster one.
+//! all of them together take longer, since each byte that is logged is written twice. An agent cannot see which of these a cluster
+//! is. But it can spread whatever is a burst for a moment, and nothing in the next one, and see in which of them writes take longer.
 //!
-//! So it goes to and fro about where an owner, with what is left to it, takes a little longer than a log; or one of the ways has
-//! nearly all.
+//! Moments are compared, and not writes of the same moment that went both ways: a log may answer sooner than the owner beside it, and
+//! each write that goes there make all others slower, which such a comparison cannot see. It was tried, and spread half of a burst of
+//! large writes where they took a quarter longer for it (bench/README.md, "What spreading costs").
 //!
-//! **Chosen** (the paper has nothing of it): a log must answer a fifth sooner, because what it has is carried home afterwards, of
-//! which a part meets the very burst. At least one write of 32 takes either way, so that a change is seen. All volumes of an agent
-//! share what was found: what is scarce is scarce for all of them, and a volume by itself has few bursts. What carrying home costs
-//! others is not seen: with large writes more is spread than is good for them (bench/README.md, "What spreading costs").
+//! **Names.** A *period* is such a moment, in which all of a burst goes one [`Way`]; a write counts for the one in which it began.
+//!
+//! **Flow.** [`Gain::way`] says where a write goes, [`Gain::on_answer`] is told what came of it. A period that is over, with all its
+//! answers, is added to those of its kind, and both kinds are compared: how long a write takes in each, and how sure that is. Some of
+//! a burst take a hundred times what others take, and those of one moment have that in common, so it is periods that are taken for
+//! independent of each other, not writes (a ratio estimate of a sample of clusters). What is within its own spread decides nothing.
+//!
+//! **Chosen** (the paper has nothing of it): a twentieth has to be gained, because what is in logs is carried home afterwards, which
+//! is in no period. It begins with every other period spread: what cannot be told apart, as it is with bursts that are few and very
+//! different, stays so, and what loses much is seen within seconds of bursts. One period of 64 at least is of
+//! either kind, so that a change is seen. Which kind is chance, so that nothing that comes in turns is taken for it. All volumes
+//! of an agent share what was found: what is scarce is scarce for all of them, and a volume by itself has few bursts.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Writes of a burst are divided into so many parts.
-const PARTS: u32 = 32;
-/// Of each way so many answers are compared with those of the other one. Some of a burst take a hundred times what others take,
-/// so that of a few chance would decide.
-const ANSWERS: u32 = 64;
-/// Logs get more where they take less than so many of a hundred of what owners take.
-const GAINS_PERCENT: u64 = 80;
-/// And less where they take more than this.
-const LOSES_PERCENT: u64 = 90;
+use base::Instant;
+
+/// Short, so that a burst is compared with itself; and longer than most writes take, that begin in one period and end in another.
+const PERIOD: Duration = Duration::from_millis(20);
+/// So many periods wait for their answers at most: whoever comes later counts as a period by itself.
+const OPEN_MAX: usize = 64;
+/// Periods are divided into so many parts.
+const PARTS: u32 = 64;
+/// Fewer of either kind are not compared, and of more than these half is forgotten.
+const PERIODS: (f64, f64) = (6.0, 512.0);
+/// What is written in spread periods has to take less than this part of what it takes otherwise.
+const GAINS: f64 = 0.95;
+/// So many standard errors decide.
+const SURE: f64 = 2.0;
+/// How many times more frequent, or rarer, spread periods become then, beside those of the other kind.
+const STEP: f64 = 4.0;
 
 /// Where a write of a burst goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,120 +51,244 @@ pub enum Way {
     Log,
 }
 
-/// See the module.
+/// Where a write goes, and the period for which it counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gain {
-    /// Of [`PARTS`], those that go to logs.
-    logged: u32,
-    owner: Answers,
-    log: Answers,
+pub struct Chosen {
+    /// See there.
+    pub way: Way,
+    period: u64,
 }
 
-/// Answers since the ways were compared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Answers {
-    count: u32,
-    nanos: u64,
+/// See the module.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gain {
+    /// Of [`PARTS`], the periods in which bursts go to logs.
+    logged: u32,
+    /// Those whose answers are not all there, the present one last; the first one's number; and when the present one is over.
+    open: VecDeque<Period>,
+    first: u64,
+    until: Instant,
+    owner: Sample,
+    log: Sample,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Period {
+    way: Way,
+    /// Writes that have no answer yet.
+    under_way: u32,
+    count: f64,
+    seconds: f64,
+}
+
+/// Periods of one kind: sums of their writes, of the seconds that these took, and of the products of both.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Sample {
+    periods: f64,
+    count: f64,
+    seconds: f64,
+    count_squared: f64,
+    product: f64,
+    seconds_squared: f64,
 }
 
 impl Default for Gain {
-    /// Nothing is known: half goes each way.
+    /// Nothing is known.
     fn default() -> Self {
-        Gain { logged: PARTS / 2, owner: Answers::default(), log: Answers::default() }
+        let (open, owner, log) = Default::default();
+        Gain { logged: PARTS / 2, open, first: 0, until: Instant(0), owner, log }
     }
 }
 
 impl Gain {
-    /// Where the next write of a burst goes; `chance` is any number.
-    pub fn way(&self, chance: u64) -> Way {
-        match chance % u64::from(PARTS) < u64::from(self.logged) {
-            true => Way::Log,
-            false => Way::Owner,
+    /// Where a write of a burst goes that comes now; `chance` is any number.
+    pub fn way(&mut self, now: Instant, chance: u64) -> Chosen {
+        if now >= self.until || self.open.is_empty() {
+            let way = if chance % u64::from(PARTS) < u64::from(self.logged) { Way::Log } else { Way::Owner };
+            self.open.push_back(Period { way, under_way: 0, count: 0.0, seconds: 0.0 });
+            self.until = now + PERIOD;
+            self.close();
+        }
+        let last = self.open.len() - 1;
+        self.open[last].under_way += 1;
+        Chosen { way: self.open[last].way, period: self.first + last as u64 }
+    }
+
+    /// A write was answered after so long, or nothing can be said of it.
+    pub fn on_answer(&mut self, chosen: Chosen, took: Option<Duration>) {
+        let seconds = took.map(|took| took.as_secs_f64());
+        let open = chosen.period.checked_sub(self.first).and_then(|at| self.open.get_mut(at as usize));
+        match (open, seconds) {
+            (Some(period), _) => {
+                period.under_way -= 1;
+                period.count += if seconds.is_some() { 1.0 } else { 0.0 };
+                period.seconds += seconds.unwrap_or(0.0);
+            }
+            (None, Some(seconds)) => self.sample(chosen.way).add(1.0, seconds),
+            (None, None) => {}
         }
     }
 
-    /// A write that went this way was answered after so long.
-    pub fn on_answer(&mut self, way: Way, took: Duration) {
-        let answers = match way {
-            Way::Owner => &mut self.owner,
-            Way::Log => &mut self.log,
-        };
-        answers.count = answers.count.saturating_add(1);
-        answers.nanos = answers.nanos.saturating_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        if self.owner.count < ANSWERS || self.log.count < ANSWERS {
+    /// Of a hundred periods, those in which bursts are spread.
+    pub fn percent(&self) -> u32 {
+        self.logged * 100 / PARTS
+    }
+
+    /// Adds up the periods that are over, and compares.
+    fn close(&mut self) {
+        while self.open.len() > 1 && (self.open[0].under_way == 0 || self.open.len() > OPEN_MAX) {
+            let Some(Period { way, count, seconds, .. }) = self.open.pop_front() else { return };
+            self.first += 1;
+            if count > 0.0 {
+                self.sample(way).add(count, seconds);
+            }
+        }
+        let (owner, log) = (self.owner, self.log);
+        if owner.periods.min(log.periods) < PERIODS.0 {
             return;
         }
-        let percent = self.log.mean().saturating_mul(100) / self.owner.mean().max(1);
-        self.logged = match percent {
-            ..GAINS_PERCENT => (self.logged * 3 / 2).max(self.logged + 1),
-            GAINS_PERCENT..=LOSES_PERCENT => self.logged,
-            _ => self.logged * 2 / 3,
-        };
-        self.logged = self.logged.clamp(1, PARTS - 1);
+        let difference = log.mean() - GAINS * owner.mean();
+        let spread = (log.variance() + GAINS * GAINS * owner.variance()).sqrt();
+        if difference.abs() < SURE * spread {
+            return;
+        }
+        let (logged, others) = (f64::from(self.logged), f64::from(PARTS - self.logged));
+        let (logged, others) = if difference < 0.0 { (logged * STEP, others) } else { (logged, others * STEP) };
+        let share = (f64::from(PARTS) * logged / (logged + others)).round();
+        self.logged = (share as u32).clamp(1, PARTS - 1);
         (self.owner, self.log) = Default::default();
+    }
+
+    fn sample(&mut self, way: Way) -> &mut Sample {
+        match way {
+            Way::Owner => &mut self.owner,
+            Way::Log => &mut self.log,
+        }
     }
 }
 
-impl Answers {
-    fn mean(&self) -> u64 {
-        self.nanos / u64::from(self.count.max(1))
+impl Sample {
+    fn add(&mut self, count: f64, seconds: f64) {
+        if self.periods >= PERIODS.1 {
+            let Sample { periods, count, seconds, count_squared, product, seconds_squared } = self;
+            for sum in [periods, count, seconds, count_squared, product, seconds_squared] {
+                *sum /= 2.0;
+            }
+        }
+        self.periods += 1.0;
+        self.count += count;
+        self.seconds += seconds;
+        self.count_squared += count * count;
+        self.product += count * seconds;
+        self.seconds_squared += seconds * seconds;
+    }
+
+    /// What a write takes.
+    fn mean(&self) -> f64 {
+        self.seconds / self.count
+    }
+
+    /// The square of the standard error of that.
+    fn variance(&self) -> f64 {
+        let mean = self.mean();
+        let residuals = self.seconds_squared - 2.0 * mean * self.product + mean * mean * self.count_squared;
+        residuals.max(0.0) / (self.count * self.count)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base::Prng;
+
     use super::*;
 
-    /// Of a hundred writes of a burst, those that go to logs.
-    fn percent(gain: &Gain) -> u32 {
-        gain.logged * 100 / PARTS
-    }
-
-    /// Lets so many writes of a burst be answered; `took` is what a way takes if so many of a hundred go to logs.
-    fn run(gain: &mut Gain, writes: u64, took: impl Fn(Way, u32) -> u64) -> u32 {
-        let mut prng = base::Prng::new(1);
+    /// Lets a write of a burst come each millisecond for so long; `took` is what those of the period take, in microseconds. Gives how
+    /// many of a hundred went to logs.
+    fn run(gain: &mut Gain, from: u64, writes: u64, mut took: impl FnMut(Way) -> u64) -> u64 {
+        let mut prng = Prng::new(from);
         let mut logged = 0;
-        for _ in 0..writes {
-            let way = gain.way(prng.next_u64());
-            logged += u32::from(way == Way::Log);
-            gain.on_answer(way, Duration::from_micros(took(way, percent(gain))));
+        for ms in from..from + writes {
+            let chosen = gain.way(Instant(ms * 1_000_000), prng.next_u64());
+            logged += u64::from(chosen.way == Way::Log);
+            gain.on_answer(chosen, Some(Duration::from_micros(took(chosen.way))));
         }
-        logged * 100 / writes as u32
+        logged * 100 / writes
     }
 
     #[test]
-    fn what_gains_nothing_is_left_off_and_tried_again() {
+    fn what_loses_is_left_off_within_seconds_and_tried_again() {
         let mut gain = Gain::default();
-        assert_eq!(percent(&gain), 50);
-        run(&mut gain, 20_000, |_, _| 500);
-        assert_eq!(percent(&gain), 3, "as long either way: one of 32");
-        let tried = run(&mut gain, 10_000, |_, _| 500);
-        assert!((2..=4).contains(&tried), "{tried}");
+        let logged = run(&mut gain, 0, 3_000, |way| if way == Way::Log { 650 } else { 500 });
+        assert!(logged < 50, "{logged}");
+        run(&mut gain, 3_000, 20_000, |way| if way == Way::Log { 650 } else { 500 });
+        assert_eq!(gain.percent(), 1, "one period of 64");
+        let tried = run(&mut gain, 30_000, 100_000, |way| if way == Way::Log { 650 } else { 500 });
+        assert!((1..=2).contains(&tried), "{tried}");
         // From now on a card is full.
-        run(&mut gain, 20_000, |way, _| if way == Way::Log { 500 } else { 5_000 });
-        assert_eq!(percent(&gain), 96, "and one of 32 tells when it is not any more");
-        run(&mut gain, 20_000, |way, _| if way == Way::Log { 500 } else { 540 });
-        assert_eq!(percent(&gain), 3, "a little sooner is not enough for what comes after it");
+        run(&mut gain, 200_000, 40_000, |way| if way == Way::Log { 500 } else { 5_000 });
+        assert_eq!(gain.percent(), 98, "and one of 64 tells when it is not any more");
+        run(&mut gain, 300_000, 40_000, |_| 500);
+        assert_eq!(gain.percent(), 1, "as long is not enough for what comes after it");
+    }
+
+    /// What cannot be told apart is not left off; and what can, after long enough, is.
+    #[test]
+    fn bursts_that_differ_by_more_than_their_ways_are_not_judged_by_few() {
+        for (owner, log, expected) in [(100, 95, 40..=98), (100, 40, 80..=98), (40, 100, 1..=5)] {
+            let mut gain = Gain::default();
+            let mut prng = Prng::new(1);
+            let mut size = 1;
+            let mut so_far = 0;
+            run(&mut gain, 0, 60_000, |way| {
+                // Bursts of 50 writes, one of ten of them a hundred times as long as the others.
+                so_far += 1;
+                if so_far % 50 == 1 {
+                    size = if prng.next_u64() % 10 < 1 { 100 } else { 1 };
+                }
+                size * if way == Way::Log { log } else { owner }
+            });
+            assert!(expected.contains(&gain.percent()), "{owner} and {log}: {}", gain.percent());
+        }
+    }
+
+    /// What a log does to all others is seen, though each write of it is answered sooner than one of an owner beside it.
+    #[test]
+    fn all_of_a_period_counts() {
+        let (mut gain, mut prng) = (Gain::default(), Prng::new(2));
+        run(&mut gain, 0, 20_000, |way| {
+            // One processor for all: more work is more time.
+            let (owner, log) = if way == Way::Log { (300, 200) } else { (150, 100) };
+            if prng.next_u64().is_multiple_of(2) { owner } else { log }
+        });
+        assert_eq!(gain.percent(), 1);
     }
 
     #[test]
-    fn it_is_held_where_both_are_worth_it() {
-        let mut gain = Gain::default();
-        run(&mut gain, 20_000, |way, _| if way == Way::Log { 85 } else { 100 });
-        assert_eq!(percent(&gain), 50);
+    fn all_of_a_burst_goes_one_way_for_a_while() {
+        let (mut gain, mut prng) = (Gain::default(), Prng::new(3));
+        let ways: Vec<Way> = (0..1_000).map(|ms| gain.way(Instant(ms * 1_000_000), prng.next_u64()).way).collect();
+        let changes: Vec<usize> = (1..ways.len()).filter(|at| ways[*at] != ways[at - 1]).collect();
+        assert!((8..=30).contains(&changes.len()), "{changes:?}");
+        assert!(changes.iter().all(|at| at.is_multiple_of(20)), "{changes:?}");
     }
 
-    /// An owner that takes the longer the more it gets, beside four logs.
+    /// Answers that come late count for their period, those that never come for none, and what is kept is bounded.
     #[test]
-    fn a_burst_is_divided_where_an_owner_takes_somewhat_longer() {
-        let mut gain = Gain::default();
-        let took = |way, percent| match way {
-            Way::Owner => 100 + 20 * u64::from(100 - percent),
-            Way::Log => 100 + 5 * u64::from(percent),
-        };
-        run(&mut gain, 20_000, took);
-        let logged = run(&mut gain, 10_000, took);
-        // To and fro about three quarters, and longest where one way has so little that its answers come slowly.
-        assert!((60..=92).contains(&logged), "{logged}");
+    fn a_write_counts_for_the_period_in_which_it_began() {
+        let (mut gain, mut prng) = (Gain::default(), Prng::new(4));
+        let mut under_way = VecDeque::new();
+        for ms in 0..100_000 {
+            under_way.push_back(gain.way(Instant(ms * 1_000_000), prng.next_u64()));
+            if under_way.len() > 100 {
+                let chosen = under_way.pop_front().expect("there are some");
+                let took = Duration::from_millis(if chosen.way == Way::Log { 130 } else { 100 });
+                gain.on_answer(chosen, (!ms.is_multiple_of(7)).then_some(took));
+            }
+        }
+        assert_eq!((gain.percent(), gain.open.len()), (1, 6));
+        let lost: Vec<Chosen> =
+            (100_000..200_000).map(|ms| gain.way(Instant(ms * 1_000_000), prng.next_u64())).collect();
+        assert_eq!(gain.open.len(), OPEN_MAX);
+        lost.into_iter().for_each(|chosen| gain.on_answer(chosen, Some(Duration::from_secs(9))));
     }
 }

@@ -75,9 +75,13 @@ pub struct IndexSettings {
     pub entries_max: usize,
     /// Bytes that may wait in logs to be merged.
     pub bytes_max: u64,
-    /// How many writes in a row may be rescheduled.
+    /// How many writes in a row may be rescheduled, unless more than [`WAITED_FOR`] would have to be merged first.
     pub reschedules_max: u8,
 }
+
+/// More bytes than these nobody waits for because too many were rescheduled in a row: in the middle of a burst, or behind it, that
+/// would be longer than the burst takes. One more of them is a write more, and no worse than those before it.
+const WAITED_FOR: u64 = 4 << 20;
 
 impl Default for IndexSettings {
     fn default() -> Self {
@@ -158,11 +162,15 @@ impl Index {
             .into_iter()
             .map(|Part { range, place }| match place {
                 None => Route::Owner(range),
-                Some(place) if place.reschedules >= self.settings.reschedules_max => Route::Wait(range, place.serial),
+                Some(place) if self.is_enough(&place) => Route::Wait(range, place.serial),
                 Some(place) if self.is_full() => Route::Wait(range, place.serial),
-                Some(place) => Route::Log(range, place.reschedules + 1),
+                Some(place) => Route::Log(range, place.reschedules.saturating_add(1)),
             })
             .collect()
+    }
+
+    fn is_enough(&self, place: &Place) -> bool {
+        place.reschedules >= self.settings.reschedules_max && self.bytes <= WAITED_FOR
     }
 
     /// Whether no more entries may begin.

@@ -51,7 +51,7 @@ mod tests;
 
 pub use coordination::{Asked, Coordination, CoordinationSettings, Turn};
 pub use depths::Depths;
-pub use gain::{Gain, Way};
+pub use gain::{Chosen, Gain, Way};
 pub use index::{Batch, Content, Index, IndexSettings, LogNumber, Part, Place, Route, Serial};
 pub use pace::{BatchSize, Pace};
 pub use space::{Address, Space};

@@ -23,6 +23,7 @@ use runtime::Handle;
 use runtime::sync::{first, join_all};
 use wire::{Answer, Target};
 
+use super::super::Mode;
 use super::super::entry::HEADER;
 use super::super::logs::{Logs, Trouble, to_its_end};
 use super::super::way_home::{UnderWay, Way};
@@ -30,6 +31,8 @@ use super::{Forwarded, Segment};
 
 /// Between two looks at TH.
 const TUNE: Duration = Duration::from_secs(1);
+/// Where no more of a hundred periods are spread, that is to find out.
+const TRIED_PERCENT: u32 = 25;
 /// After something went wrong: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -231,9 +234,15 @@ fn refused<T>(answer: Answer<T>) -> Result<T, Trouble> {
 }
 
 impl Forwarded {
+    /// Whether bursts are spread only to find out what that gains. Then little is logged, and has to come home soon: what is written
+    /// over it meanwhile has to follow it into logs, so that it would become more and more.
+    fn is_trying(&self) -> bool {
+        self.mode.get() == Mode::Auto && self.shared.gain.borrow().percent() <= TRIED_PERCENT
+    }
+
     /// What is carried home is marked so: clients come before it, unless one of them waits for it.
     fn level_of_merging(&self) -> Level {
-        let is_patient = self.shared.options.pace == Pace::Prioritized;
+        let is_patient = self.shared.options.pace == Pace::Prioritized && !self.is_trying();
         match is_patient && self.waiters.get() == 0 && !self.is_closing.get() {
             true => Level::Merge,
             false => Level::Open,

@@ -10,7 +10,7 @@ use base::io::fragment_checksums;
 use base::seeded::is_on;
 use base::{Bytes, Error, ErrorKind, Passage, Result, SegmentId, Stage, WriteStamp};
 use policies::burst::Traffic;
-use policies::forwarding::{Address, Content, LogNumber, Route, Serial, Way};
+use policies::forwarding::{Address, Chosen, Content, LogNumber, Route, Serial, Way};
 use wire::{Answer, LinkLost, Reply, Target};
 
 use super::super::Mode;
@@ -34,6 +34,14 @@ pub(in crate::forwarding) enum Written {
         len: u64,
         stamp: WriteStamp,
     },
+}
+
+/// Where a write goes that is part of a burst.
+#[derive(Clone, Copy)]
+struct Burst {
+    way: Way,
+    /// How it was found, where that may change.
+    chosen: Option<Chosen>,
 }
 
 impl Written {
@@ -83,39 +91,40 @@ impl Forwarded {
         let (logged, all) = self.interval.get();
         self.counted.borrow_mut().written_bytes += len;
         let ways: VecDeque<Route> = match burst {
-            Some(Way::Log) => {
+            Some(Burst { way: Way::Log, .. }) => {
                 self.interval.set((logged + len, all + len));
                 [Route::Log(range, 0)].into()
             }
-            Some(Way::Owner) | None => {
+            Some(Burst { way: Way::Owner, .. }) | None => {
                 self.interval.set((logged, all + len));
                 let ways = self.route(target.segment.index, range.clone());
                 if let Written::Nothing { .. } = written { as_one(ways, range) } else { ways }.into()
             }
         };
         let is_direct = ways.len() == 1 && matches!(ways[0], Route::Owner(_));
-        let begun = burst.filter(|_| self.mode.get() == Mode::Auto).map(|way| (way, self.handle().now()));
+        let begun = self.handle().now();
         let answer = match is_direct {
             true => self.send(target, offset, written).await,
             false => self.go(target, offset, written, ways).await,
         };
-        if let Some((way, begun)) = begun
-            && is_direct == (way == Way::Owner)
-            && answer.as_ref().is_ok_and(|reply| reply.result.is_ok())
-        {
-            self.shared.gain.borrow_mut().on_answer(way, self.handle().now().since(begun));
+        if let Some(Burst { way, chosen: Some(chosen) }) = burst {
+            let went_there =
+                is_direct == (way == Way::Owner) && answer.as_ref().is_ok_and(|reply| reply.result.is_ok());
+            let took = went_there.then(|| self.handle().now().since(begun));
+            self.shared.gain.borrow_mut().on_answer(chosen, took);
         }
         answer
     }
 
     /// Where a write goes that is part of a burst, which may be spread. With `auto` as many writes of it are as gain by it.
-    fn burst(self: &Rc<Self>, segment: u32, range: &Range<u64>, written: &Written) -> Option<Way> {
+    fn burst(self: &Rc<Self>, segment: u32, range: &Range<u64>, written: &Written) -> Option<Burst> {
         let Written::Data { data, .. } = written else { return None };
         if self.mode.get() == Mode::Off {
             return None;
         }
         let place = self.layout.volume_offset(segment, range.start);
-        let traffic = self.detector.borrow_mut().on_write(self.handle().now(), place, data.len() as u64);
+        let now = self.handle().now();
+        let traffic = self.detector.borrow_mut().on_write(now, place, data.len() as u64);
         let is_burst = match self.mode.get() {
             Mode::Mixed => self.handle().random_u64().is_multiple_of(2),
             _ => traffic == Traffic::Burst,
@@ -130,8 +139,11 @@ impl Forwarded {
         let is_full = self.segments.borrow().get(&segment).is_some_and(|known| known.index.is_full());
         match (is_full || !logs.has_room((data.len() as u64).min(DATA_MAX)), self.mode.get()) {
             (true, _) => None,
-            (false, Mode::Auto) => Some(self.shared.gain.borrow().way(self.handle().random_u64())),
-            (false, _) => Some(Way::Log),
+            (false, Mode::Auto) => {
+                let chosen = self.shared.gain.borrow_mut().way(now, self.handle().random_u64());
+                Some(Burst { way: chosen.way, chosen: Some(chosen) })
+            }
+            (false, _) => Some(Burst { way: Way::Log, chosen: None }),
         }
     }
 
