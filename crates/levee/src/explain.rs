@@ -240,7 +240,10 @@ fn numbers(found: &Explanation) -> Vec<String> {
 fn bursts_of(bursts: &ForwardedBursts) -> String {
     let percent = |part: u64| format!("{}%", part.saturating_mul(100) / bursts.written_bytes.max(1));
     let mut parts = vec![
-        format!("forwarding {}", bursts.mode),
+        match bursts.spread_percent.filter(|_| bursts.has_logs) {
+            Some(percent) => format!("forwarding {}, bursts spread {percent}% of the time", bursts.mode),
+            None => format!("forwarding {}", bursts.mode),
+        },
         format!("{} of {} written went to logs", percent(bursts.burst_bytes), format_size(bursts.written_bytes)),
     ];
     if bursts.rescheduled_bytes > 0 {
@@ -550,11 +553,12 @@ The last of them:
             lag_ns: 1_200_000_000,
             waits: 3,
             failed_merges: 1,
+            spread_percent: Some(98),
             ..bursts
         });
         let text = sentences(&found);
-        let line = "bursts   forwarding auto, 25% of 4 MiB written went to logs, 2% followed there, 64 KiB in 1 entry wait to come \
-                    home, since 1.2 s, 3 writes waited for that, 1 batch was refused by an owner";
+        let line = "bursts   forwarding auto, bursts spread 98% of the time, 25% of 4 MiB written went to logs, 2% followed there, 64 KiB \
+                    in 1 entry wait to come home, since 1.2 s, 3 writes waited for that, 1 batch was refused by an owner";
         assert!(text.ends_with(line), "{text}");
     }
 

@@ -304,6 +304,7 @@ fn forwarded_bursts(state: forwarding::State) -> api::ForwardedBursts {
     api::ForwardedBursts {
         mode: state.mode.name().into(),
         has_logs: state.has_logs,
+        spread_percent: state.spread_percent,
         written_bytes: counted.written_bytes,
         burst_bytes: counted.burst_bytes,
         rescheduled_bytes: counted.rescheduled_bytes,

@@ -190,6 +190,9 @@ pub struct ForwardedBursts {
     pub mode: String,
     /// Whether it has logs.
     pub has_logs: bool,
+    /// With `auto`: of a hundred moments, those in which its agent spreads bursts, as it has found that to gain something or not.
+    #[serde(default)]
+    pub spread_percent: Option<u32>,
     /// Bytes that were written.
     pub written_bytes: u64,
     /// Those that were a burst, and went to logs.

@@ -25,9 +25,9 @@ const MANAGERS_MAX: usize = 9;
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarding {
     /// None.
-    #[default]
     Off,
-    /// Bursts, within what that may cost.
+    /// Bursts, as far as that gains anything, and within what it may cost.
+    #[default]
     Auto,
     /// Bursts, whatever it costs.
     On,

@@ -138,6 +138,7 @@ fn bursts(written_bytes: u64) -> api::ForwardedBursts {
     api::ForwardedBursts {
         mode: "auto".into(),
         has_logs: true,
+        spread_percent: Some(50),
         written_bytes,
         burst_bytes: 50,
         rescheduled_bytes: 10,
