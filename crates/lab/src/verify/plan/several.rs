@@ -155,11 +155,13 @@ impl Plan {
     }
 }
 
-/// Whether writes go to logs, which they do in a third of the worlds.
+/// Whether writes go to logs: many of them in a third of the worlds, and bursts, as by default, in half of the others.
 fn draw_forwarding(seed: u64) -> Forwarding {
-    match Prng::new(seed ^ 0x6c6f_6773).one_in(3) {
-        true => Forwarding::Mixed,
-        false => Forwarding::Off,
+    let mut prng = Prng::new(seed ^ 0x6c6f_6773);
+    match (prng.one_in(3), prng.one_in(2)) {
+        (true, _) => Forwarding::Mixed,
+        (false, true) => Forwarding::default(),
+        (false, false) => Forwarding::Off,
     }
 }
 
