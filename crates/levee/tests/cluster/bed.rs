@@ -299,11 +299,15 @@ impl Bed {
         }
     }
 
-    /// Waits until so many servers are well, and have all `segments` between them.
+    /// Waits until so many servers are well, and have all segments between them: `segments` of volumes, and those of logs.
     pub fn settle(&self, servers: usize, segments: u64) {
         self.wait("everything is settled", |bed| {
-            let found = bed.servers();
-            found.len() == servers && found.values().sum::<u64>() == segments
+            let (found, manager) = (bed.servers(), bed.processes.keys().find(|name| name.starts_with('m')).unwrap());
+            let output = bed.output(manager, &["status", "--json"]);
+            let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let all = status["cluster"]["segments"].as_u64().filter(|all| *all >= segments);
+            let is_calm = status["cluster"]["segments_on_the_way"] == 0;
+            found.len() == servers && is_calm && Some(found.values().sum()) == all
         });
     }
 }
