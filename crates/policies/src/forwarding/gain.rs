@@ -5,8 +5,8 @@
 //! all of them together take longer, since each byte that is logged is written twice. An agent cannot see which of these a cluster
 //! is. But it can spread whatever is a burst for a moment, and nothing in the next one, and see in which of them writes take longer.
 //!
-//! Moments are compared, and not writes of the same moment that went both ways: a log may answer sooner than the owner beside it, and
-//! each write that goes there make all others slower, which such a comparison cannot see. It was tried, and spread half of a burst of
+//! Moments are compared, and not writes of the same moment that went both ways: a log may answer sooner than the owner beside it
+//! though each write that goes there makes all others slower, which such a comparison cannot see. It was tried, and spread half of a burst of
 //! large writes where they took a quarter longer for it (bench/README.md, "What spreading costs").
 //!
 //! **Names.** A *period* is such a moment, in which all of a burst goes one [`Way`]; a write counts for the one in which it began.

@@ -116,7 +116,7 @@ impl Forwarded {
         answer
     }
 
-    /// Where a write goes that is part of a burst, which may be spread. With `auto` as many writes of it are as gain by it.
+    /// Where a write goes that is part of a burst, which may be spread. With `auto` it is as often as that gains anything.
     fn burst(self: &Rc<Self>, segment: u32, range: &Range<u64>, written: &Written) -> Option<Burst> {
         let Written::Data { data, .. } = written else { return None };
         if self.mode.get() == Mode::Off {
