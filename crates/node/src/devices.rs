@@ -4,7 +4,8 @@
 //! asked for stands in a file beside the store, in the words of the configuration, with the number of the volume: another
 //! one that has got the same name since is not given to the machine. What the configuration names is not in the file.
 //!
-//! The file is replaced as a whole: written apart, made durable, renamed.
+//! The file is replaced as a whole: written apart, made durable, renamed. In a directory that was left behind it is that of
+//! another time: who accepted the loss of the volume table has numbers given out again, so nothing in it is believed.
 
 use std::cell::RefCell;
 use std::io;
@@ -55,33 +56,54 @@ struct Kept {
 }
 
 impl Devices {
-    /// Those of `agent`, with what the file in `beside` names. A file that cannot be read is said to be so in the log, and no
-    /// reason not to start.
-    pub(crate) async fn open(
+    /// Those of `agent`, whose file is in `beside`.
+    pub(crate) fn new(
         handle: &Handle,
         agent: &Agent,
         directory: Rc<dyn VolumeDirectory>,
         beside: &Path,
         configured: &[VhostUserSettings],
     ) -> Rc<Devices> {
-        let kept = read(handle, &beside.join(FILES[0])).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "disks of virtual machines that were asked for are not served: ask again with levee attach");
-            Kept::default()
-        });
-        // Whoever wrote the list may have been killed before its name was durable: what is served now is served after the next
-        // power loss, too.
-        if let Err(error) = handle.sync_directory(beside).await {
-            tracing::warn!(%error, "the list of the disks of virtual machines may not be durable");
-        }
         Rc::new(Devices {
             handle: handle.clone(),
             agent: agent.clone(),
             directory,
             beside: beside.to_owned(),
             configured: configured.to_vec(),
-            asked_for: RefCell::new(kept.vhost_user),
+            asked_for: RefCell::default(),
             turn: Budget::new(1),
         })
+    }
+
+    /// Reads the file. One that cannot be read is said to be so in the log, and no reason not to start.
+    pub(crate) async fn remember(&self) {
+        let kept = read(&self.handle, &self.beside.join(FILES[0])).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "disks of virtual machines that were asked for are not served: ask again with levee attach");
+            Kept::default()
+        });
+        // Whoever wrote the list may have been killed before its name was durable: what is served now is served after the next
+        // power loss, too.
+        if let Err(error) = self.handle.sync_directory(&self.beside).await {
+            tracing::warn!(%error, "the list of the disks of virtual machines may not be durable");
+        }
+        *self.asked_for.borrow_mut() = kept.vhost_user;
+    }
+
+    /// Gives up what the file names.
+    pub(crate) async fn forget(&self) {
+        let Ok(Kept { vhost_user }) = read(&self.handle, &self.beside.join(FILES[0])).await else { return };
+        for AskedFor { volume, path, .. } in &vhost_user {
+            let path = path.display();
+            tracing::error!(
+                "{path} is not served as a disk of {volume}: the list that names it is older than the store. If it still is one, \
+                 ask again with levee attach {volume} --vhost-user {path}"
+            );
+        }
+        *self.asked_for.borrow_mut() = vhost_user;
+        if let Err(error) = self.keep(Vec::new()).await {
+            tracing::warn!(%error, "the older list of the disks of virtual machines stays");
+            self.asked_for.borrow_mut().clear();
+        }
     }
 
     /// Serves what the configuration names, and what was asked for before this start.

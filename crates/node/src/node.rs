@@ -94,6 +94,8 @@ impl Node {
             buckets: Buckets::new(resolved.admission.clone(), handle.now(), opened.count().into()),
         };
         let notes = opened.reports.iter().flat_map(notes).collect();
+        let beside = &settings.directories[0];
+        let is_beside_old = opened.reports.iter().any(|report| report.left_behind.contains(beside));
         let redundancy = Redundancy::Copies(resolved.copies);
         let options = service::Options { redundancy, accept_data_loss: settings.accept_data_loss };
         let manager = Manager::open(handle, opened.first(), options).await?;
@@ -129,8 +131,12 @@ impl Node {
             begun,
         };
         let connection = manager.connect(shards.clone(), Rc::new(agent.clone()), Some(Rc::new(observer)));
-        let (volumes, beside): (Rc<dyn VolumeDirectory>, _) = (Rc::new(manager.clone()), &settings.directories[0]);
-        let devices = Devices::open(handle, &agent, volumes, beside, &settings.vhost_user).await;
+        let volumes: Rc<dyn VolumeDirectory> = Rc::new(manager.clone());
+        let devices = Devices::new(handle, &agent, volumes, beside, &settings.vhost_user);
+        match is_beside_old {
+            true => devices.forget().await,
+            false => devices.remember().await,
+        }
         manager.connect_devices(devices.clone());
         manager.resume();
         let mut ready = Ready { api: None, socket, nbd, notes };

@@ -149,6 +149,8 @@ pub struct OpenReport {
     pub swept: u64,
     /// Seals that had reached some copies only, and were completed.
     pub seals_completed: u64,
+    /// Directories from before a start that went on without them: they come back as they were then.
+    pub left_behind: Vec<PathBuf>,
     /// What a person should know.
     pub notes: Vec<String>,
 }

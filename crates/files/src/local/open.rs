@@ -121,6 +121,7 @@ pub async fn open(handle: &Handle, options: LocalOptions) -> Result<(Store, Open
                 directory.state.set(State::Resynchronizing);
                 let left_behind = was_left_behind(&superblock.record, &plan.record);
                 returning.push((directory, left_behind));
+                report.left_behind.extend(left_behind.then(|| path.clone()));
                 report.notes.push(format!("{} was away: it is being resynchronized", path.display()));
             }
             (Role::Joins, probe) if !options.read_only => {

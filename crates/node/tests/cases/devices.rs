@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::{ErrorKind, GIB, Result};
+use base::{ErrorKind, GIB, Result, VolumeId};
 use control::service::{Reply, Request};
 use node::settings::{EngineSettings, VhostUserSettings};
 use node::{Node, Settings};
@@ -15,21 +15,29 @@ use runtime::sim::{DiskOptions, Fault, NodeId, NodeOptions, World};
 struct Bed {
     world: World,
     machine: NodeId,
+    disks: &'static [&'static str],
     configured: Vec<VhostUserSettings>,
+    accept_missing: bool,
 }
 
 impl Bed {
     fn new() -> Bed {
-        let world = World::new(1);
-        let machine = world.add_node(NodeOptions::with_disks(["/disk"], &DiskOptions::default()));
+        Bed::on(1, &["/disk"])
+    }
+
+    fn on(seed: u64, disks: &'static [&'static str]) -> Bed {
+        let world = World::new(seed);
+        let machine = world.add_node(NodeOptions::with_disks(disks.iter().copied(), &DiskOptions::default()));
         world.start_loop(machine);
-        Bed { world, machine, configured: Vec::new() }
+        Bed { world, machine, disks, configured: Vec::new(), accept_missing: false }
     }
 
     /// Kills what runs, starts the store, and does something with it.
     fn live(&self, work: impl AsyncFnOnce(&Handle, &Node) + 'static) {
         let handle = self.world.restart(self.machine);
-        let mut settings = Settings { directories: vec!["/disk/store".into()], ..Settings::default() };
+        let directories = self.disks.iter().map(|disk| format!("{disk}/store").into()).collect();
+        let mut settings = Settings { directories, copies: Some(1), ..Settings::default() };
+        settings.accept_missing_directories = self.accept_missing;
         settings.nbd.listen = (self.world.address(self.machine), 0).into();
         settings.api.is_off = true;
         settings.engine = EngineSettings::small();
@@ -105,6 +113,36 @@ fn a_machine_does_not_get_another_volume_of_the_same_name() {
     for _ in 0..2 {
         bed.live(async |_, node| assert!(there(node).await.is_empty()));
     }
+}
+
+/// Where the volume table is lost with what an older directory does not have, which somebody accepted, numbers are given out again.
+#[test]
+fn a_list_that_is_older_than_the_store_is_not_believed() {
+    let mut given_again = 0;
+    for seed in 0..8 {
+        let mut bed = Bed::on(seed, &["/disk0", "/disk1"]);
+        bed.live(async |_, node| drop(attach(node, "a", "one").await.unwrap()));
+        let [disk, other] = ["/disk0", "/disk1"].map(|path| bed.world.disk(bed.machine, path));
+        let before = disk.snapshot();
+        // What is made from now on is made on the first one.
+        other.set_capacity(other.used() + base::MIB);
+        for _ in 0..2 {
+            let delete = || Request::Delete { name: "a".into(), force: true };
+            bed.live(async move |_, node| drop(node.manager().handle(delete()).await.unwrap()));
+        }
+        disk.restore(&before);
+        bed.accept_missing = true;
+        for _ in 0..2 {
+            let (sender, id) = runtime::sync::oneshot();
+            bed.live(async move |_, node| {
+                assert_eq!(there(node).await, []);
+                sender.send(node.manager().show("a").unwrap().row.id);
+            });
+            given_again += u32::from(bed.world.block_on(&bed.world.start_loop(bed.machine), id) == Some(VolumeId(1)));
+            bed.accept_missing = false;
+        }
+    }
+    assert!(given_again > 0, "nothing was tried");
 }
 
 #[test]
