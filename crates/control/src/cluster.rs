@@ -209,14 +209,6 @@ impl ClusterManager {
         Error::moved(format!("the manager {} is not in charge: ask the others", self.name))
     }
 
-    /// A volume that can be attached, with its newest attachment.
-    ///
-    /// # Errors
-    /// `NotFound`, `Moved`.
-    fn descriptor(&self, volume: VolumeId) -> Result<VolumeDescriptor> {
-        self.look(|owners, volumes| volumes.get(volume).map(|row| described(owners, row)))?
-    }
-
     /// What an engine needs to know of a volume to have a segment of it: also of one that is being deleted, of which a segment
     /// on its way is dropped when it has arrived.
     fn description(&self, volume: VolumeId) -> Option<VolumeDescriptor> {

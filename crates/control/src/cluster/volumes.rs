@@ -287,23 +287,25 @@ fn as_shown(desk: &Desk, row: &Row) -> Row {
     Row { generation: described(desk.owners.table(), row).generation, ..row.clone() }
 }
 
+/// Who asks is told what is durable: an agent compares the newest attachment with its own, and one that was decided and then lost
+/// with its manager would be newer than all that come after it.
 impl VolumeDirectory for ClusterManager {
     fn resolve<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>> {
-        let found = self.look(|owners, volumes| volumes.find(name).map(|row| described(owners, row)));
-        Box::pin(std::future::ready(found.and_then(|found| found)))
+        Box::pin(self.decide(|desk, _, _| desk.volumes().find(name).map(|row| described(desk.owners.table(), row))))
     }
 
     fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        Box::pin(std::future::ready(self.descriptor(volume)))
+        Box::pin(
+            self.decide(move |desk, _, _| desk.volumes().get(volume).map(|row| described(desk.owners.table(), row))),
+        )
     }
 
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
-        let names = self.look(|_, volumes| {
-            let mut names: Vec<String> = volumes.shown().map(|row| row.name.clone()).collect();
+        Box::pin(self.decide(|desk, _, _| {
+            let mut names: Vec<String> = desk.volumes().shown().map(|row| row.name.clone()).collect();
             names.sort();
-            names
-        });
-        Box::pin(std::future::ready(names))
+            Ok(names)
+        }))
     }
 
     fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {

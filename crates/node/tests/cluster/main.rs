@@ -18,10 +18,12 @@ mod observing;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::GIB;
+use base::{GIB, VolumeId};
+use control::cluster::ClusterManager;
 use control::service::{Reply, Request};
 use runtime::Class;
 use runtime::sim::NetworkOptions;
+use wire::VolumeDirectory;
 
 use self::bed::{Bed, Role};
 use self::model::Model;
@@ -103,6 +105,36 @@ fn a_volume_is_made_used_and_deleted() {
     assert!(is_done);
     let Reply::Volumes(left) = bed.ask(Request::List).unwrap() else { panic!("a list") };
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// An attachment that is decided and not durable may be lost with its manager, and is nothing that an agent may hear of.
+#[test]
+fn what_a_manager_says_of_a_volume_is_durable() {
+    let mut bed = Bed::new(1, 1, 2, 1);
+    bed.start_all();
+    bed.create("disk", GIB);
+    let (index, manager) = bed.in_charge().unwrap();
+    let handle = bed.handle(Role::Manager, index);
+    let disk = VolumeId(1);
+    let ask = |manager: &Rc<ClusterManager>| {
+        let manager = manager.clone();
+        handle.spawn(Class::Io, "describe", async move { VolumeDirectory::describe(&*manager, disk).await })
+    };
+    let before = bed.world.block_on(&handle, ask(&manager)).unwrap().generation;
+    bed.cut_off_from(Role::Manager, index, Role::Store);
+    let attaching = manager.clone();
+    let attaching = async move { VolumeDirectory::attach(&*attaching, disk).await };
+    let attaching = handle.spawn(Class::Io, "attach", attaching);
+    bed.world.run_for(MS);
+    let asked = ask(&manager);
+    bed.world.run_for(20 * MS);
+    assert!(!asked.is_finished() && !attaching.is_finished() && manager.is_in_charge());
+    bed.reconnect(Role::Manager, index);
+    let (after, attached) = bed.world.block_on(&handle, async { (asked.await, attaching.await) });
+    match (after, attached) {
+        (Ok(after), Ok(attached)) => assert!(after.generation == attached.generation && after.generation > before),
+        (after, attached) => assert!(after.is_err() && attached.is_err(), "{after:?} {attached:?}"),
+    }
 }
 
 #[test]
