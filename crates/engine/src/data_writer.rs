@@ -10,7 +10,8 @@
 //!
 //! Invariants: the record that says whose file it is comes before any record that refers to it; a file that failed
 //! takes no more; nothing is appended to a file of an earlier incarnation. A hole that a failed append leaves in a
-//! data file is harmless: bytes count only where a record refers to them.
+//! data file is harmless: bytes count only where a record refers to them. What failed behind all that has landed is not
+//! in the file when it is sealed: what is within a seal is there.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -170,7 +171,8 @@ impl DataFileFactory {
 
     /// Ends a file that gets no more appends and that no record in flight names: its unused space comes back.
     fn end(&self, open: &OpenFile) {
-        let (file, end) = (open.writer.borrow().id(), open.writer.borrow().position());
+        let (file, end) = (open.writer.borrow().id(), open.landings.landed_through());
+        self.garbage.ended(file, end / BLOCK);
         let this = self.clone();
         let seal = async move {
             if let Err(error) = this.files.store().seal(file, end).await {

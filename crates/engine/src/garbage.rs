@@ -136,6 +136,13 @@ impl Garbage {
         }
     }
 
+    /// `file` ends behind its first `blocks`: what was appended behind them never landed.
+    pub fn ended(&self, file: FileId, blocks: u64) {
+        if let Some(known) = self.0.ledger.borrow_mut().known_mut(file) {
+            known.written_blocks = known.written_blocks.min(blocks);
+        }
+    }
+
     /// Nothing more is appended to `file`, every record that names blocks of it has been applied or given up, and its
     /// removal frees `capacity_bytes`. Repetitions do nothing.
     pub fn closed(&self, file: FileId, capacity_bytes: u64, now: Instant) {

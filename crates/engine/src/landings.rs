@@ -68,6 +68,13 @@ impl Landings {
         self.0.state.borrow().whole_through
     }
 
+    /// Where the last one ends that has landed: nothing counts behind it.
+    pub fn landed_through(&self) -> u64 {
+        let state = self.0.state.borrow();
+        let last = state.open.iter().rfind(|(_, has_landed)| *has_landed);
+        last.map_or(state.whole_through, |(end, _)| *end)
+    }
+
     /// Completes when a recovery would find the append `number`, as long as it has landed. Never, if one before it
     /// failed.
     pub async fn when_found(self, number: u64) {
@@ -107,9 +114,9 @@ mod tests {
         assert!(is_found(&landings, numbers[0]));
         landings.on_landed(numbers[2]);
         assert!(!is_found(&landings, numbers[2]));
-        assert_eq!(landings.whole_through(), 10);
+        assert_eq!((landings.whole_through(), landings.landed_through()), (10, 30));
         landings.on_landed(numbers[1]);
         assert!(is_found(&landings, numbers[1]) && is_found(&landings, numbers[2]));
-        assert_eq!((landings.whole_through(), landings.begin(40)), (30, 3));
+        assert_eq!((landings.whole_through(), landings.begin(40), landings.landed_through()), (30, 3, 30));
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Pass {
 /// The file that live blocks are moved to.
 struct Destination {
     writer: FileWriter,
+    /// Where what has landed in it ends.
+    landed: u64,
     /// A record that names it may or may not be in the log: it must outlive this life of the engine.
     is_in_doubt: bool,
 }
@@ -147,6 +149,7 @@ impl Pass {
                 return Err(error.context("moving live blocks"));
             }
         };
+        destination.landed = offset + bytes;
         check_segment(&gc, segment)?;
         let place = |(index, entry): (u64, &Entry)| entry.relocated(file, offset + index * BLOCK);
         let moved: Vec<Entry> = (0..).zip(entries).map(place).collect();
@@ -246,15 +249,16 @@ impl Pass {
         }
         self.gc.0.garbage.opened(self.segment, file, capacity);
         self.gc.0.garbage.set_origin(file, self.generation, self.written_at);
-        self.destination = Some(Destination { writer, is_in_doubt: false });
+        self.destination = Some(Destination { writer, landed: 0, is_in_doubt: false });
         let record = Record::DataFile { segment: self.segment, file };
         self.gc.0.sink.log(record, Box::new(|_| ())).await.map(drop)
     }
 
     async fn close_destination(&mut self) {
         let Some(destination) = self.destination.take() else { return };
-        let (file, length) = (destination.writer.id(), destination.writer.position());
+        let (file, length) = (destination.writer.id(), destination.landed);
         let store = self.gc.0.index.files().store();
+        self.gc.0.garbage.ended(file, length / BLOCK);
         if let Err(error) = store.seal(file, length).await {
             tracing::warn!(%file, "a data file could not be sealed: {error}");
         }

@@ -8,6 +8,7 @@ mod full_store;
 mod interrupted_deletion;
 mod recycled_space;
 mod remote;
+mod sealed_data;
 mod shared;
 mod slow_pool;
 mod strays;
