@@ -442,6 +442,18 @@ fn bursts_are_spread_by_auto_only_where_logs_answer_sooner() {
     });
 }
 
+/// What is in its logs comes home no more, so whoever waits for that hears it.
+#[test]
+fn a_volume_that_was_deleted_is_lost() {
+    in_a_world(9, |store| async move {
+        let holder = Holder::attach(&store, all()).await;
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        store.set_fate(|target, _| if target.segment.volume == DISK { Fate::Gone } else { Fate::Done });
+        store.handle.sleep(Duration::from_secs(5)).await;
+        assert!(holder.write(0, &[2; 4096]).await.is_err());
+    });
+}
+
 /// The store is full: no write has room, in logs as with owners, and no disk is lost for that.
 #[test]
 fn a_full_store_says_so() {

@@ -63,8 +63,8 @@ pub(super) async fn run(forwarded: Weak<Forwarded>, handle: Handle) {
                 this.lose(lost.message);
                 return;
             }
-            // A newer attachment has all of it. Whoever waits for this to go on hears that.
-            Err(Trouble::Refused(error)) if error.kind == ErrorKind::Fenced => {
+            // A newer attachment has all of it, or the volume was deleted. Whoever waits for this to go on hears that.
+            Err(Trouble::Refused(error)) if matches!(error.kind, ErrorKind::Fenced | ErrorKind::NotFound) => {
                 this.lose(error.message);
                 return;
             }

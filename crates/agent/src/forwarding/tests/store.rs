@@ -38,6 +38,8 @@ pub(super) enum Fate {
     Full,
     /// Clients want the server: not now.
     Busy,
+    /// The volume was deleted.
+    Gone,
     /// Nobody hears of it again; it was done.
     Lost,
 }
@@ -135,7 +137,7 @@ impl Store {
         }
         let fate = (self.fate.borrow())(target, offset);
         let result = self.check(target);
-        if result.is_ok() && !matches!(fate, Fate::Refused | Fate::Full | Fate::Busy) {
+        if result.is_ok() && !matches!(fate, Fate::Refused | Fate::Full | Fate::Busy | Fate::Gone) {
             let mut sectors = self.sectors.borrow_mut();
             for at in (0..len).step_by(512) {
                 let key = (target.segment.volume, target.segment.index, (offset + at) / 512);
@@ -148,6 +150,7 @@ impl Store {
         match fate {
             Fate::Lost => return Err(LinkLost { message: "cut".into() }),
             Fate::Busy if result.is_ok() => return answer(target, Err(Error::retry("not now"))),
+            Fate::Gone => return answer(target, Err(Error::not_found("there is no such segment"))),
             Fate::Full if result.is_ok() => return answer(target, Err(Error::full("no room"))),
             Fate::Refused | Fate::RefusedAndDone if result.is_ok() => return answer(target, Err(Error::io("no"))),
             _ => {}
