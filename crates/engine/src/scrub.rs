@@ -19,7 +19,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::{BLOCK, FileId, Instant, KIB, Result, SegmentId};
+use base::{BLOCK, ErrorKind, FileId, Instant, KIB, Result, SegmentId};
 use policies::background::{Left, Spare};
 use policies::scrub::ScrubSettings;
 use runtime::{Class, Handle, Task};
@@ -162,9 +162,12 @@ impl Scrub {
         self.count(|statistics| (statistics.segments, statistics.segments_done) = (segments.len() as u64, 0));
         for segment in segments {
             self.tables(segment).await;
-            if let Err(error) = self.blocks(segment).await {
+            match self.blocks(segment).await {
+                Ok(()) => {}
+                // This life is over. Whoever has the segment now looks at it.
+                Err(error) if error.kind == ErrorKind::Fenced => tracing::debug!(%segment, "not scrubbed: {error}"),
                 // Its pages were looked at, and counted.
-                tracing::error!(%segment, "the blocks of a segment are not scrubbed: {error}");
+                Err(error) => tracing::error!(%segment, "the blocks of a segment are not scrubbed: {error}"),
             }
             self.count(|statistics| statistics.segments_done += 1);
         }

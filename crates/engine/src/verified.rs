@@ -177,7 +177,7 @@ impl VerifiedFiles {
     /// Reads `range` so that `is_good` holds for the bytes. `what` names them for a person.
     ///
     /// # Errors
-    /// `Corrupt` when copies were read and none is good, `Io` when none could be read.
+    /// `Corrupt` when copies were read and none is good, `Io` when none could be read, `Fenced` when this life is over.
     pub async fn read(
         &self,
         range: FileRange,
@@ -193,7 +193,7 @@ impl VerifiedFiles {
     /// Looks through all copies of `range` for one that `is_good`, and repairs those that are not.
     ///
     /// # Errors
-    /// `Corrupt` when copies were read and none is good, `Io` when none could be read.
+    /// `Corrupt` when copies were read and none is good, `Io` when none could be read, `Fenced` when this life is over.
     pub async fn recover(
         &self,
         range: FileRange,
@@ -219,8 +219,12 @@ impl VerifiedFiles {
         }
         self.0.counters.mismatches.set(self.0.counters.mismatches.get() + bad.len() as u64);
         let Some(good) = good else {
-            bump(&self.0.counters.lost);
-            return Err(self.explain(range, what, &bad, &unread));
+            let error = self.explain(range, what, &bad, &unread);
+            // A life that is over may read nothing: that says nothing of what is there.
+            if error.kind != ErrorKind::Fenced {
+                bump(&self.0.counters.lost);
+            }
+            return Err(error);
         };
         for copy in bad {
             tracing::warn!(path = store.locate(file, copy), offset, "{what}: wrong bytes in one copy");
@@ -254,6 +258,7 @@ impl VerifiedFiles {
                     suspects.extend(bad.map(|(number, _)| number));
                 }
                 Err(error) if error.kind == ErrorKind::NotFound => continue,
+                Err(error) if error.kind == ErrorKind::Fenced => return checked,
                 Err(_) => suspects.extend(0..len / block),
             }
             checked.read_bytes += len as u64;
@@ -286,7 +291,7 @@ impl VerifiedFiles {
                 mismatches.set(mismatches.get() + repaired);
                 all.set(all.get() + repaired);
             }
-            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Fenced) => {}
             Err(error) => tracing::warn!(%file, "headers cannot be looked at: {error}"),
         }
         Checked { read_bytes: u64::from(copies) * BLOCK, lost: 0 }
@@ -309,9 +314,11 @@ impl VerifiedFiles {
         let wrong = bad.iter().map(|&copy| format!("wrong bytes in {}", place(copy)));
         let failed = unread.iter().map(|(copy, error)| format!("{}: {error}", place(*copy)));
         let all: Vec<String> = wrong.chain(failed).collect();
-        let kind = match bad.is_empty() && unread.iter().any(|(_, error)| error.kind == ErrorKind::Io) {
-            true => ErrorKind::Io,
-            false => ErrorKind::Corrupt,
+        let failed_by = |kind| unread.iter().any(|(_, error)| error.kind == kind);
+        let kind = match bad.is_empty() {
+            true if failed_by(ErrorKind::Fenced) => ErrorKind::Fenced,
+            true if failed_by(ErrorKind::Io) => ErrorKind::Io,
+            _ => ErrorKind::Corrupt,
         };
         Error { kind, message: format!("{what}: no good copy: {}", all.join("; ")) }
     }

@@ -367,3 +367,30 @@ fn a_segment_is_taken_over_from_an_engine_that_lives_on() {
     );
     assert!(acknowledged > 2000 && replayed > 100 && files_of_others > 20);
 }
+
+/// A life that is over may read nothing any more, and calls nothing lost for that.
+#[test]
+fn what_is_fenced_finds_nothing_lost() {
+    let site = Site::new(3);
+    let shared = site.start_store();
+    let [(handle, store, engine), (_, other, _)] = [0, 1].map(|index| site.open_engine(index, Ownership::Whole));
+    site.world.block_on(&handle, async move {
+        let segment = SegmentId { volume: VolumeId(1), index: 0 };
+        let write = async |number: u64| {
+            let (offset, data) = (number * 128 * KIB, Bytes::from(vec![7; 128 << 10]));
+            let checksums = fragment_checksums(segment, offset, &data);
+            engine.write(segment, offset, data, checksums, WriteStamp::default()).await
+        };
+        for number in 0..16 {
+            write(number).await.expect("there is room");
+        }
+        assert!(engine.scrub().await == 0 && engine.statistics().scrub.read_bytes >= 2 * MIB);
+        other.fence(store.incarnation()).await.expect("nothing fails");
+        assert_eq!(write(0).await.expect_err("it was fenced").kind, ErrorKind::Fenced);
+        let before = engine.statistics().scrub.read_bytes;
+        let (lost, after) = (engine.scrub().await, engine.statistics());
+        assert!(after.scrub.read_bytes < before + MIB, "it reads nothing");
+        assert_eq!((lost, after.scrub.lost), (0, 0));
+    });
+    drop(shared);
+}
