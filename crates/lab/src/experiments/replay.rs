@@ -196,8 +196,16 @@ impl Setting {
     pub fn replay(&self, traffic: &Traffic, seed: u64) -> Replayed {
         let Setting { servers, utilization, policy, geometry } = *self;
         let scheme = policy.scheme();
-        let cluster = Cluster { servers, utilization, scheme, geometry, merging: Merging::default(), behind: BEHIND };
-        let latency = Latency::of(traffic, cluster, seed);
+        let cluster = Cluster {
+            servers,
+            utilization,
+            scheme,
+            geometry,
+            merging: Merging::default(),
+            behind: BEHIND,
+            has_one_card: false,
+        };
+        let latency = Latency::of(traffic, Vec::new(), cluster, seed);
         let balance = Balance::of(traffic, scheme, geometry, servers, BIN_NS, seed);
         let ms = |per_million| latency.writes.quantile(per_million) as f64 / 1e6;
         let written: u64 = traffic.writes.iter().map(|write| write.bytes).sum();

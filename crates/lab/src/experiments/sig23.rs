@@ -1,8 +1,8 @@
 //! The figures of "DiffForward" (SIGMETRICS 2023), as far as they are about where traffic goes: who is asked for how much, and
-//! when. Figure 2a: how unequal servers are; figure 13: what ways to spread writes make of that; figure 20a: how well bursts are
+//! when. Figure 2a: how unequal servers are; figures 12 and 13: what ways to spread writes make of that; figure 20a: how well bursts are
 //! found.
 //!
-//! Figures 2d, 5, 14 and 16 to 19: how long writes take. Figures 20b to 20d: what is in logs, and what it costs to bring that home.
+//! Figures 2d, 5, 14 and 16 to 19: how long writes take; figure 15: how long reads take. Figures 20b to 20d: what is in logs, and what it costs to bring that home.
 //!
 //! [`workload`] is the traffic, [`schemes`] are the ways to spread it over what [`geometry`] and [`homes`] make of volumes,
 //! [`balance`] is what is made of it, [`detection`] compares what was found with what was there. Nothing waits in these: a write
@@ -84,8 +84,10 @@ enum Bench {
     Detection(Option<BurstSettings>),
     /// How long writes take where so much of servers' cards is used.
     Latency { scheme: Scheme, geometry: Geometry, utilization: f64, merging: Merging },
+    /// How long reads take beside it, and writes, with cards that lead to what is behind servers, too, or not.
+    Reads { scheme: Scheme, utilization: f64, has_one_card: bool },
     /// The same with replicas that have to agree, or do not; and how even servers are.
-    Replication { utilization: f64, chooses: bool, synchronizes: bool },
+    Replication { geometry: Geometry, utilization: f64, chooses: bool, synchronizes: bool },
     /// How wrong predictions of volumes' traffic are.
     Prediction { interval_ms: u64 },
 }
@@ -142,8 +144,12 @@ impl Paper for Sig23 {
                 };
                 Bench::Latency { scheme: scheme(usual), geometry, utilization, merging }
             }
+            Bench::Reads { scheme: usual, utilization, has_one_card } => {
+                Bench::Reads { scheme: scheme(usual), utilization, has_one_card }
+            }
             Bench::Detection(_) if mechanism == Mechanism::BurstDetection => Bench::Detection(None),
-            Bench::Replication { utilization, chooses, synchronizes } => Bench::Replication {
+            Bench::Replication { geometry, utilization, chooses, synchronizes } => Bench::Replication {
+                geometry,
                 utilization,
                 chooses: chooses && mechanism != Mechanism::ReplicaChoice,
                 synchronizes: synchronizes && mechanism != Mechanism::Synchronization,
@@ -182,11 +188,20 @@ impl Point {
         format!("{source}, {}", self.label)
     }
 
+    /// What traffic is made by, unless it is that of a real disk.
+    fn workload(&self) -> Option<Workload> {
+        match &self.source {
+            Source::W1 => Some(Workload::w1(&self.parameters)),
+            Source::W2 => Some(Workload::w2(&self.parameters)),
+            Source::Trace(_) => None,
+        }
+    }
+
     fn traffic(&self) -> Traffic {
-        let mut traffic = match &self.source {
-            Source::W1 => Workload::w1(&self.parameters).make(self.seed),
-            Source::W2 => Workload::w2(&self.parameters).make(self.seed),
-            Source::Trace(trace) => writes_of(trace),
+        let mut traffic = match (&self.source, self.workload()) {
+            (Source::Trace(trace), _) => writes_of(trace),
+            (_, Some(workload)) => workload.make(self.seed),
+            (_, None) => unreachable!("what is no trace is made"),
         };
         traffic.writes.truncate(self.requests as usize);
         traffic
@@ -208,17 +223,32 @@ impl Point {
             }
             Bench::Latency { scheme, geometry, utilization, merging } => {
                 let (scheme, geometry, utilization, merging) = (*scheme, *geometry, *utilization, *merging);
-                let cluster = Cluster { servers, utilization, scheme, geometry, merging, behind };
-                Measured { latency: Latency::of(&traffic, cluster, self.seed), ..Measured::default() }
+                let cluster = Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card: false };
+                Measured { latency: Latency::of(&traffic, Vec::new(), cluster, self.seed), ..Measured::default() }
+            }
+            Bench::Reads { scheme, utilization, has_one_card } => {
+                let (scheme, utilization, has_one_card) = (*scheme, *utilization, *has_one_card);
+                let (geometry, merging) = (Geometry::LEVEE, Merging::default());
+                let cluster = Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card };
+                let reads = self.workload().map_or_else(Vec::new, |workload| workload.reads(&traffic, self.seed));
+                Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
             }
             Bench::Prediction { interval_ms } => {
                 let errors = Errors::of(&traffic, interval_ms * 1_000_000, ewma_last);
                 Measured { errors, ..Measured::default() }
             }
-            Bench::Replication { utilization, chooses, synchronizes } => {
-                let (utilization, chooses, synchronizes) = (*utilization, *chooses, *synchronizes);
-                let replication =
-                    Replication { servers, utilization, replicas, chooses, synchronizes, behind, change_bytes };
+            Bench::Replication { geometry, utilization, chooses, synchronizes } => {
+                let (geometry, utilization, chooses, synchronizes) = (*geometry, *utilization, *chooses, *synchronizes);
+                let replication = Replication {
+                    servers,
+                    utilization,
+                    geometry,
+                    replicas,
+                    chooses,
+                    synchronizes,
+                    behind,
+                    change_bytes,
+                };
                 let of = |seed| replication.of(&traffic, bin_ms * 1_000_000, seed);
                 let latency = Latency { writes: of(self.seed).0, ..Latency::default() };
                 Measured { balances: (0..placements).map(|seed| of(seed).1).collect(), latency, ..Measured::default() }

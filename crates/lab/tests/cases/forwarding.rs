@@ -102,6 +102,27 @@ fn writes_are_sooner_done_where_bursts_are_found_and_take_turns() {
     assert!(of(alone, chain).0 < of(usual, chain).0, "{alone:?} {usual:?}");
 }
 
+/// What a burst costs reads is waiting for the card by which servers store it.
+#[test]
+fn reads_are_sooner_done_where_bursts_are_spread() {
+    let what = "average of reads against the best other";
+    let needs = [None, Some(Mechanism::BurstDetection)];
+    let [usual, undetected] = &looks("sig23/fig15", 8, 20, &needs)[..] else { unreachable!() };
+    assert_eq!(of(usual, what).1, Some(Outcome::Met), "{usual:?}");
+    assert_eq!(of(undetected, what).1, Some(Outcome::Missed), "{undetected:?}");
+}
+
+#[test]
+fn the_most_loaded_server_is_nearer_to_the_others_where_bursts_are_spread() {
+    let needs = Sig23::find("sig23/fig12").unwrap().needs();
+    let without: Vec<Option<Mechanism>> = [None].into_iter().chain(needs.into_iter().map(Some)).collect();
+    let all = looks("sig23/fig12", 6, 40, &without);
+    for what in ["most less least of servers, against segmentation", "highest traffic of a server"] {
+        assert_eq!(of(&all[0], what).1, Some(Outcome::Met), "{:?}", all[0]);
+        assert_eq!(of(&all[1], what).1, Some(Outcome::Missed), "{:?}: {:?}", without[1], all[1]);
+    }
+}
+
 #[test]
 fn nothing_is_found_without_a_detector() {
     let what = "recall by intervals, TH of the prototype";

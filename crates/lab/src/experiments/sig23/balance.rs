@@ -12,6 +12,10 @@ pub struct Balance {
     pub cov: f64,
     /// Of bins in which each server has something.
     pub max_by_min: f64,
+    /// The most and the least of a server, by the mean of all: the mean of bins.
+    pub range: [f64; 2],
+    /// The most that any server has in any bin, by the mean of all servers and bins.
+    pub peak: f64,
 }
 
 /// Time that is not looked at: nothing is known of a volume yet.
@@ -69,15 +73,28 @@ impl Balance {
             let found: Vec<f64> = bins.iter().filter_map(|bin| each(bin)).collect();
             found.iter().sum::<f64>() / found.len() as f64
         };
-        Balance { cov: of_all(&cov), max_by_min: of_all(&max_by_min) }
+        let of_mean = |bytes: Option<&u64>, bin: &[u64]| bytes.zip(mean(bin)).map(|(bytes, mean)| *bytes as f64 / mean);
+        let most = bins.iter().flatten().max().copied().unwrap_or_default();
+        let all = bins.iter().flatten().sum::<u64>() as f64 / bins.iter().flatten().count() as f64;
+        Balance {
+            cov: of_all(&cov),
+            max_by_min: of_all(&max_by_min),
+            range: [of_all(&|bin| of_mean(bin.iter().max(), bin)), of_all(&|bin| of_mean(bin.iter().min(), bin))],
+            peak: most as f64 / all,
+        }
     }
 }
 
+/// None, if there is nothing.
+fn mean(bin: &[u64]) -> Option<f64> {
+    let mean = bin.iter().sum::<u64>() as f64 / bin.len() as f64;
+    (mean > 0.0).then_some(mean)
+}
+
 fn cov(bin: &[u64]) -> Option<f64> {
-    let count = bin.len() as f64;
-    let mean = bin.iter().sum::<u64>() as f64 / count;
-    let variance = bin.iter().map(|bytes| (*bytes as f64 - mean).powi(2)).sum::<f64>() / count;
-    (mean > 0.0).then(|| variance.sqrt() / mean)
+    let mean = mean(bin)?;
+    let variance = bin.iter().map(|bytes| (*bytes as f64 - mean).powi(2)).sum::<f64>() / bin.len() as f64;
+    Some(variance.sqrt() / mean)
 }
 
 fn max_by_min(bin: &[u64]) -> Option<f64> {
@@ -96,6 +113,6 @@ mod tests {
         assert_eq!(cov(&[0, 0]), None);
         assert_eq!((max_by_min(&[2, 8, 4]), max_by_min(&[0, 8])), (Some(4.0), None));
         let balance = Balance::of_bins(&[vec![10, 10], vec![0, 20], vec![5, 15]]);
-        assert_eq!(balance, Balance { cov: 0.5, max_by_min: 2.0 });
+        assert_eq!(balance, Balance { cov: 0.5, max_by_min: 2.0, range: [1.5, 0.5], peak: 2.0 });
     }
 }

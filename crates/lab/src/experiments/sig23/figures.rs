@@ -28,6 +28,8 @@ const DETECTION: &[&str] = &[
 ];
 
 const LATENCY: &[&str] = &["heavy_burst_mib", "burst_mib", "burst_sigma", "burst_seconds", "window_ms", "behind_us"];
+const READ: &[&str] =
+    &["heavy_burst_mib", "burst_mib", "burst_sigma", "burst_seconds", "window_ms", "behind_us", "read_again_writes"];
 const REPLICATED: &[&str] =
     &["heavy_burst_mib", "burst_mib", "burst_sigma", "burst_seconds", "window_ms", "behind_us", "change_bytes"];
 
@@ -61,9 +63,9 @@ pub(super) const FIGURES: &[Figure] = &[
         title: "what segmentation, migration and replication make of it",
         points: |parameters| {
             let each = sizes(parameters, Geometry::paper(parameters.segment_gib)).into_iter();
-            // Nothing of bursts: there the last of four.
-            let others = each.enumerate().filter(|(at, _)| at % 4 < 3).map(|(_, one)| one);
-            let each = others.chain([replication(parameters, parameters.utilization)]);
+            // Nothing of bursts, the fourth each time; and replication of volumes that are not cut.
+            let others = each.take(8).enumerate().filter(|(at, _)| at % 4 < 3).map(|(_, one)| one);
+            let each = others.chain([replication(parameters, Geometry::WHOLE, parameters.utilization)]);
             points_of(parameters, Source::W1, &each.collect::<Vec<_>>())
         },
         judge: judge_fig5,
@@ -89,25 +91,17 @@ pub(super) const FIGURES: &[Figure] = &[
         sensitive: TRAFFIC,
     },
     Figure {
+        name: "sig23/fig12",
+        title: "how far the most loaded server is from the least loaded one, and how high its traffic gets",
+        points: |parameters| points(parameters, &balances(parameters)),
+        judge: judge_fig12,
+        printed: &[&FIG12_RANGE, &FIG12_MIGRATION, &FIG12_REPLICATION, &FIG12_PEAK],
+        sensitive: DETECTION,
+    },
+    Figure {
         name: "sig23/fig13",
         title: "how even servers are with segmentation, with migration, and with bursts spread over all",
-        points: |parameters| {
-            let Parameters { ewma_last, th_ms, prototype_th_ms, .. } = *parameters;
-            let spread = |th_ms| Scheme::DiffForward { settings: text(parameters, th_ms), in_turn: true };
-            let prototype = Scheme::DiffForward { settings: prototype(parameters), in_turn: true };
-            let schemes = [
-                ("segmentation".to_owned(), Scheme::Segmentation),
-                ("migration by the last interval".to_owned(), Scheme::Migration { last: 1.0 }),
-                ("migration by an average".to_owned(), Scheme::Migration { last: ewma_last }),
-                (format!("DiffForward, TH of {th_ms} ms"), spread(th_ms)),
-                (format!("DiffForward, TH of {prototype_th_ms} ms"), prototype),
-            ];
-            let geometry = Geometry::paper(parameters.segment_gib);
-            let bin_ms = parameters.bin_ms;
-            let counted = schemes.map(|(label, scheme)| (label, Bench::Balance { scheme, geometry, bin_ms }));
-            let chosen = replication(parameters, parameters.utilization);
-            points(parameters, &counted.into_iter().chain([chosen]).collect::<Vec<_>>())
-        },
+        points: |parameters| points(parameters, &balances(parameters)),
         judge: judge_fig13,
         printed: &[&FIG13_COV, &FIG13_TIMES, &FIG13_PROTOTYPE, &FIG13_MIGRATION, &FIG13_REPLICATION, &FIG13_WORSE],
         sensitive: DETECTION,
@@ -123,7 +117,8 @@ pub(super) const FIGURES: &[Figure] = &[
             };
             let [segmentation, spread] = latencies(parameters, utilization);
             let [last, average] = [migration("the last interval", 1.0), migration("an average", ewma_last)];
-            points(parameters, &[segmentation, spread, last, average, replication(parameters, utilization)])
+            let chosen = replication(parameters, Geometry::WHOLE, utilization);
+            points(parameters, &[segmentation, spread, last, average, chosen])
         },
         judge: judge_fig14,
         printed: &[
@@ -135,6 +130,31 @@ pub(super) const FIGURES: &[Figure] = &[
             &FIG14_REPLICATION,
         ],
         sensitive: REPLICATED,
+    },
+    Figure {
+        name: "sig23/fig15",
+        title: "how long reads take beside that",
+        points: |parameters| {
+            let Parameters { utilization, ewma_last, th_ms, .. } = *parameters;
+            let schemes = [
+                ("segmentation".to_owned(), Scheme::Segmentation),
+                (
+                    format!("DiffForward, TH of {th_ms} ms"),
+                    Scheme::DiffForward { settings: text(parameters, th_ms), in_turn: true },
+                ),
+                ("migration by the last interval".to_owned(), Scheme::Migration { last: 1.0 }),
+                ("migration by an average".to_owned(), Scheme::Migration { last: ewma_last }),
+            ];
+            let of = |has_one_card: bool| {
+                let what = if has_one_card { "one card" } else { "another card behind" };
+                let reads = move |scheme| Bench::Reads { scheme, utilization, has_one_card };
+                schemes.clone().map(|(name, scheme)| (format!("{name}, {what}"), reads(scheme)))
+            };
+            points(parameters, &[of(true), of(false)].concat())
+        },
+        judge: judge_fig15,
+        printed: &[&FIG15_AVERAGE, &FIG15_P99],
+        sensitive: READ,
     },
     Figure {
         name: "sig23/fig16",
@@ -152,7 +172,6 @@ pub(super) const FIGURES: &[Figure] = &[
         title: "segments of other sizes: how even servers are, and how long writes take",
         points: |parameters| {
             let each = geometries(parameters).into_iter().flat_map(|geometry| sizes(parameters, geometry));
-            let each = each.chain([replication(parameters, parameters.utilization)]);
             points_of(parameters, Source::W1, &each.collect::<Vec<_>>())
         },
         judge: judge_fig17,
@@ -270,6 +289,23 @@ fn tuned(parameters: &Parameters, th_ms: u64, settings: BurstSettings) -> BurstS
     BurstSettings { average, threshold: Duration::from_millis(th_ms), ..settings }
 }
 
+/// How even servers are with segmentation, both ways of migration, DiffForward with both thresholds, and replication.
+fn balances(parameters: &Parameters) -> Vec<(String, Bench)> {
+    let Parameters { ewma_last, th_ms, prototype_th_ms, bin_ms, .. } = *parameters;
+    let spread = |th_ms| Scheme::DiffForward { settings: text(parameters, th_ms), in_turn: true };
+    let prototype = Scheme::DiffForward { settings: prototype(parameters), in_turn: true };
+    let schemes = [
+        ("segmentation".to_owned(), Scheme::Segmentation),
+        ("migration by the last interval".to_owned(), Scheme::Migration { last: 1.0 }),
+        ("migration by an average".to_owned(), Scheme::Migration { last: ewma_last }),
+        (format!("DiffForward, TH of {th_ms} ms"), spread(th_ms)),
+        (format!("DiffForward, TH of {prototype_th_ms} ms"), prototype),
+    ];
+    let geometry = Geometry::paper(parameters.segment_gib);
+    let counted = schemes.map(|(label, scheme)| (label, Bench::Balance { scheme, geometry, bin_ms }));
+    counted.into_iter().chain([replication(parameters, Geometry::WHOLE, parameters.utilization)]).collect()
+}
+
 /// How long writes take on cards of which so much is used.
 fn latency(name: &str, scheme: Scheme, geometry: Geometry, utilization: f64) -> (String, Bench) {
     let bench = Bench::Latency { scheme, geometry, utilization, merging: Merging::default() };
@@ -290,7 +326,8 @@ fn geometries(parameters: &Parameters) -> Vec<Geometry> {
     [Geometry::WHOLE].into_iter().chain(sizes).collect()
 }
 
-/// Segmentation, both ways of migration, and DiffForward: how even servers are, then how long writes take.
+/// Segmentation, both ways of migration, and DiffForward: how even servers are, then how long writes take; then replication, with
+/// both.
 fn sizes(parameters: &Parameters, geometry: Geometry) -> Vec<(String, Bench)> {
     let Parameters { utilization, ewma_last, th_ms, bin_ms, .. } = *parameters;
     let schemes = [
@@ -303,12 +340,12 @@ fn sizes(parameters: &Parameters, geometry: Geometry) -> Vec<(String, Bench)> {
     let counted =
         schemes.iter().map(|(name, scheme)| (name.clone(), Bench::Balance { scheme: *scheme, geometry, bin_ms }));
     let timed = schemes.iter().map(|(name, scheme)| latency(name, *scheme, geometry, utilization));
-    counted.chain(timed).collect()
+    counted.chain(timed).chain([replication(parameters, geometry, utilization)]).collect()
 }
 
-fn replication(parameters: &Parameters, utilization: f64) -> (String, Bench) {
-    let label = format!("{} replicas, {:.0}% used", parameters.replicas, utilization * 100.0);
-    (label, Bench::Replication { utilization, chooses: true, synchronizes: true })
+fn replication(parameters: &Parameters, geometry: Geometry, utilization: f64) -> (String, Bench) {
+    let label = format!("{}, {} replicas, {:.0}% used", geometry.name(), parameters.replicas, utilization * 100.0);
+    (label, Bench::Replication { geometry, utilization, chooses: true, synchronizes: true })
 }
 
 /// Each with the morning's traffic, then each with the afternoon's.

@@ -48,6 +48,12 @@ impl Geometry {
         self.segment_bytes.map_or(0, |bytes| offset / (bytes * of) * of + offset / STRIP % of)
     }
 
+    /// How many segments a volume of so many bytes has, in whole groups.
+    pub fn segments(self, volume_bytes: u64) -> u64 {
+        let of = self.segments_per_group;
+        self.segment_bytes.map_or(1, |bytes| volume_bytes.div_ceil(bytes * of) * of)
+    }
+
     /// As tables have it.
     pub fn name(self) -> String {
         self.segment_bytes.map_or("volumes not cut".to_owned(), |bytes| format!("segments of {} GiB", bytes / GIB))
@@ -69,6 +75,9 @@ mod tests {
         assert_eq!(parts(128 * GIB, 4096), [(2, 4096)]);
         assert_eq!(parts(128 * GIB + 64 * KIB, 4096), [(3, 4096)]);
         assert_eq!(Geometry::WHOLE.parts(200 * GIB, MIB).collect::<Vec<_>>(), [(0, MIB)]);
+        let segments = |gib| Geometry::paper(64).segments(gib * GIB);
+        assert_eq!([segments(20), segments(128), segments(129)], [2, 2, 4]);
+        assert_eq!(Geometry::WHOLE.segments(500 * GIB), 1);
     }
 
     #[test]

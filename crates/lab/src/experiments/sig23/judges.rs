@@ -93,6 +93,28 @@ pub(super) fn judge_fig2a(case: &Case) -> Vec<Row> {
     rows
 }
 
+/// Points come as in figure 13.
+pub(super) fn judge_fig12(case: &Case) -> Vec<Row> {
+    const RANGE: Metric = |balance| balance.range[0] - balance.range[1];
+    const PEAK: Metric = |balance| balance.peak;
+    let mut rows = Vec::new();
+    let days = || case.measured.chunks_exact(6);
+    let migrations = || days().flat_map(|six| [(six, 1), (six, 2)]);
+    most(&mut rows, &FIG12_RANGE, days().map(|six| change(&six[0], &six[3], RANGE)));
+    most(&mut rows, &FIG12_MIGRATION, migrations().map(|(six, way)| change(&six[way], &six[3], RANGE)));
+    most(&mut rows, &FIG12_REPLICATION, days().map(|six| change(&six[0], &six[5], RANGE)));
+    most(&mut rows, &FIG12_PEAK, days().map(|six| change(&six[0], &six[3], PEAK)));
+    let parts: [(&str, Metric); 3] =
+        [("most", |balance| balance.range[0]), ("least", |balance| balance.range[1]), ("highest", PEAK)];
+    for one in case.measured {
+        for (part, metric) in parts {
+            let Value { measured, detail } = value(one, metric);
+            rows.push(Row::observed(format!("{}, {part} by the mean", one.0.name()), measured, "", detail));
+        }
+    }
+    rows
+}
+
 /// Points come as segmentation, both ways of migration, DiffForward with both thresholds, and replication.
 pub(super) fn judge_fig13(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();

@@ -27,7 +27,7 @@ use self::clients::Clients;
 use self::servers::Servers;
 use super::geometry::Geometry;
 use super::schemes::Scheme;
-use super::workload::Traffic;
+use super::workload::{Read, Traffic};
 
 /// What is there.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -44,6 +44,8 @@ pub struct Cluster {
     pub merging: Merging,
     /// What is behind a card takes so long.
     pub behind: Duration,
+    /// What is behind is reached by the same card: what is written leaves it once more, and what is read came in by it.
+    pub has_one_card: bool,
 }
 
 /// How what is in logs comes home.
@@ -78,6 +80,8 @@ impl Default for Merging {
 pub struct Latency {
     /// Of each write after a warm-up, in nanoseconds.
     pub writes: Histogram,
+    /// The same of reads.
+    pub reads: Histogram,
     /// What of that was waiting, for cards and for other writes, and what the passing of a card. Where a write is cut: of the part
     /// that was done last. The rest is what is behind a card.
     pub parts: [Histogram; 2],
@@ -93,8 +97,8 @@ pub struct Latency {
 pub(super) const WARM_UP: Duration = Duration::from_secs(10);
 
 impl Latency {
-    /// Of traffic on a cluster. Segments are placed by `seed`.
-    pub fn of(traffic: &Traffic, cluster: Cluster, seed: u64) -> Latency {
+    /// Of traffic on a cluster, with reads beside it. Segments are placed by `seed`.
+    pub fn of(traffic: &Traffic, reads: Vec<Read>, cluster: Cluster, seed: u64) -> Latency {
         let world = World::new(seed);
         // What an agent's processor takes is not what this is about.
         let cpu = CpuOptions { clock_ns: 1, submit_ns: 1, outcome_ns: 1, ..CpuOptions::default() };
@@ -112,7 +116,7 @@ impl Latency {
             };
             let forwarder = Forwarder::new(&inside, servers.clone(), servers.clone(), options);
             let clients = Clients::attach(&inside, forwarder, servers.volumes()).await;
-            clients.write_all(writes, cluster.merging != Merging::Never).await
+            clients.ask_all(writes, reads, cluster.merging != Merging::Never).await
         })
     }
 }
@@ -133,6 +137,7 @@ mod tests {
         geometry: Geometry::LEVEE,
         merging: Merging::Carried(Pace::Prioritized),
         behind: Duration::from_micros(200),
+        has_one_card: false,
     };
 
     fn write(at_ms: u64, volume: u32, offset: u64, bytes: u64) -> Write {
@@ -146,7 +151,7 @@ mod tests {
         let twice = |at: u64| [write(at * 100, 0, 0, STRIPE), write(at * 100, 1, 0, STRIPE)];
         let writes: Vec<Write> = (0..200).flat_map(twice).collect();
         let traffic = Traffic { writes, sizes: vec![128 << 30; 2] };
-        let latency = Latency::of(&traffic, LONELY, 1);
+        let latency = Latency::of(&traffic, Vec::new(), LONELY, 1);
         let [first, second] = [latency.writes.quantile(250_000), latency.writes.quantile(990_000)];
         assert_eq!(latency.writes.count(), 200);
         assert!((24_000_000..27_000_000).contains(&first), "{first}");
@@ -155,6 +160,25 @@ mod tests {
         let [waiting, passing] = &latency.parts;
         assert!((24_000_000..27_000_000).contains(&waiting.quantile(990_000)) && waiting.quantile(250_000) < 1_000);
         assert!([10_000, 990_000].iter().all(|at| (24_000_000..27_000_000).contains(&passing.quantile(*at))));
+    }
+
+    /// By hand, as above.
+    #[test]
+    fn what_is_behind_may_share_the_card() {
+        let writes: Vec<Write> = (0..200u64).map(|at| write(at * 100, 0, 0, STRIPE)).collect();
+        let read = |at: u64| Read { at_ns: (at * 100 + 5) * 1_000_000, volume: 0, offset: STRIPE * 8, bytes: STRIPE };
+        let traffic = Traffic { writes, sizes: vec![128 << 30] };
+        let of = |has_one_card| {
+            let cluster = Cluster { has_one_card, ..LONELY };
+            let latency = Latency::of(&traffic, (0..199).map(read).collect(), cluster, 1);
+            [latency.writes, latency.reads].map(|times| times.quantile(500_000) / 1_000_000)
+        };
+        // A strip takes 50 ms. A read comes in behind the write, and leaves behind what that has stored.
+        let near = |found: [u64; 2], expected: [u64; 2]| {
+            assert!(found.iter().zip(expected).all(|(found, expected)| found.abs_diff(expected) <= 3), "{found:?}");
+        };
+        near(of(false), [50, 50]);
+        near(of(true), [100, 145]);
     }
 
     /// A burst of one volume, which is on one server of five or on all. The first one has logs made.
@@ -167,7 +191,7 @@ mod tests {
         let traffic = Traffic { writes, sizes: vec![128 << 30; 8] };
         let of = |scheme| {
             let cluster = Cluster { servers: 5, utilization: 0.1, scheme, ..LONELY };
-            Latency::of(&traffic, cluster, 1)
+            Latency::of(&traffic, Vec::new(), cluster, 1)
         };
         let in_turn = Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true };
         let (owner, spread) = (of(Scheme::Segmentation), of(in_turn));
@@ -189,7 +213,7 @@ mod tests {
         let of = |merging| {
             let scheme = Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true };
             let cluster = Cluster { servers: 5, utilization: 0.1, scheme, merging, ..LONELY };
-            Latency::of(&traffic, cluster, 1)
+            Latency::of(&traffic, Vec::new(), cluster, 1)
         };
         let [free, usual, at_once, never] =
             [Merging::Free, Merging::default(), Merging::Carried(Pace::AtOnce), Merging::Never].map(of);
@@ -211,7 +235,7 @@ mod tests {
         let traffic = Traffic { writes, sizes: vec![128 << 30; 2] };
         let slowest = |scheme, seed| {
             let cluster = Cluster { servers: 2, scheme, geometry: Geometry::WHOLE, ..LONELY };
-            Latency::of(&traffic, cluster, seed).writes.max()
+            Latency::of(&traffic, Vec::new(), cluster, seed).writes.max()
         };
         // With some seed both are on one server at the begin.
         let seed = (0..20).find(|seed| slowest(Scheme::Segmentation, *seed) > 90_000_000).unwrap();

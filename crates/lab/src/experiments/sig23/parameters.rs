@@ -16,6 +16,10 @@ pub struct Parameters {
     pub w1_mib_per_sec: f64,
     pub w1_ramp: [f64; 2],
     pub w2_mib_per_sec: f64,
+    pub w1_read_mib_per_sec: f64,
+    pub w2_read_mib_per_sec: f64,
+    pub read_again_share: f64,
+    pub read_again_writes: usize,
     pub seconds: u64,
     pub heavy_burst_mib: f64,
     pub burst_mib: f64,
@@ -43,8 +47,15 @@ pub struct Parameters {
 
 impl FromFile for Parameters {
     const FILE: &'static str = include_str!("../../../parameters/sig23.toml");
-    const SHARES: &'static [&'static str] =
-        &["heavy_share", "heavy_burst_share", "burst_share", "ewma_last", "utilization", "low_utilization"];
+    const SHARES: &'static [&'static str] = &[
+        "heavy_share",
+        "heavy_burst_share",
+        "burst_share",
+        "ewma_last",
+        "utilization",
+        "low_utilization",
+        "read_again_share",
+    ];
 
     fn is_sound(&self) -> bool {
         let shares = [self.heavy_share, self.heavy_burst_share, self.burst_share];
@@ -60,6 +71,9 @@ impl FromFile for Parameters {
             && (1..=100_000).contains(&self.seconds)
             && (1..1 << 20).contains(&self.segment_gib)
             && self.placements > 0
+            && [self.w1_read_mib_per_sec, self.w2_read_mib_per_sec].iter().all(|rate| *rate > 0.0 && *rate < 1e5)
+            && (0.0..=1.0).contains(&self.read_again_share)
+            && (1..=1 << 20).contains(&self.read_again_writes)
             && (1..=1_000_000).contains(&self.behind_us)
             && (1..=self.servers).contains(&self.replicas)
             && (1..=1 << 20).contains(&self.change_bytes)

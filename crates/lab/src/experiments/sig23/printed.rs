@@ -118,6 +118,27 @@ pub(super) const PREDICTIONS_SHORT: Printed = Printed {
     ..PREDICTIONS
 };
 
+/// Nothing but this is printed in numbers: the bands were written when figure 13 had been run.
+const FIG12: Printed = Printed {
+    source: "§5.2, figure 12",
+    band: [-100.0, -30.0],
+    unit: "%",
+    needs: &[Mechanism::BurstDetection, Mechanism::RoundRobin],
+    ..STATED
+};
+pub(super) const FIG12_RANGE: Printed =
+    Printed { what: "most less least of servers, against segmentation", number: "much better", ..FIG12 };
+pub(super) const FIG12_MIGRATION: Printed =
+    Printed { what: "most less least of servers, against migration", number: "much better", ..FIG12 };
+pub(super) const FIG12_REPLICATION: Printed = Printed {
+    what: "most less least of servers, replication against segmentation",
+    number: "much better",
+    needs: &[Mechanism::ReplicaChoice],
+    ..FIG12
+};
+pub(super) const FIG12_PEAK: Printed =
+    Printed { what: "highest traffic of a server, against segmentation", number: "largely reduced", ..FIG12 };
+
 const FIG13: Printed = Printed {
     source: "§5.2, figure 13",
     unit: "%",
@@ -197,6 +218,13 @@ pub(super) const FIG14_REPLICATION: Printed = Printed {
     needs: &[Mechanism::Synchronization],
     ..LATENCY
 };
+/// Of what is slower only the best other way counts.
+const FIG15: Printed = Printed { source: "§5.3, figure 15", band: [-90.0, -10.0], ..LATENCY };
+pub(super) const FIG15_AVERAGE: Printed =
+    Printed { what: "average of reads against the best other", number: "-15%, -25%", ..FIG15 };
+pub(super) const FIG15_P99: Printed =
+    Printed { what: "P99 of reads against the best other", number: "-19%, -20%", ..FIG15 };
+
 /// A gain at each load: that is what is stated, so any.
 const FIG16: Printed =
     Printed { number: "a gain at each", source: "§5.4, figure 16", band: [-100.0, -1.0], ..LATENCY };

@@ -1,8 +1,9 @@
-//! How long writes take, and how even servers are, where each volume has replicas of its address map on several servers
+//! How long writes take, and how even servers are, where each segment has replicas of its address map on several servers
 //! (DiffForward, SIGMETRICS 2023, §2.4): *replication*.
 //!
-//! **What is modelled.** A volume is not cut, which is best for replication (§5.3). It has three replicas (how many the paper has
-//! is not printed) on servers drawn at random. Of these the client takes the one with the least score, as C3 has it: `1 + o * w +
+//! **What is modelled.** A volume that is not cut is one segment, which is best for replication (§5.3). A segment has three replicas
+//! (how many the paper has is not printed) on servers drawn at random, and a write that is cut is done when all of its parts are. Of
+//! the replicas the client takes the one with the least score, as C3 has it: `1 + o * w +
 //! q`, where o is what this client has under way there, w the number of clients, and q how many requests wait there, as the
 //! last answer from there said. That one is the head of a chain for this write: its card receives the data, what is behind it
 //! takes its time, and then the change of the address map goes to the next replica, whose card receives it in its turn, behind all
@@ -22,6 +23,7 @@ use base::{Histogram, Instant, Prng};
 
 use super::balance::{Balance, Bins};
 use super::cards::{Cards, UnderWay, Way};
+use super::geometry::Geometry;
 use super::latency::WARM_UP;
 use super::workload::{Traffic, Write};
 
@@ -32,7 +34,9 @@ pub struct Replication {
     pub servers: usize,
     /// How much of their cards the traffic takes on average, if data arrives in them once.
     pub utilization: f64,
-    /// On how many servers each volume is: d.
+    /// How volumes are cut.
+    pub geometry: Geometry,
+    /// On how many servers each segment is: d.
     pub replicas: usize,
     /// The head is the one with the least score; otherwise always the same one.
     pub chooses: bool,
@@ -49,11 +53,11 @@ pub struct Replication {
 enum Event {
     /// A write wants to begin: its number.
     Begins(usize),
-    /// A server has its part: the number of the write, and which of its chain it is.
+    /// A server has its part: the number of the chain, and which of it it is.
     Done(usize, usize),
 }
 
-/// What a client knows of one of its volume's replicas.
+/// What a client knows of one of a segment's replicas.
 #[derive(Clone, Copy, Debug)]
 struct Replica {
     server: usize,
@@ -62,10 +66,14 @@ struct Replica {
     waiting: u64,
 }
 
-/// A write on its way.
-#[derive(Clone, Copy, Default, Debug)]
+/// A part of a write on its way.
+#[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// Which of the volume's replicas is the head.
+    /// The number of the write.
+    write: usize,
+    /// Among all of all volumes.
+    segment: usize,
+    /// Which of the segment's replicas is the head.
     head: usize,
     /// Requests that waited there when it had the data.
     waiting: u64,
@@ -75,8 +83,12 @@ struct World<'a> {
     replication: Replication,
     writes: &'a [Write],
     cards: Cards,
-    volumes: Vec<Vec<Replica>>,
+    /// By volume, the number of its first segment.
+    firsts: Vec<usize>,
+    segments: Vec<Vec<Replica>>,
     chains: Vec<Chain>,
+    /// Of each write, parts that are on their way.
+    parts: Vec<u32>,
     under_way: UnderWay,
     /// Requests that wait at each server.
     waiting: Vec<u64>,
@@ -91,12 +103,20 @@ impl Replication {
     /// How long writes take, and how even servers are in bins of that length. Replicas are placed by `seed`.
     pub fn of(self, traffic: &Traffic, bin_ns: u64, seed: u64) -> (Histogram, Balance) {
         let mut prng = Prng::new(seed);
+        let mut firsts = Vec::with_capacity(traffic.sizes.len());
+        let mut segments = Vec::new();
+        for size in &traffic.sizes {
+            firsts.push(segments.len());
+            segments.extend((0..self.geometry.segments(*size)).map(|_| self.place(&mut prng)));
+        }
         let mut world = World {
             replication: self,
             writes: &traffic.writes,
             cards: Cards::of(traffic, self.servers, self.utilization),
-            volumes: traffic.sizes.iter().map(|_| self.place(&mut prng)).collect(),
-            chains: vec![Chain::default(); traffic.writes.len()],
+            firsts,
+            segments,
+            chains: Vec::with_capacity(traffic.writes.len()),
+            parts: vec![0; traffic.writes.len()],
             under_way: UnderWay::new(traffic.sizes.len()),
             waiting: vec![0; self.servers],
             events: BinaryHeap::new(),
@@ -148,26 +168,32 @@ impl World<'_> {
         if !self.under_way.begin(volume, offset..offset + bytes) {
             return self.later(now + UnderWay::AGAIN, Event::Begins(number));
         }
-        let clients = self.volumes.len() as u64;
+        for (segment, bytes) in self.replication.geometry.parts(offset, bytes) {
+            self.parts[number] += 1;
+            self.begin_part(now, number, self.firsts[volume] + segment as usize, bytes, at_ns);
+        }
+    }
+
+    fn begin_part(&mut self, now: Instant, write: usize, segment: usize, bytes: u64, at_ns: u64) {
+        let clients = self.firsts.len() as u64;
         let score = |replica: &Replica| 1 + replica.outstanding * clients + replica.waiting;
-        let replicas = &mut self.volumes[volume];
+        let replicas = &mut self.segments[segment];
         let head = match self.replication.chooses {
             true => (0..replicas.len()).min_by_key(|at| score(&replicas[*at])).unwrap_or_default(),
             false => 0,
         };
         replicas[head].outstanding += 1;
         let server = replicas[head].server;
-        self.chains[number].head = head;
+        self.chains.push(Chain { write, segment, head, waiting: 0 });
         self.waiting[server] += 1;
         self.bins.add(at_ns, server, bytes);
         let carried = self.cards.carry(now, server, Way::Received, bytes);
-        self.later(carried.at + self.replication.behind, Event::Done(number, 0));
+        self.later(carried.at + self.replication.behind, Event::Done(self.chains.len() - 1, 0));
     }
 
     fn done(&mut self, now: Instant, number: usize, place: usize) {
-        let Write { at_ns, volume, offset, bytes, .. } = self.writes[number];
-        let replicas = &mut self.volumes[volume as usize];
-        let Chain { head, waiting } = &mut self.chains[number];
+        let Chain { write, segment, head, waiting } = &mut self.chains[number];
+        let replicas = &mut self.segments[*segment];
         if place == 0 {
             let server = replicas[*head].server;
             self.waiting[server] -= 1;
@@ -181,6 +207,15 @@ impl World<'_> {
         }
         replicas[*head].outstanding -= 1;
         replicas[*head].waiting = *waiting;
+        let write = *write;
+        self.parts[write] -= 1;
+        if self.parts[write] == 0 {
+            self.end(now, write);
+        }
+    }
+
+    fn end(&mut self, now: Instant, write: usize) {
+        let Write { at_ns, volume, offset, bytes, .. } = self.writes[write];
         self.under_way.end(volume as usize, offset..offset + bytes);
         if Duration::from_nanos(at_ns) >= WARM_UP {
             self.measured.record(now.nanos_since(Instant(at_ns)));
@@ -197,6 +232,7 @@ mod tests {
     const THREE: Replication = Replication {
         servers: 4,
         utilization: 0.05,
+        geometry: Geometry::WHOLE,
         replicas: 3,
         chooses: true,
         synchronizes: true,
@@ -220,6 +256,21 @@ mod tests {
         assert_eq!(latency.count(), 2);
         let first = latency.quantile(1) / 1_000_000;
         assert!((expected - 4..=expected + 4).contains(&first), "{first} ms");
+    }
+
+    /// By hand: both halves pass the chains of their own segments at once.
+    #[test]
+    fn a_write_that_is_cut_is_done_when_all_of_it_is() {
+        let of = |geometry| {
+            let write = |at_ns, bytes| Write { at_ns, volume: 0, offset: 0, bytes, is_burst: false };
+            let writes = vec![write(20 * SECOND, 128 << 10), write(100 * SECOND, (384 - 128) << 10)];
+            let traffic = Traffic { writes, sizes: vec![128 << 30] };
+            // With another seed both segments may begin on one server.
+            let latency = |seed| Replication { geometry, ..THREE }.of(&traffic, SECOND, seed).0.quantile(1);
+            (0..10).map(latency).min().unwrap()
+        };
+        let (cut, whole) = (of(Geometry::paper(64)), of(Geometry::WHOLE));
+        assert!((whole * 45 / 100..whole * 60 / 100).contains(&cut), "{cut} {whole}");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!
 //! What is random depends on the seed only, and that of one volume on its number: volumes are made independently.
 
+use std::collections::VecDeque;
 use std::io;
 
 use base::{BLOCK, GIB, KIB, MIB, Prng};
@@ -25,6 +26,9 @@ use super::Parameters;
 /// Sizes of writes in KiB, and how many of a thousand have them: three quarters are of 16 KiB at most.
 const SIZES: [(u64, u64); 9] =
     [(4, 450), (8, 150), (12, 50), (16, 100), (32, 80), (64, 90), (128, 45), (256, 25), (512, 10)];
+/// The same of reads.
+const READ_SIZES: [(u64, u64); 9] =
+    [(4, 449), (8, 78), (12, 41), (16, 83), (32, 103), (64, 193), (128, 39), (256, 7), (512, 7)];
 /// Seconds for which the envelope of what is steady stays as it is.
 const ENVELOPE_SECS: u64 = 10;
 const ENVELOPE_SIGMA: f64 = 0.2;
@@ -32,6 +36,8 @@ const ENVELOPE_MEMORY: f64 = 0.9;
 /// The fastest burst, in bytes per second.
 const FASTEST: f64 = 400e6;
 const SECOND: f64 = 1e9;
+/// Reads are drawn apart from writes, which are the same without them.
+const READS: u64 = 0x7ead;
 
 /// What of a cluster is asked for.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -56,6 +62,10 @@ pub struct Workload {
     pub burst_seconds: f64,
     /// Of a volume's bytes, those that come in bursts: of heavy volumes, and of others. None: there are no bursts.
     pub burst_share: [f64; 2],
+    /// Bytes read in a second, of all.
+    pub read_bytes_per_sec: f64,
+    /// How many of the reads are where a write was, one of the last so many of the volume.
+    pub read_again: (f64, usize),
 }
 
 impl Workload {
@@ -72,13 +82,16 @@ impl Workload {
             burst_sigma: parameters.burst_sigma,
             burst_seconds: parameters.burst_seconds,
             burst_share: [parameters.heavy_burst_share, parameters.burst_share],
+            read_bytes_per_sec: parameters.w1_read_mib_per_sec * MIB as f64,
+            read_again: (parameters.read_again_share, parameters.read_again_writes),
         }
     }
 
     /// The afternoon (W2): steady.
     pub fn w2(parameters: &Parameters) -> Workload {
         let bytes_per_sec = parameters.w2_mib_per_sec * MIB as f64;
-        Workload { bytes_per_sec, ramp: [1.0, 1.0], ..Workload::w1(parameters) }
+        let read_bytes_per_sec = parameters.w2_read_mib_per_sec * MIB as f64;
+        Workload { bytes_per_sec, read_bytes_per_sec, ramp: [1.0, 1.0], ..Workload::w1(parameters) }
     }
 }
 
@@ -95,6 +108,19 @@ pub struct Write {
     pub bytes: u64,
     /// Whether it was made as part of a burst.
     pub is_burst: bool,
+}
+
+/// A read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// After the begin.
+    pub at_ns: u64,
+    /// Of which volume.
+    pub volume: u32,
+    /// From where, in bytes.
+    pub offset: u64,
+    /// How much.
+    pub bytes: u64,
 }
 
 /// All writes, in the order of their times, and the sizes of volumes in bytes.
@@ -173,6 +199,49 @@ impl Workload {
         traffic
     }
 
+    /// Makes reads beside such traffic, until its last write: at random times (Poisson), of a volume as often as that has written
+    /// bytes, at random places or where one of its last writes was.
+    pub fn reads(&self, traffic: &Traffic, seed: u64) -> Vec<Read> {
+        let mut random = Random(Prng::new(seed ^ READS));
+        let usual = READ_SIZES.iter().map(|(kib, count)| (kib * KIB * count) as f64 / 1e3).sum::<f64>();
+        let pauses = Exp::new(self.read_bytes_per_sec / usual).expect("a rate");
+        let (share, lately) = self.read_again;
+        let mut until = Vec::with_capacity(traffic.sizes.len());
+        let mut all = 0;
+        for writes in traffic.by_volume() {
+            all += writes.iter().map(|write| write.bytes).sum::<u64>();
+            until.push(all);
+        }
+        let mut written: Vec<VecDeque<u64>> = vec![VecDeque::new(); traffic.sizes.len()];
+        let (mut reads, mut next, mut seconds) = (Vec::new(), 0, 0.0);
+        let end = traffic.writes.last().map_or(0.0, |last| last.at_ns as f64 / SECOND);
+        loop {
+            let pause: f64 = pauses.sample(&mut random);
+            seconds += pause;
+            if seconds >= end {
+                return reads;
+            }
+            let at_ns = (seconds * SECOND) as u64;
+            while let Some(write) = traffic.writes.get(next).filter(|write| write.at_ns <= at_ns) {
+                let of_volume = &mut written[write.volume as usize];
+                of_volume.push_back(write.offset);
+                if of_volume.len() > lately {
+                    of_volume.pop_front();
+                }
+                next += 1;
+            }
+            let drawn = random.0.below(all);
+            let volume = until.partition_point(|until| *until <= drawn);
+            let (bytes, size) = (size_of(&READ_SIZES, &mut random), traffic.sizes[volume]);
+            let is_again = random.unit() < share && !written[volume].is_empty();
+            let offset = match is_again {
+                true => written[volume][random.0.below(written[volume].len() as u64) as usize].min(size - bytes),
+                false => random.0.below((size - bytes) / BLOCK + 1) * BLOCK,
+            };
+            reads.push(Read { at_ns, volume: volume as u32, offset, bytes });
+        }
+    }
+
     /// Bytes per second, by volume: the heavy ones first.
     fn means(&self, prng: &mut Prng) -> Vec<f64> {
         let mut random = Random(prng.fork());
@@ -199,8 +268,12 @@ fn size_of_volume(random: &mut Random) -> u64 {
 }
 
 fn size_of_write(random: &mut Random) -> u64 {
+    size_of(&SIZES, random)
+}
+
+fn size_of(sizes: &[(u64, u64)], random: &mut Random) -> u64 {
     let mut left = random.0.below(1000);
-    for (kib, count) in SIZES {
+    for &(kib, count) in sizes {
         if left < count {
             return kib * KIB;
         }
@@ -335,6 +408,24 @@ mod tests {
         let ends = |write: &Write| write.offset + write.bytes <= traffic.sizes[write.volume as usize];
         assert!(traffic.writes.iter().all(|write| ends(write) && write.at_ns < 240_000_000_000));
         assert_eq!(traffic, workload.make(1));
+    }
+
+    #[test]
+    fn reads_are_where_writes_were_or_anywhere() {
+        let parameters = Parameters::with(&["seconds=20".into()]).unwrap();
+        let workload = Workload::w1(&parameters);
+        let traffic = workload.make(1);
+        let reads = workload.reads(&traffic, 1);
+        let rate = reads.iter().map(|read| read.bytes).sum::<u64>() as f64 / 20.0 / MIB as f64;
+        assert!((24.0..30.0).contains(&rate), "{rate} MiB/s");
+        let ends = |read: &Read| read.offset + read.bytes <= traffic.sizes[read.volume as usize];
+        assert!(reads.is_sorted_by_key(|read| read.at_ns) && reads.iter().all(ends));
+        let written: base::Set<(u32, u64)> = traffic.writes.iter().map(|write| (write.volume, write.offset)).collect();
+        let again = reads.iter().filter(|read| written.contains(&(read.volume, read.offset))).count() as f64;
+        let share = again / reads.len() as f64;
+        assert!((0.45..0.55).contains(&share), "{share}");
+        let heavy = reads.iter().filter(|read| read.volume < 20).count() as f64 / reads.len() as f64;
+        assert!((0.6..0.95).contains(&heavy), "{heavy}");
     }
 
     /// What is said of traffic in lines is read again as it was, with times in microseconds, and a part of it is so large.

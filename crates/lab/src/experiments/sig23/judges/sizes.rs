@@ -8,36 +8,31 @@ use super::{COV, Metric, TIMES, Value, change, least, most, observe, value};
 
 type One = (Point, Measured);
 
-/// Points come size by size as segmentation, both ways of migration and DiffForward, for balance and then for times; the last point
-/// is replication, which is for volumes that are not cut: the first size.
+/// Points come size by size as segmentation, both ways of migration and DiffForward, for balance and then for times, and
+/// replication for both.
 pub(in super::super) fn judge_fig17(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();
-    let Some((replication, all)) = case.measured.split_last() else { return rows };
-    let sizes = || all.chunks_exact(8).enumerate();
-    let with_replication = |at: usize, others: &[One]| -> Vec<One> {
-        others.iter().chain((at == 0).then_some(replication)).cloned().collect()
-    };
+    let sizes = || case.measured.chunks_exact(9);
+    let others = |nine: &[One], from: usize| -> Vec<One> { [&nine[from..from + 3], &nine[8..]].concat() };
     let balance = |metric: Metric| {
-        sizes().map(move |(at, eight)| {
-            let others = with_replication(at, &eight[..3]);
+        sizes().map(move |nine| {
+            let others = others(nine, 0);
             let of = |one: &One| value(one, metric).measured;
-            best(&others, of).map_or(NOTHING, |best| change(best, &eight[3], metric))
+            best(&others, of).map_or(NOTHING, |best| change(best, &nine[3], metric))
         })
     };
     let times = |time: Time| {
-        sizes().map(move |(at, eight)| {
-            let others = with_replication(at, &eight[4..7]);
-            best(&others, |one| time(&one.1.latency)).map_or(NOTHING, |best| slower(best, &eight[7], time))
+        sizes().map(move |nine| {
+            let others = others(nine, 4);
+            best(&others, |one| time(&one.1.latency)).map_or(NOTHING, |best| slower(best, &nine[7], time))
         })
     };
     most(&mut rows, &FIG17_COV, balance(COV));
     most(&mut rows, &FIG17_TIMES, balance(TIMES));
     most(&mut rows, &FIG17_AVERAGE, times(TIMES_OF_WRITES[0].1));
     most(&mut rows, &FIG17_P99, times(TIMES_OF_WRITES[1].1));
-    let counted = sizes().flat_map(|(_, eight)| &eight[..4]).chain([replication]);
-    observe(&mut rows, counted);
-    let timed = sizes().flat_map(|(_, eight)| &eight[4..]).chain([replication]);
-    observe_latencies(&mut rows, timed);
+    observe(&mut rows, sizes().flat_map(|nine| nine[..4].iter().chain(&nine[8..])));
+    observe_latencies(&mut rows, sizes().flat_map(|nine| &nine[4..]));
     rows
 }
 

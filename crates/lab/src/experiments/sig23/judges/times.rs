@@ -62,6 +62,26 @@ pub(in super::super) fn judge_fig14(case: &Case) -> Vec<Row> {
     rows
 }
 
+/// Points come as segmentation, DiffForward and both ways of migration, with one card and then with two.
+pub(in super::super) fn judge_fig15(case: &Case) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let of_reads: [(&str, Time); 2] =
+        [("average of reads", |latency| average(&latency.reads)), ("P99 of reads", |latency| p99(&latency.reads))];
+    for (printed, (_, time)) in [(&FIG15_AVERAGE, of_reads[0]), (&FIG15_P99, of_reads[1])] {
+        let against =
+            case.measured.chunks_exact(8).flat_map(|day| [0, 2, 3].map(|other| slower(&day[other], &day[1], time)));
+        most(&mut rows, printed, against);
+    }
+    for (point, Measured { latency, .. }) in case.measured {
+        for (name, time) in of_reads {
+            let detail = format!("{} reads", latency.reads.count());
+            rows.push(Row::observed(format!("{}, {name}", point.name()), time(latency), "ms", detail));
+        }
+    }
+    observe_latencies(&mut rows, case.measured);
+    rows
+}
+
 /// Points come as segmentation and DiffForward, load by load.
 pub(in super::super) fn judge_fig16(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();

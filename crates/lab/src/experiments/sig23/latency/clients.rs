@@ -1,4 +1,4 @@
-//! The clients of [`super::Latency`]: they write what the traffic says, when it says so.
+//! The clients of [`super::Latency`]: they write and read what the traffic says, when it says so.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use runtime::{Class, Handle};
 use wire::{BlockService, Layout, SessionId, Target};
 
 use super::super::cards::UnderWay;
-use super::super::workload::Write;
+use super::super::workload::{Read, Write};
 use super::servers::{ATTACHED, STRIPE, WRITER};
 use super::{Latency, WARM_UP};
 
@@ -53,6 +53,7 @@ pub(super) struct Clients {
     under_way: RefCell<UnderWay>,
     begun: Instant,
     measured: RefCell<Histogram>,
+    read: RefCell<Histogram>,
     parts: RefCell<[Histogram; 2]>,
 }
 
@@ -71,14 +72,20 @@ impl Clients {
             sessions,
             begun: handle.now(),
             measured: RefCell::default(),
+            read: RefCell::default(),
             parts: RefCell::default(),
         })
     }
 
-    /// Writes all of it, and says how that went. If nothing is merged, writes that wait for it are not waited for.
-    pub(super) async fn write_all(self: Rc<Self>, writes: Vec<Write>, is_merged: bool) -> Latency {
+    /// Asks for all of it, and says how that went. If nothing is merged, writes that wait for it are not waited for.
+    pub(super) async fn ask_all(self: Rc<Self>, writes: Vec<Write>, reads: Vec<Read>, is_merged: bool) -> Latency {
         let (mut tasks, mut logs, mut look) = (Vec::new(), Looks::default(), WARM_UP);
+        let mut reads = reads.into_iter().peekable();
         for (number, write) in writes.into_iter().enumerate() {
+            while let Some(read) = reads.next_if(|read| read.at_ns <= write.at_ns) {
+                self.handle.sleep_until(self.begun + Duration::from_nanos(read.at_ns)).await;
+                tasks.push(self.handle.spawn(Class::Io, "read", self.clone().read(read)));
+            }
             let at = Duration::from_nanos(write.at_ns);
             self.handle.sleep_until(self.begun + at).await;
             tasks.push(self.handle.spawn(Class::Io, "write", self.clone().write(number as u64, write)));
@@ -99,10 +106,30 @@ impl Clients {
         let counted = self.forwarder.counted();
         Latency {
             writes: self.measured.take(),
+            reads: self.read.take(),
             parts: self.parts.take(),
             bytes: [counted.written_bytes, counted.burst_bytes + counted.rescheduled_bytes, counted.merged_bytes],
             entries: logs.entries(),
             waiting: logs.waiting,
+        }
+    }
+
+    fn target(&self, volume: u32, segment: u32) -> Target {
+        let segment = SegmentId { volume: VolumeId(volume.into()), index: segment };
+        let session = self.sessions[volume as usize];
+        Target { session, segment, epoch: Epoch(1), level: Level::Open, behind: 0 }
+    }
+
+    async fn read(self: Rc<Self>, read: Read) {
+        let Read { at_ns, volume, offset, bytes } = read;
+        let parts = Layout::new(STRIPE).pieces(offset..offset + bytes).map(|piece| {
+            let asked = self.forwarder.read(self.target(volume, piece.segment), piece.offset, piece.len);
+            async move { asked.await.expect("no link is lost").result.expect("nothing is refused") }
+        });
+        join_all(parts).await;
+        let at = self.begun + Duration::from_nanos(at_ns);
+        if at - self.begun >= WARM_UP {
+            self.read.borrow_mut().record(self.handle.now().nanos_since(at));
         }
     }
 
@@ -116,9 +143,7 @@ impl Clients {
         let sequence = WriteSequence(number + 1);
         let stamp = WriteStamp { generation: WRITER, sequence, ..WriteStamp::default() };
         let parts = Layout::new(STRIPE).pieces(range.clone()).map(|piece| {
-            let segment = SegmentId { volume: VolumeId(volume as u64), index: piece.segment };
-            let target =
-                Target { session: self.sessions[volume], segment, epoch: Epoch(1), level: Level::Open, behind: 0 };
+            let target = self.target(volume as u32, piece.segment);
             let this = &self;
             async move {
                 // No server looks at checksums.

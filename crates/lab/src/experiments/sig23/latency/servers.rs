@@ -102,18 +102,25 @@ impl Servers {
     /// `Retry`: it merges, and clients want the server.
     async fn carry(&self, target: Target, offset: u64, way: Way, bytes: u64) -> Result<Passage> {
         let server = self.server_for(target.segment, offset, bytes);
-        let pass = || async {
+        let pass = |way| async move {
             let carried = self.cards.borrow_mut().carry(self.handle.now(), server, way, bytes);
             self.handle.sleep_until(carried.at).await;
             carried
         };
-        let (carried, _here) = match way {
-            Way::Received => (pass().await, self.turns.enter(server, target.level).await?),
+        let (mut carried, here) = match way {
+            Way::Received => (pass(way).await, self.turns.enter(server, target.level).await?),
             Way::Sent => {
                 let here = self.turns.enter(server, target.level).await?;
-                (pass().await, here)
+                if self.cluster.has_one_card {
+                    pass(Way::Received).await;
+                }
+                (pass(way).await, here)
             }
         };
+        if self.cluster.has_one_card && way == Way::Received {
+            carried.passed += pass(Way::Sent).await.passed;
+        }
+        let _until_it_is_stored = here;
         self.handle.sleep(self.cluster.behind).await;
         let mut passage = Passage::default();
         passage.add(Stage::Payload, carried.passed.as_nanos() as u64);
