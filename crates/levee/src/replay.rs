@@ -72,7 +72,8 @@ fn table(replayed: &[Replayed]) -> String {
     let row = |one: &Replayed| {
         let times = [one.average_ms, one.p50_ms, one.p99_ms, one.p999_ms].map(|ms| format!("{ms:.2} ms"));
         let [average, p50, p99, p999] = times;
-        let (cov, logged) = (format!("{:.2}", one.cov), format!("{:.0}%", one.logged * 100.0));
+        let cov = one.cov.map_or_else(String::new, |cov| format!("{cov:.2}"));
+        let logged = format!("{:.0}%", one.logged * 100.0);
         let waiting = format_size(one.waiting_max);
         vec![one.policy.to_owned(), one.cut.clone(), average, p50, p99, p999, cov, logged, waiting]
     };

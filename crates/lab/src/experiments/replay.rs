@@ -35,6 +35,8 @@ pub enum Policy {
     Owners,
     /// The same, and every 5 s segments go from the server that has most to do to the one that has least.
     Migration,
+    /// As Levee does by default: what a burst is tunes itself, and bursts go to all servers while that gains.
+    Auto,
     /// Bursts go to all servers, as DiffForward's text has it (TH of 50 ms).
     Spread,
     /// The same with the TH that its authors ran, 16 times that: fewer writes are bursts.
@@ -43,13 +45,14 @@ pub enum Policy {
 
 impl Policy {
     /// All of them, what others are compared with first.
-    pub const ALL: [Policy; 4] = [Policy::Owners, Policy::Migration, Policy::Spread, Policy::SpreadLess];
+    pub const ALL: [Policy; 5] = [Policy::Owners, Policy::Migration, Policy::Auto, Policy::Spread, Policy::SpreadLess];
 
     /// As tables have it.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Owners => "owners",
             Policy::Migration => "migration",
+            Policy::Auto => "auto",
             Policy::Spread => "spread",
             Policy::SpreadLess => "spread-less",
         }
@@ -59,7 +62,7 @@ impl Policy {
         match self {
             Policy::Owners => Scheme::Segmentation,
             Policy::Migration => Scheme::Migration { last: 1.0 },
-            Policy::Spread => Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true },
+            Policy::Auto | Policy::Spread => Scheme::DiffForward { settings: BurstSettings::SENSITIVE, in_turn: true },
             Policy::SpreadLess => Scheme::DiffForward { settings: BurstSettings::EXACT, in_turn: true },
         }
     }
@@ -93,8 +96,9 @@ pub struct Replayed {
     pub p99_ms: f64,
     /// Percentiles.
     pub p999_ms: f64,
-    /// How uneven servers are asked for, in bins of 100 ms: the coefficient of variation.
-    pub cov: f64,
+    /// How uneven servers are asked for, in bins of 100 ms: the coefficient of variation. It is counted without waiting, so not
+    /// where what is spread depends on how long writes take.
+    pub cov: Option<f64>,
     /// Of all bytes, those that went to logs.
     pub logged: f64,
     /// The most that waited in logs, in bytes.
@@ -204,9 +208,10 @@ impl Setting {
             merging: Merging::default(),
             behind: BEHIND,
             has_one_card: false,
+            finds_out: policy == Policy::Auto,
         };
         let latency = Latency::of(traffic, Vec::new(), cluster, seed);
-        let balance = Balance::of(traffic, scheme, geometry, servers, BIN_NS, seed);
+        let balance = || Balance::of(traffic, scheme, geometry, servers, BIN_NS, seed);
         let ms = |per_million| latency.writes.quantile(per_million) as f64 / 1e6;
         let written: u64 = traffic.writes.iter().map(|write| write.bytes).sum();
         Replayed {
@@ -216,7 +221,7 @@ impl Setting {
             p50_ms: ms(500_000),
             p99_ms: ms(990_000),
             p999_ms: ms(999_000),
-            cov: balance.cov,
+            cov: (policy != Policy::Auto).then(|| balance().cov),
             logged: latency.bytes[1] as f64 / written as f64,
             waiting_max: latency.waiting.iter().copied().max().unwrap_or_default(),
         }
@@ -278,6 +283,8 @@ mod tests {
             [Policy::Owners, Policy::Spread].map(|policy| Setting { policy, ..setting }.replay(&traffic, 1));
         assert!(spread.p99_ms < owners.p99_ms && spread.cov < owners.cov, "{spread:?} {owners:?}");
         assert!(owners.logged == 0.0 && spread.logged > 0.5, "{spread:?}");
+        let auto = Setting { policy: Policy::Auto, ..setting }.replay(&traffic, 1);
+        assert!(auto.average_ms < owners.average_ms && auto.logged > 0.0 && auto.cov.is_none(), "{auto:?} {owners:?}");
         let whole = Setting { geometry: Geometry::WHOLE, ..setting }.replay(&traffic, 1);
         assert!(whole.p99_ms > owners.p99_ms, "{whole:?} {owners:?}");
         assert!((setting.card(&traffic) - 66e6 / 40.0 / 5.0 / 0.1).abs() < 2e5, "{}", setting.card(&traffic));

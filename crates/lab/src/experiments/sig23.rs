@@ -223,13 +223,17 @@ impl Point {
             }
             Bench::Latency { scheme, geometry, utilization, merging } => {
                 let (scheme, geometry, utilization, merging) = (*scheme, *geometry, *utilization, *merging);
-                let cluster = Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card: false };
+                let (has_one_card, finds_out) = (false, false);
+                let cluster =
+                    Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card, finds_out };
                 Measured { latency: Latency::of(&traffic, Vec::new(), cluster, self.seed), ..Measured::default() }
             }
             Bench::Reads { scheme, utilization, has_one_card } => {
                 let (scheme, utilization, has_one_card) = (*scheme, *utilization, *has_one_card);
                 let (geometry, merging) = (Geometry::LEVEE, Merging::default());
-                let cluster = Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card };
+                let finds_out = false;
+                let cluster =
+                    Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card, finds_out };
                 let reads = self.workload().map_or_else(Vec::new, |workload| workload.reads(&traffic, self.seed));
                 Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
             }

@@ -42,7 +42,8 @@ pub struct Replay {
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
     /// Who takes what, several times for several: owners (each segment's owner its writes), migration (the same, and segments move
-    /// every 5 s), spread (bursts go to all servers, as with `--forwarding on`), spread-less (only large ones). Default: all.
+    /// every 5 s), auto (bursts go to all servers while that gains, as by default), spread (they always do, as with
+    /// `--forwarding on`), spread-less (only large ones). Default: all.
     #[arg(long = "policy", value_name = "POLICY", value_parser = policy)]
     pub policies: Vec<Policy>,
     /// The size of a segment in whole GiB, such as 32G, several times for several; 0 for volumes that are not cut. Default: 32G,

@@ -105,12 +105,12 @@ fn a_trace_is_replayed_with_each_policy() {
     assert!(printed.status.success(), "{}", text(&printed.stderr));
     let all: Vec<serde_json::Value> = serde_json::from_slice(&printed.stdout).unwrap();
     let policies: Vec<&str> = all.iter().map(|one| one["policy"].as_str().unwrap()).collect();
-    assert_eq!(policies, ["owners", "migration", "spread", "spread-less"].repeat(2));
+    assert_eq!(policies, ["owners", "migration", "auto", "spread", "spread-less"].repeat(2));
     let number = |one: usize, key: &str| all[one][key].as_f64().unwrap();
-    assert!(number(2, "p99_ms") < number(0, "p99_ms") && number(2, "logged") > 0.3, "{all:?}");
-    assert!(number(4, "p99_ms") > number(0, "p99_ms") && all[4]["cut"] == "volumes not cut", "{all:?}");
+    assert!(number(3, "p99_ms") < number(0, "p99_ms") && number(3, "logged") > 0.3, "{all:?}");
+    assert!(number(5, "p99_ms") > number(0, "p99_ms") && all[5]["cut"] == "volumes not cut", "{all:?}");
     let drawn = std::fs::read_to_string(&plot).unwrap();
-    assert_eq!(drawn.matches("<title>").count(), 3 * 8, "{drawn}");
+    assert_eq!(drawn.matches("<title>").count(), 3 * 10, "{drawn}");
     let shown = output(&["lab", "replay", &trace, "--policy", "spread", "--utilization", "0.1"]);
     let shown = text(&shown.stdout);
     assert!(shown.contains("of 1 volumes in 30 s, on 5 servers") && shown.lines().count() == 3, "{shown}");
@@ -120,6 +120,6 @@ fn a_trace_is_replayed_with_each_policy() {
     assert!(wrong("1,W,0,4096,9\n1,W,0,4096,5\n").contains("sort the file by time"));
     assert!(wrong("hello\n").contains("line 1"));
     assert!(refused(1, &["lab", "replay", "/nowhere"]).contains("cannot read the trace"));
-    assert!(refused(2, &["lab", "replay", &trace, "--policy", "best"]).contains("there are owners, migration, spread"));
+    assert!(refused(2, &["lab", "replay", &trace, "--policy", "best"]).contains("there are owners, migration, auto"));
     assert!(refused(2, &["lab", "replay", &trace, "--segment", "3M"]).contains("whole GiB"));
 }

@@ -46,6 +46,9 @@ pub struct Cluster {
     pub behind: Duration,
     /// What is behind is reached by the same card: what is written leaves it once more, and what is read came in by it.
     pub has_one_card: bool,
+    /// As by default, agents find out whether spreading bursts gains, and what a burst is; otherwise all of what the scheme calls one
+    /// is spread.
+    pub finds_out: bool,
 }
 
 /// How what is in logs comes home.
@@ -110,7 +113,8 @@ impl Latency {
             let options = match cluster.scheme {
                 Scheme::DiffForward { settings: burst, .. } => {
                     // One agent stands for those of all volumes.
-                    Options { mode: Mode::On, burst, pace: cluster.merging.pace(), ..Options::default() }
+                    let mode = if cluster.finds_out { Mode::Auto } else { Mode::On };
+                    Options { mode, burst, pace: cluster.merging.pace(), ..Options::default() }
                 }
                 Scheme::Segmentation | Scheme::Migration { .. } => Options::default(),
             };
@@ -138,6 +142,7 @@ mod tests {
         merging: Merging::Carried(Pace::Prioritized),
         behind: Duration::from_micros(200),
         has_one_card: false,
+        finds_out: false,
     };
 
     fn write(at_ms: u64, volume: u32, offset: u64, bytes: u64) -> Write {
