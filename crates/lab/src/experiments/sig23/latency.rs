@@ -10,6 +10,9 @@
 //! [`super::homes`], over segments as [`super::geometry`] cuts them: the agent has its own, and servers look at where in the
 //! volume that is. With migration a segment that moves costs nothing, and nothing waits for it.
 //!
+//! For figure 15 clients read, too. There, and only there, what is behind a server is reached by the same card, which is what a read
+//! can wait for.
+//!
 //! Replication needs no agent, and is in [`super::replication`].
 
 mod clients;

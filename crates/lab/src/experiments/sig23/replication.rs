@@ -3,9 +3,8 @@
 //!
 //! **What is modelled.** A volume that is not cut is one segment, which is best for replication (§5.3). A segment has three replicas
 //! (how many the paper has is not printed) on servers drawn at random, and a write that is cut is done when all of its parts are. Of
-//! the replicas the client takes the one with the least score, as C3 has it: `1 + o * w +
-//! q`, where o is what this client has under way there, w the number of clients, and q how many requests wait there, as the
-//! last answer from there said. That one is the head of a chain for this write: its card receives the data, what is behind it
+//! the replicas the client takes the one with the least score, as C3 has it: `1 + o * w + q`, where o is what this client has under
+//! way there, w the number of clients, and q how many requests wait there, as the last answer from there said. That one is the head of a chain for this write: its card receives the data, what is behind it
 //! takes its time, and then the change of the address map goes to the next replica, whose card receives it in its turn, behind all
 //! that it was asked for before, and so on. The last one's outcome is the client's. The data is in the storage behind all of them
 //! once, so what follows the head is small.

@@ -148,8 +148,7 @@ impl BlockService for Servers {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// All is zeros; what it is has to pass the card all the same, but for the book, which was never written when it is read. Only
-    /// merging reads anything else.
+    /// All is zeros; what it is has to pass the card all the same, but for the book, which was never written when it is read.
     fn read(&self, target: Target, offset: u64, len: u64) -> LocalBoxFuture<'_, Answer<Vec<ReadPart>>> {
         Box::pin(async move {
             match self.cluster.merging {
