@@ -103,8 +103,15 @@ impl Queue {
             }
             shared.claiming.end();
             queue.claims.depart(&shared.handle, shared.index());
+            queue.pass_on_kick();
         };
         self.part.shared.handle.spawn(Class::Io, "virtio queue", claiming).detach();
+    }
+
+    /// A connection may be over before the last of its loops has noticed. What that one hears meanwhile the guest has rung for
+    /// whoever serves the queue by then, and it does not ring twice. Who is rung for nothing looks in vain.
+    fn pass_on_kick(&self) {
+        drop(self.kick.borrow().ring());
     }
 
     /// Another bell is waited for, from when the loop was woken.

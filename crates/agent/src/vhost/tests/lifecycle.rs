@@ -357,3 +357,19 @@ fn a_guest_is_told_again_by_the_next_connection() {
         assert_eq!(guest.outcome(0, &asked).await.0, 0);
     });
 }
+
+/// What a loop of a connection that is over may hear of the guest's bell is for the next connection: it rings once more.
+#[test]
+fn what_a_former_connection_has_heard_is_passed_on() {
+    for loops in [1, 2] {
+        let fixture = Fixture::with(11, Options::default(), loops);
+        fixture.run(move |handle| async move {
+            let mut guest = started(&handle, path("disk")).await;
+            assert_eq!(guest.write(0, 5, &[3; 512], PLAIN).await, 0);
+            let kick = guest.queues[0].kick.clone();
+            guest.visitor = None;
+            let passed_on = runtime::sync::first(kick.wait(), handle.sleep(Duration::from_secs(1))).await;
+            assert!(passed_on.is_ok(), "{loops} loops");
+        });
+    }
+}
