@@ -2,7 +2,8 @@
 //! when. Figure 2a: how unequal servers are; figures 12 and 13: what ways to spread writes make of that; figure 20a: how well bursts are
 //! found.
 //!
-//! Figures 2d, 5, 14 and 16 to 19: how long writes take; figure 15: how long reads take. Figures 20b to 20d: what is in logs, and what it costs to bring that home.
+//! Figures 2d, 5, 14 and 16 to 19: how long writes take; figure 15: how long reads take. Figures 20b to 20d: what is in logs, and
+//! what it costs to bring that home.
 //!
 //! [`workload`] is the traffic, [`schemes`] are the ways to spread it over what [`geometry`] and [`homes`] make of volumes,
 //! [`balance`] is what is made of it, [`detection`] compares what was found with what was there. Nothing waits in these: a write
