@@ -282,30 +282,37 @@ fn check_newest(desk: &Desk, volume: VolumeId, generation: Generation) -> Result
     }
 }
 
+/// A volume with its newest attachment that all owners have recorded.
+fn as_recorded(owners: &Table, row: &Row) -> VolumeDescriptor {
+    let generation = owners.volume(row.id).map_or(row.generation, |volume| volume.attached);
+    VolumeDescriptor { generation, ..row.descriptor() }
+}
+
 /// A row with the attachment that the owners know.
 fn as_shown(desk: &Desk, row: &Row) -> Row {
     Row { generation: described(desk.owners.table(), row).generation, ..row.clone() }
 }
 
-/// Who asks is told what is durable: an agent compares the newest attachment with its own, and one that was decided and then lost
-/// with its manager would be newer than all that come after it.
+/// Who asks is told of the newest attachment that owners have recorded, which is durable: an agent compares it with its own. One
+/// that was decided, and then lost with its manager, would be newer than those that come after it.
 impl VolumeDirectory for ClusterManager {
     fn resolve<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<VolumeDescriptor>> {
-        Box::pin(self.decide(|desk, _, _| desk.volumes().find(name).map(|row| described(desk.owners.table(), row))))
+        let found = self.look(|owners, volumes| volumes.find(name).map(|row| as_recorded(owners, row)));
+        Box::pin(std::future::ready(found.and_then(|found| found)))
     }
 
     fn describe(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
-        Box::pin(
-            self.decide(move |desk, _, _| desk.volumes().get(volume).map(|row| described(desk.owners.table(), row))),
-        )
+        let found = self.look(|owners, volumes| volumes.get(volume).map(|row| as_recorded(owners, row)));
+        Box::pin(std::future::ready(found.and_then(|found| found)))
     }
 
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<String>>> {
-        Box::pin(self.decide(|desk, _, _| {
-            let mut names: Vec<String> = desk.volumes().shown().map(|row| row.name.clone()).collect();
+        let names = self.look(|_, volumes| {
+            let mut names: Vec<String> = volumes.shown().map(|row| row.name.clone()).collect();
             names.sort();
-            Ok(names)
-        }))
+            names
+        });
+        Box::pin(std::future::ready(names))
     }
 
     fn attach(&self, volume: VolumeId) -> LocalBoxFuture<'_, Result<VolumeDescriptor>> {
