@@ -382,6 +382,9 @@ fn a_failed_move_changes_nothing() {
             life.memory.fail_appends(Some(FileKind::Data), 1, fault);
             assert_eq!(life.gc.pass(SEGMENT, vec![file]).await.unwrap_err().kind, ErrorKind::Io);
             life.check_all().await;
+            // What failed is not within the seal.
+            let newest = life.index.files().store().list().into_iter().filter(|info| info.kind == FileKind::Data);
+            assert_eq!(newest.max_by_key(|info| info.id).unwrap().sealed, Some(0));
         }
         life.gc.pass(SEGMENT, vec![file]).await.unwrap();
         assert!(life.index.files().store().info(file).is_none());

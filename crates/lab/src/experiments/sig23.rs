@@ -189,21 +189,17 @@ impl Point {
         format!("{source}, {}", self.label)
     }
 
-    /// What traffic is made by, unless it is that of a real disk.
-    fn workload(&self) -> Option<Workload> {
+    /// What traffic is made by, or the trace that it is taken from.
+    fn workload(&self) -> Result<Workload, &Trace> {
         match &self.source {
-            Source::W1 => Some(Workload::w1(&self.parameters)),
-            Source::W2 => Some(Workload::w2(&self.parameters)),
-            Source::Trace(_) => None,
+            Source::W1 => Ok(Workload::w1(&self.parameters)),
+            Source::W2 => Ok(Workload::w2(&self.parameters)),
+            Source::Trace(trace) => Err(trace),
         }
     }
 
     fn traffic(&self) -> Traffic {
-        let mut traffic = match (&self.source, self.workload()) {
-            (Source::Trace(trace), _) => writes_of(trace),
-            (_, Some(workload)) => workload.make(self.seed),
-            (_, None) => unreachable!("what is no trace is made"),
-        };
+        let mut traffic = self.workload().map_or_else(writes_of, |workload| workload.make(self.seed));
         traffic.writes.truncate(self.requests as usize);
         traffic
     }
@@ -235,7 +231,7 @@ impl Point {
                 let finds_out = false;
                 let cluster =
                     Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card, finds_out };
-                let reads = self.workload().map_or_else(Vec::new, |workload| workload.reads(&traffic, self.seed));
+                let reads = self.workload().map_or_else(|_| Vec::new(), |workload| workload.reads(&traffic, self.seed));
                 Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
             }
             Bench::Prediction { interval_ms } => {

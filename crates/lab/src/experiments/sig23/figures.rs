@@ -135,20 +135,11 @@ pub(super) const FIGURES: &[Figure] = &[
         name: "sig23/fig15",
         title: "how long reads take beside that",
         points: |parameters| {
-            let Parameters { utilization, ewma_last, th_ms, .. } = *parameters;
-            let schemes = [
-                ("segmentation".to_owned(), Scheme::Segmentation),
-                (
-                    format!("DiffForward, TH of {th_ms} ms"),
-                    Scheme::DiffForward { settings: text(parameters, th_ms), in_turn: true },
-                ),
-                ("migration by the last interval".to_owned(), Scheme::Migration { last: 1.0 }),
-                ("migration by an average".to_owned(), Scheme::Migration { last: ewma_last }),
-            ];
+            let (utilization, schemes) = (parameters.utilization, schemes(parameters));
             let of = |has_one_card: bool| {
                 let what = if has_one_card { "one card" } else { "another card behind" };
                 let reads = move |scheme| Bench::Reads { scheme, utilization, has_one_card };
-                schemes.clone().map(|(name, scheme)| (format!("{name}, {what}"), reads(scheme)))
+                schemes.map(|(name, scheme)| (format!("{name}, {what}"), reads(scheme)))
             };
             points(parameters, &[of(true), of(false)].concat())
         },
@@ -326,17 +317,22 @@ fn geometries(parameters: &Parameters) -> Vec<Geometry> {
     [Geometry::WHOLE].into_iter().chain(sizes).collect()
 }
 
-/// Segmentation, both ways of migration, and DiffForward: how even servers are, then how long writes take; then replication, with
-/// both.
-fn sizes(parameters: &Parameters, geometry: Geometry) -> Vec<(String, Bench)> {
-    let Parameters { utilization, ewma_last, th_ms, bin_ms, .. } = *parameters;
-    let schemes = [
+/// Segmentation, both ways of migration, and DiffForward with the text's threshold.
+fn schemes(parameters: &Parameters) -> [(&'static str, Scheme); 4] {
+    let settings = text(parameters, parameters.th_ms);
+    [
         ("segmentation", Scheme::Segmentation),
         ("migration by the last interval", Scheme::Migration { last: 1.0 }),
-        ("migration by an average", Scheme::Migration { last: ewma_last }),
-        ("DiffForward", Scheme::DiffForward { settings: text(parameters, th_ms), in_turn: true }),
+        ("migration by an average", Scheme::Migration { last: parameters.ewma_last }),
+        ("DiffForward", Scheme::DiffForward { settings, in_turn: true }),
     ]
-    .map(|(name, scheme)| (format!("{}, {name}", geometry.name()), scheme));
+}
+
+/// Those four: how even servers are, then how long writes take; then replication, with
+/// both.
+fn sizes(parameters: &Parameters, geometry: Geometry) -> Vec<(String, Bench)> {
+    let Parameters { utilization, bin_ms, .. } = *parameters;
+    let schemes = schemes(parameters).map(|(name, scheme)| (format!("{}, {name}", geometry.name()), scheme));
     let counted =
         schemes.iter().map(|(name, scheme)| (name.clone(), Bench::Balance { scheme: *scheme, geometry, bin_ms }));
     let timed = schemes.iter().map(|(name, scheme)| latency(name, *scheme, geometry, utilization));
