@@ -260,7 +260,7 @@ impl Report {
     fn text(&self) -> String {
         let Coverage { requests, failed_requests, broken_requests, attachments, deletions, .. } = self.coverage;
         let Coverage { recoveries, refused_starts, crashes, crashes_in_flight, restarts, .. } = self.coverage;
-        let Coverage { alone, several, pooled, coded, .. } = self.coverage;
+        let Coverage { alone, several, pooled, coded, carded, .. } = self.coverage;
         let Coverage { audits, sectors, throttled, logged, ordered, spread, .. } = self.coverage;
         let Coverage { guests, guest_requests, carried_over, driver_resets, .. } = self.coverage;
         let events: Vec<String> = self.events.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -271,7 +271,7 @@ impl Report {
                 "seeds",
                 format!(
                     "{}, {:.1} a second: {alone} worlds of one server, {several} of several, {pooled} of these over a pool, \
-                     {coded} with data files in another one",
+                     {coded} with data files in another one, {carded} with cards that carry little",
                     self.seeds, self.seeds_per_second
                 ),
             ),

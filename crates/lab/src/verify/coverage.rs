@@ -19,6 +19,8 @@ pub struct Coverage {
     pub pooled: u64,
     /// Those of them whose data files were in a pool with erasure coding.
     pub coded: u64,
+    /// Those of several whose servers had cards that carry little.
+    pub carded: u64,
     /// Requests that were answered with success.
     pub requests: u64,
     /// Requests that were answered with an error.
@@ -80,6 +82,7 @@ impl Coverage {
         self.several += other.several;
         self.pooled += other.pooled;
         self.coded += other.coded;
+        self.carded += other.carded;
         self.requests += other.requests;
         self.failed_requests += other.failed_requests;
         self.broken_requests += other.broken_requests;

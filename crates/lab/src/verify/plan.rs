@@ -103,6 +103,8 @@ pub struct Shape {
     pub several: Option<Several>,
     /// The pool that has their files, if one has.
     pub pool: Option<Pooled>,
+    /// Bytes per second that the network card of each server carries, each way, if that is little.
+    pub card: Option<u64>,
 }
 
 /// What a client asks for. Ranges are sectors of the volume.
@@ -319,6 +321,7 @@ impl Shape {
             forwarding: Forwarding::Off,
             several: None,
             pool: None,
+            card: None,
         }
     }
 

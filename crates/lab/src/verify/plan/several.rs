@@ -150,8 +150,8 @@ impl Plan {
         }
         let (vms, queues) = guests::draw(seed, shape.clients);
         let limit = guests::draw_limit(seed);
-        let (forwarding, pool) = (draw_forwarding(seed), Pooled::draw(seed));
-        Plan { seed, shape: Shape { vms, queues, limit, forwarding, pool, ..shape }, steps }
+        let (forwarding, pool, card) = (draw_forwarding(seed), Pooled::draw(seed), draw_card(seed));
+        Plan { seed, shape: Shape { vms, queues, limit, forwarding, pool, card, ..shape }, steps }
     }
 }
 
@@ -163,6 +163,13 @@ fn draw_forwarding(seed: u64) -> Forwarding {
         (false, true) => Forwarding::default(),
         (false, false) => Forwarding::Off,
     }
+}
+
+/// What the card of a server carries, in a third of the worlds: so little that requests, what comes home from logs and what is
+/// stored wait for each other there, and enough for who keeps a lease.
+fn draw_card(seed: u64) -> Option<u64> {
+    let mut prng = Prng::new(seed ^ 0x6361_7264);
+    prng.one_in(3).then(|| *prng.pick(&[8 * MIB, 32 * MIB, 128 * MIB]))
 }
 
 /// What may go wrong with several machines.

@@ -128,6 +128,9 @@ impl Machines {
                 }
                 _ => world.add_node(NodeOptions::default()),
             };
+            if machine.role == Role::Server {
+                world.set_card(node, shape.card);
+            }
             nodes.insert(machine, node);
             addresses.insert(machine, (world.address(node), PORT).into());
         }

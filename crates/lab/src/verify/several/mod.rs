@@ -46,6 +46,7 @@ pub fn run(world: &World, plan: &Plan) -> (Coverage, Option<String>) {
     shared.coverage.several = 1;
     shared.coverage.pooled = u64::from(plan.shape.pool.is_some());
     shared.coverage.coded = u64::from(plan.shape.pool.is_some_and(|pool| pool.is_coded));
+    shared.coverage.carded = u64::from(plan.shape.card.is_some());
     shared.conclude(world.now())
 }
 
