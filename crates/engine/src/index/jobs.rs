@@ -4,6 +4,7 @@
 //! order. A job that fails or finds its segment dropped removes what it wrote; memtable and old tables stay as they
 //! were, and the job can be tried again.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -238,7 +239,7 @@ impl Index {
     /// Logs a change of tables; `apply` runs when it is durable. Afterwards removes the tables that are gone.
     async fn log_table_set(
         &self,
-        segment: &SegmentIndex,
+        segment: &Rc<SegmentIndex>,
         record: Record,
         new_file: FileId,
         removed: Vec<FileId>,
@@ -253,12 +254,19 @@ impl Index {
             self.0.files.delete_in_background(vec![new_file]);
             return Ok(());
         }
+        let is_needless = Rc::new(Cell::new(false));
+        let (dropped, found) = (segment.clone(), is_needless.clone());
+        let apply = move |_| {
+            found.set(dropped.borrow_mut().is_dropped);
+            apply();
+        };
         // If this fails the record may count after a restart; its table must stay then. The next start removes it if
         // nothing refers to it.
-        sink.log(record, Box::new(move |_| apply())).await?;
+        sink.log(record, Box::new(apply)).await?;
         bump(&self.0.counters.table_bytes_written, added_bytes);
         let mut gone = removed;
-        if segment.borrow_mut().is_dropped {
+        // Once it is installed it goes with the segment: removed with it, or to whoever has the segment now.
+        if is_needless.get() {
             gone.push(new_file);
         }
         self.0.files.delete_in_background(gone);
@@ -322,6 +330,6 @@ impl Drop for AtWork {
     }
 }
 
-fn bump(counter: &std::cell::Cell<u64>, by: u64) {
+fn bump(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get() + by);
 }

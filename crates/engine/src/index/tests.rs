@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::{FileId, Prng, SegmentSequence};
+use base::{FileId, LogSequence, Prng, SegmentSequence};
 use files::FileKind;
 use files::LocalBoxFuture;
 use files::memory::{AppendFault, Memory, MemoryOptions};
@@ -13,7 +13,7 @@ use runtime::{Class, Handle};
 use super::*;
 use crate::options::EPOCH;
 use crate::testing::{TestLog, run};
-use crate::transaction::{Record, TransactionSink};
+use crate::transaction::{Record, Relocating, TransactionSink};
 
 const BLOCKS: u32 = 600;
 const SEGMENT: SegmentId = SegmentId { volume: VolumeId(7), index: 1 };
@@ -478,6 +478,52 @@ fn a_cancelled_job_has_not_ended_while_its_record_is_on_its_way() {
         let merged = [index.tables(segment).tables[0].file];
         assert!(index.merge(segment, &merged, &log).await.unwrap());
     });
+}
+
+/// A log in which a segment leaves, or is dropped, right behind each record of it: before whoever wrote that goes on.
+struct LeavesBehind {
+    log: TestLog,
+    index: Index,
+    leave: fn(&Index, SegmentId),
+}
+
+impl TransactionSink for LeavesBehind {
+    fn log(&self, record: Record, apply: Box<dyn FnOnce(LogSequence)>) -> LocalBoxFuture<'static, Result<LogSequence>> {
+        let (index, leave) = (self.index.clone(), self.leave);
+        let segment = index.segments()[0];
+        let apply = move |sequence| {
+            apply(sequence);
+            leave(&index, segment);
+        };
+        self.log.log(record, Box::new(apply))
+    }
+
+    fn frozen_at(&self, segment: SegmentId) -> FrozenAt {
+        self.log.frozen_at(segment)
+    }
+
+    fn relocating(&self, segment: SegmentId) -> Relocating {
+        self.log.relocating(segment)
+    }
+}
+
+#[test]
+fn a_table_that_was_flushed_belongs_to_whoever_has_the_segment_then() {
+    let left = |leave: fn(&Index, SegmentId)| {
+        run(5, move |handle| async move {
+            let memory = Memory::new(5, MemoryOptions::default());
+            let index = small_index(&handle, &memory);
+            fill(&index, &mut Prng::new(5), 1, 20).await;
+            let segment = index.segments()[0];
+            let log = LeavesBehind { log: TestLog::new(&handle, 5), index: index.clone(), leave };
+            index.freeze(segment, log.frozen_at(segment));
+            assert!(index.flush(segment, &log).await.unwrap() && index.segments().is_empty());
+            handle.sleep(Duration::from_millis(10)).await;
+            index.files().store().list().len()
+        })
+    };
+    assert_eq!(left(Index::forget), 1, "somebody has it");
+    assert_eq!(left(Index::drop_segment), 0, "nobody does");
 }
 
 /// A merge subtracts what it drops; after a restart that must not come before the addition, or a file that is live
