@@ -9,7 +9,7 @@ use std::io::BufReader;
 use base::units::format_size;
 use base::{Error, Prng, Result};
 use lab::experiments::random::Random;
-use lab::experiments::replay::{Policy, Replayed, Setting, copied, length_ns, traffic};
+use lab::experiments::replay::{Policy, Replayed, Setting, copies_of, traffic};
 use lab::experiments::sig23::geometry::Geometry;
 use lab::experiments::sig23::workload::Traffic;
 use lab::experiments::trace::Reader;
@@ -40,7 +40,7 @@ pub fn run(options: &Replay) -> Result<()> {
     if options.json {
         return console::print_json(&replayed);
     }
-    let (seconds, volumes) = (length_ns(&traffic) as f64 / 1e9, traffic.sizes.len());
+    let (seconds, volumes) = (traffic.length_ns() as f64 / 1e9, traffic.sizes.len());
     let card = settings.first().map_or(0.0, |setting| setting.card(&traffic));
     console::print(&format!(
         "{} writes of {volumes} volumes in {seconds:.0} s, on {servers} servers with cards of {}/s; the first 10 s are not counted.",
@@ -63,7 +63,7 @@ fn read(options: &Replay) -> Result<Traffic> {
     let most = (options.writes / options.copies).max(1) as usize;
     let taken = reader.map_err(Error::invalid).and_then(|reader| traffic(reader, most)).map_err(wrong)?;
     bar.finish_and_clear();
-    copied(&taken, options.copies, &mut Random(Prng::new(options.seed))).map_err(wrong)
+    copies_of(&taken, options.copies, &mut Random(Prng::new(options.seed))).map_err(wrong)
 }
 
 fn table(replayed: &[Replayed]) -> String {
@@ -72,7 +72,7 @@ fn table(replayed: &[Replayed]) -> String {
     let row = |one: &Replayed| {
         let times = [one.average_ms, one.p50_ms, one.p99_ms, one.p999_ms].map(|ms| format!("{ms:.2} ms"));
         let [average, p50, p99, p999] = times;
-        let cov = one.cov.map_or_else(String::new, |cov| format!("{cov:.2}"));
+        let cov = format!("{:.2}", one.cov);
         let logged = format!("{:.0}%", one.logged * 100.0);
         let waiting = format_size(one.waiting_max);
         vec![one.policy.to_owned(), one.cut.clone(), average, p50, p99, p999, cov, logged, waiting]

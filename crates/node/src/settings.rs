@@ -372,6 +372,7 @@ const KEYS: [(&str, &[&str]); 10] = [
             "patience_seconds",
             "forwarding",
             "forwarding_log",
+            "forwarding_mild_percent",
             "token_file",
         ],
     ),

@@ -10,7 +10,7 @@ use base::checksum::crc32c;
 use base::io::fragment_checksums;
 use base::levels::Level;
 use base::{Bytes, Epoch, Error, Passage, ReadPart, Result, SegmentId, WriteSequence, WriteStamp};
-use policies::forwarding::{Address, LogNumber, Space, Turns};
+use policies::forwarding::{Address, LogNumber, Reach, Space, Turns};
 use runtime::sync::{Budget, join_all, oneshot};
 use runtime::{Class, Handle};
 use wire::{BlockService, LinkLost, SessionId, Target, VolumeDescriptor};
@@ -154,11 +154,11 @@ impl Logs {
         self.spaces.borrow().iter().any(|space| space.has_room(HEADER + data))
     }
 
-    /// The log whose turn it is, and an address in it; none: there is no room in any.
-    pub(super) fn reserve(&self, data: u64) -> Option<(LogNumber, Address)> {
+    /// The log whose turn it is, or the nearest one, and an address in it; none: there is no room in any.
+    pub(super) fn reserve(&self, data: u64, reach: Reach) -> Option<(LogNumber, Address)> {
         let mut spaces = self.spaces.borrow_mut();
         let has_room = |log: LogNumber| spaces[usize::from(log.0)].has_room(HEADER + data);
-        let log = self.turns.borrow_mut().next(has_room)?;
+        let log = self.turns.borrow_mut().next(self.handle.now(), reach, has_room)?;
         let at = spaces[usize::from(log.0)].reserve(HEADER + data)?;
         Some((log, at))
     }
@@ -174,7 +174,10 @@ impl Logs {
     /// After each of them nobody knows whether it is there.
     pub(super) async fn append(&self, log: LogNumber, header: Header, data: &[u8]) -> Result<Passage, Trouble> {
         let offset = FRONT + self.spaces.borrow()[usize::from(log.0)].offset(header.at);
+        let begun = self.handle.now();
         let passage = self.write(log, offset, header.with(self.key, data)).await?;
+        let now = self.handle.now();
+        self.turns.borrow_mut().on_append(now, log, now.since(begun));
         self.spaces.borrow_mut()[usize::from(log.0)].landed(header.at);
         Ok(passage)
     }

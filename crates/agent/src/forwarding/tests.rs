@@ -2,13 +2,14 @@
 
 mod store;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::io::fragment_checksums;
 use base::levels::Level;
 use base::{Bytes, ErrorKind, Prng, SegmentId};
+use policies::burst::{BurstSettings, Cap};
 use policies::forwarding::IndexSettings;
 use wire::{BlockService, Forwarding, Target};
 
@@ -439,6 +440,40 @@ fn bursts_are_spread_by_auto_only_where_logs_answer_sooner() {
             let logged = (holder.forwarder.counted().burst_bytes - before) / 512 / 10;
             assert!(percent.contains(&logged), "an owner that takes {owner_takes} us more: {logged}");
         }
+    });
+}
+
+/// Each log was tried once then; what is more of a burst goes to all of them.
+#[test]
+fn a_mild_burst_goes_to_the_nearest_log() {
+    in_a_world(9, |store| async move {
+        store.near.set(Some(2));
+        let appends = Rc::new(RefCell::new(vec![0u32; 4]));
+        let counted = appends.clone();
+        store.set_fate(move |target, offset| {
+            if is_entry(target, offset) {
+                counted.borrow_mut()[target.segment.index as usize] += 1;
+            }
+            Fate::Done
+        });
+        // Behind the 512 bytes of the first write 3 of 8 parts of 4 KiB have room, of 16 KiB a tenth, and no burst is added.
+        let options = all();
+        let burst = BurstSettings { threshold_bytes: 2048, cap: Cap::Before, mild_below: 70, ..options.burst };
+        let holder = Holder::attach(&store, Options { burst, ..options }).await;
+        let write = async |number: u64, len: usize| {
+            holder.write(number * MIB / 4, &vec![1; len]).await.unwrap().unwrap();
+        };
+        // The first one that is a burst has logs made.
+        write(0, 4096).await;
+        store.handle.sleep(Duration::from_millis(20)).await;
+        for number in 1..31 {
+            write(number, 4096).await;
+        }
+        assert_eq!(*appends.borrow(), [1, 1, 27, 1]);
+        for number in 31..71 {
+            write(number, 16384).await;
+        }
+        assert_eq!(*appends.borrow(), [11, 11, 37, 11]);
     });
 }
 

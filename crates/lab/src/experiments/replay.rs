@@ -11,17 +11,14 @@ use policies::burst::BurstSettings;
 use serde::Serialize;
 
 use super::random::Random;
-use super::sig23::balance::Balance;
 use super::sig23::geometry::Geometry;
 use super::sig23::latency::{Cluster, Latency, Merging};
 use super::sig23::schemes::Scheme;
-use super::sig23::workload::{Traffic, Write};
+use super::sig23::workload::{Traffic, Write, copied};
 use super::trace::Request;
 
 /// What is behind a card takes so long, as in the figures (`parameters/sig23.toml`).
 const BEHIND: Duration = Duration::from_micros(500);
-/// Bins in which servers are compared (DiffForward, §2.3).
-const BIN_NS: u64 = 100_000_000;
 /// Where nothing is known of volumes yet, twice: what is shorter says nothing.
 const SHORTEST_NS: u64 = 20_000_000_000;
 const SECTOR: u64 = 512;
@@ -96,9 +93,8 @@ pub struct Replayed {
     pub p99_ms: f64,
     /// Percentiles.
     pub p999_ms: f64,
-    /// How uneven servers are asked for, in bins of 100 ms: the coefficient of variation. It is counted without waiting, so not
-    /// where what is spread depends on how long writes take.
-    pub cov: Option<f64>,
+    /// How uneven servers are asked for, in bins of 100 ms: the coefficient of variation.
+    pub cov: f64,
     /// Of all bytes, those that went to logs.
     pub logged: f64,
     /// The most that waited in logs, in bytes.
@@ -143,9 +139,9 @@ pub fn traffic(
             break;
         }
     }
-    match length_ns(&traffic) {
+    match traffic.length_ns() {
         0..SHORTEST_NS => {
-            let (writes, seconds) = (traffic.writes.len(), length_ns(&traffic) / 1_000_000_000);
+            let (writes, seconds) = (traffic.writes.len(), traffic.length_ns() / 1_000_000_000);
             Err(Error::invalid(format!(
                 "its first {writes} writes take {seconds} s, and of the first 10 s nothing is counted: give a trace of 20 s at \
                  least, or more of its writes (--writes)"
@@ -155,26 +151,13 @@ pub fn traffic(
     }
 }
 
-/// A trace of few disks, several times: each copy has volumes of its own, and begins somewhere else in it, as drawn.
+/// A trace of few disks, several times ([`copied`]).
 ///
 /// # Errors
 /// `Invalid`: that is too many volumes.
-pub fn copied(traffic: &Traffic, copies: u32, random: &mut Random) -> Result<Traffic> {
-    let (length, volumes) = (length_ns(traffic) + 1, traffic.sizes.len() as u32);
+pub fn copies_of(traffic: &Traffic, copies: u32, random: &mut Random) -> Result<Traffic> {
     check_volumes(traffic.sizes.len().saturating_mul(copies as usize))?;
-    let mut all = Traffic { writes: Vec::new(), sizes: Vec::new() };
-    for copy in 0..copies {
-        let shift = if copy == 0 { 0 } else { (random.unit() * length as f64) as u64 };
-        let shifted = traffic.writes.iter().map(|write| Write {
-            at_ns: (write.at_ns + shift) % length,
-            volume: write.volume + copy * volumes,
-            ..*write
-        });
-        all.writes.extend(shifted);
-        all.sizes.extend(&traffic.sizes);
-    }
-    all.writes.sort_by_key(|write| write.at_ns);
-    Ok(all)
+    Ok(copied(traffic, copies, random))
 }
 
 fn check_volumes(volumes: usize) -> Result<()> {
@@ -184,16 +167,11 @@ fn check_volumes(volumes: usize) -> Result<()> {
     }
 }
 
-/// From the first write to the last one.
-pub fn length_ns(traffic: &Traffic) -> u64 {
-    traffic.writes.last().map_or(0, |last| last.at_ns)
-}
-
 impl Setting {
     /// Bytes that a card carries in a second, each way.
     pub fn card(&self, traffic: &Traffic) -> f64 {
         let bytes: u64 = traffic.writes.iter().map(|write| write.bytes).sum();
-        bytes as f64 / (length_ns(traffic) as f64 / 1e9) / self.servers as f64 / self.utilization
+        bytes as f64 / (traffic.length_ns() as f64 / 1e9) / self.servers as f64 / self.utilization
     }
 
     /// Replays traffic. Segments are placed by `seed`.
@@ -211,7 +189,6 @@ impl Setting {
             finds_out: policy == Policy::Auto,
         };
         let latency = Latency::of(traffic, Vec::new(), cluster, seed);
-        let balance = || Balance::of(traffic, scheme, geometry, servers, BIN_NS, seed);
         let ms = |per_million| latency.writes.quantile(per_million) as f64 / 1e6;
         let written: u64 = traffic.writes.iter().map(|write| write.bytes).sum();
         Replayed {
@@ -221,7 +198,7 @@ impl Setting {
             p50_ms: ms(500_000),
             p99_ms: ms(990_000),
             p999_ms: ms(999_000),
-            cov: (policy != Policy::Auto).then(|| balance().cov),
+            cov: latency.balance.map_or(f64::NAN, |balance| balance.cov),
             logged: latency.bytes[1] as f64 / written as f64,
             waiting_max: latency.waiting.iter().copied().max().unwrap_or_default(),
         }
@@ -252,7 +229,7 @@ mod tests {
         let read = Ok(Request { at_ns: 0, device: 1, offset: 0, bytes: 512, is_write: false });
         let taken = traffic([read, write(5_000, 9, 100, 600), write(30_000, 4, 4_096, 512), write(31_000, 9, 0, 1)], 2);
         let taken = taken.unwrap();
-        assert_eq!((taken.sizes.as_slice(), length_ns(&taken)), ([1_024, 4_608].as_slice(), 25_000_000_000));
+        assert_eq!((taken.sizes.as_slice(), taken.length_ns()), ([1_024, 4_608].as_slice(), 25_000_000_000));
         let Write { at_ns, volume, offset, bytes, .. } = taken.writes[0];
         assert_eq!((at_ns, volume, offset, bytes), (0, 0, 0, 1_024), "whole sectors");
         let wrong = |requests: Vec<_>| traffic(requests, 10).unwrap_err().to_string();
@@ -266,13 +243,13 @@ mod tests {
     #[test]
     fn copies_are_elsewhere_in_the_trace() {
         let one = bursts();
-        let three = copied(&one, 3, &mut Random(Prng::new(1))).unwrap();
+        let three = copies_of(&one, 3, &mut Random(Prng::new(1))).unwrap();
         assert_eq!((three.writes.len(), three.sizes.len()), (3 * one.writes.len(), 3));
-        assert!(three.writes.is_sorted_by_key(|write| write.at_ns) && length_ns(&three) <= length_ns(&one));
+        assert!(three.writes.is_sorted_by_key(|write| write.at_ns) && three.length_ns() <= one.length_ns());
         let [first, second, third] = [0, 1, 2].map(|volume| three.by_volume()[volume].clone());
         assert_eq!(first, one.writes);
         assert!(second[0].at_ns != third[0].at_ns && second.len() == third.len());
-        assert!(copied(&one, u32::MAX, &mut Random(Prng::new(1))).is_err());
+        assert!(copies_of(&one, u32::MAX, &mut Random(Prng::new(1))).is_err());
     }
 
     #[test]
@@ -284,7 +261,10 @@ mod tests {
         assert!(spread.p99_ms < owners.p99_ms && spread.cov < owners.cov, "{spread:?} {owners:?}");
         assert!(owners.logged == 0.0 && spread.logged > 0.5, "{spread:?}");
         let auto = Setting { policy: Policy::Auto, ..setting }.replay(&traffic, 1);
-        assert!(auto.average_ms < owners.average_ms && auto.logged > 0.0 && auto.cov.is_none(), "{auto:?} {owners:?}");
+        assert!(
+            auto.average_ms < owners.average_ms && auto.logged > 0.0 && auto.cov < owners.cov,
+            "{auto:?} {owners:?}"
+        );
         let whole = Setting { geometry: Geometry::WHOLE, ..setting }.replay(&traffic, 1);
         assert!(whole.p99_ms > owners.p99_ms, "{whole:?} {owners:?}");
         assert!((setting.card(&traffic) - 66e6 / 40.0 / 5.0 / 0.1).abs() < 2e5, "{}", setting.card(&traffic));

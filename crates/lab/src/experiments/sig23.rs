@@ -31,6 +31,7 @@ pub mod workload;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Prng;
 use policies::burst::BurstSettings;
 use policies::forwarding::Pace;
 
@@ -41,10 +42,14 @@ use self::latency::{Cluster, Latency, Merging};
 use self::prediction::Errors;
 use self::replication::Replication;
 use self::schemes::Scheme;
-use self::workload::{Traffic, Workload, writes_of};
+use self::workload::{Traffic, Workload, copied, writes_of};
+use super::random::Random;
 use super::{Mechanism, Paper, Trace, figure};
 
 pub use parameters::Parameters;
+
+/// Copies of a trace of one disk where many volumes are meant.
+const COPIES: u32 = 50;
 
 /// The paper.
 #[derive(Clone, Debug)]
@@ -87,6 +92,8 @@ enum Bench {
     Latency { scheme: Scheme, geometry: Geometry, utilization: f64, merging: Merging },
     /// How long reads take beside it, and writes, with cards that lead to what is behind servers, too, or not.
     Reads { scheme: Scheme, utilization: f64, has_one_card: bool },
+    /// How long writes take, and how even servers are, where bursts are told so, or agents find that out.
+    Told { settings: BurstSettings, finds_out: bool, utilization: f64 },
     /// The same with replicas that have to agree, or do not; and how even servers are.
     Replication { geometry: Geometry, utilization: f64, chooses: bool, synchronizes: bool },
     /// How wrong predictions of volumes' traffic are.
@@ -117,7 +124,7 @@ impl Paper for Sig23 {
     ];
     const SUMMARY: &'static str = "summary-sig23.md";
     const NO_LOAD: &'static str =
-        "a trace of a disk takes the place of traffic in sig23/fig20a only: leave --trace out";
+        "a trace takes the place of traffic in sig23/fig20a, sig23/auto and sig23/categories only: leave --trace out";
 
     type Parameters = Parameters;
     type Point = Point;
@@ -165,8 +172,8 @@ impl Paper for Sig23 {
     }
 
     fn replaying(point: Point, trace: &Arc<Trace>) -> Option<Point> {
-        let is_detection = matches!(point.bench, Bench::Detection(_));
-        is_detection.then(|| Point { source: Source::Trace(trace.clone()), ..point })
+        let takes = matches!(point.bench, Bench::Detection(_) | Bench::Told { .. });
+        takes.then(|| Point { source: Source::Trace(trace.clone()), ..point })
     }
 
     fn unlabelled(point: Point) -> Point {
@@ -198,10 +205,18 @@ impl Point {
         }
     }
 
+    /// Of a trace, where it is about many volumes, many copies.
     fn traffic(&self) -> Traffic {
+        let copies = match (&self.source, &self.bench) {
+            (Source::Trace(_), Bench::Told { .. }) => COPIES,
+            _ => 1,
+        };
         let mut traffic = self.workload().map_or_else(writes_of, |workload| workload.make(self.seed));
-        traffic.writes.truncate(self.requests as usize);
-        traffic
+        traffic.writes.truncate(self.requests as usize / copies as usize);
+        match copies {
+            1 => traffic,
+            _ => copied(&traffic, copies, &mut Random(Prng::new(self.seed))),
+        }
     }
 
     /// Makes the traffic, and looks at it.
@@ -209,6 +224,16 @@ impl Point {
         let traffic = self.traffic();
         let Parameters { servers, placements, replicas, change_bytes, bin_ms, ewma_last, .. } = self.parameters;
         let behind = Duration::from_micros(self.parameters.behind_us);
+        let usual = |scheme, utilization| Cluster {
+            servers,
+            utilization,
+            scheme,
+            geometry: Geometry::LEVEE,
+            merging: Merging::default(),
+            behind,
+            has_one_card: false,
+            finds_out: false,
+        };
         match &self.bench {
             Bench::Balance { scheme, geometry, bin_ms } => {
                 let of = |seed| Balance::of(&traffic, *scheme, *geometry, servers, bin_ms * 1_000_000, seed);
@@ -219,20 +244,19 @@ impl Point {
                 Measured { detection: each.reduce(Detection::and).unwrap_or_default(), ..Measured::default() }
             }
             Bench::Latency { scheme, geometry, utilization, merging } => {
-                let (scheme, geometry, utilization, merging) = (*scheme, *geometry, *utilization, *merging);
-                let (has_one_card, finds_out) = (false, false);
-                let cluster =
-                    Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card, finds_out };
+                let cluster = Cluster { geometry: *geometry, merging: *merging, ..usual(*scheme, *utilization) };
                 Measured { latency: Latency::of(&traffic, Vec::new(), cluster, self.seed), ..Measured::default() }
             }
             Bench::Reads { scheme, utilization, has_one_card } => {
-                let (scheme, utilization, has_one_card) = (*scheme, *utilization, *has_one_card);
-                let (geometry, merging) = (Geometry::LEVEE, Merging::default());
-                let finds_out = false;
-                let cluster =
-                    Cluster { servers, utilization, scheme, geometry, merging, behind, has_one_card, finds_out };
+                let cluster = Cluster { has_one_card: *has_one_card, ..usual(*scheme, *utilization) };
                 let reads = self.workload().map_or_else(|_| Vec::new(), |workload| workload.reads(&traffic, self.seed));
                 Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
+            }
+            Bench::Told { settings, finds_out, utilization } => {
+                let scheme = Scheme::DiffForward { settings: *settings, in_turn: true };
+                let cluster = Cluster { finds_out: *finds_out, ..usual(scheme, *utilization) };
+                let latency = Latency::of(&traffic, Vec::new(), cluster, self.seed);
+                Measured { balances: latency.balance.into_iter().collect(), latency, ..Measured::default() }
             }
             Bench::Prediction { interval_ms } => {
                 let errors = Errors::of(&traffic, interval_ms * 1_000_000, ewma_last);

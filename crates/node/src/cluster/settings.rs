@@ -7,6 +7,7 @@ use agent::forwarding::{self, LOG_BYTES, Mode};
 use base::{Error, Result};
 use control::{etcd, rules};
 use files::rados::librados::Place;
+use policies::burst::BurstSettings;
 use runtime::Address;
 use serde::{Deserialize, Serialize};
 use wire::api::Size;
@@ -68,6 +69,9 @@ pub struct ClusterSettings {
     pub forwarding: Forwarding,
     /// Bytes of each of a volume's logs.
     pub forwarding_log: Size,
+    /// A write of a burst goes to the nearest log, and not to the next one, if less than so much of a hundred of it is more than
+    /// the average traffic.
+    pub forwarding_mild_percent: u32,
     /// Where a manager keeps the token of its API. Give all managers the same one, and any of them can be asked.
     pub token_file: Option<PathBuf>,
 }
@@ -84,6 +88,7 @@ impl Default for ClusterSettings {
             patience_seconds: 60,
             forwarding: Forwarding::default(),
             forwarding_log: Size::Text("64M".into()),
+            forwarding_mild_percent: 0,
             token_file: None,
         }
     }
@@ -142,6 +147,11 @@ impl ClusterSettings {
         if !LOG_BYTES.contains(&log_bytes) {
             return wrong(format!("cluster.forwarding_log = {log_bytes} is not possible: choose 1M to 1G"));
         }
+        let mild_below = self.forwarding_mild_percent;
+        if mild_below > 100 {
+            return wrong(format!("cluster.forwarding_mild_percent = {mild_below} is not possible: choose 0 to 100"));
+        }
+        let burst = BurstSettings { mild_below, ..BurstSettings::SENSITIVE };
         let managers = self.managers.iter().map(|text| place("cluster.managers (--managers)", text));
         Ok(Resolved {
             name: self.name.clone(),
@@ -149,7 +159,7 @@ impl ClusterSettings {
             managers: managers.collect::<Result<_>>()?,
             lease: Duration::from_millis(self.lease_ms),
             patience: Duration::from_secs(self.patience_seconds),
-            forwarding: forwarding::Options { mode: self.forwarding.into(), log_bytes, ..Default::default() },
+            forwarding: forwarding::Options { mode: self.forwarding.into(), log_bytes, burst, ..Default::default() },
         })
     }
 
@@ -221,6 +231,8 @@ mod tests {
         let nowhere = vec!["nowhere".to_owned()];
         assert!(refused(ClusterSettings { managers: nowhere, ..good.clone() }).contains("no address"));
         assert!(refused(ClusterSettings { lease_ms: 10, ..good.clone() }).contains("200 to 60000"));
+        let mild = ClusterSettings { forwarding_mild_percent: 101, ..good.clone() };
+        assert!(refused(mild).contains("0 to 100"));
         assert!(refused(ClusterSettings { patience_seconds: 0, ..good.clone() }).contains("patience_seconds"));
         assert!(
             ClusterSettings { store: String::new(), ..good.clone() }.store().unwrap_err().message.contains("--store")

@@ -14,7 +14,7 @@
 //!   through that serial.
 //!
 //! **Flow.** of a write: [`crate::burst`] says what it is, and [`Gain`] whether a log is worth it; [`Index::route`] cuts it into what its owner may have, and what
-//! overlaps an entry and so has to follow it into a log; [`Turns`] says into which; [`Space`] gives it an address there,
+//! overlaps an entry and so has to follow it into a log; [`Turns`] says into which, the next or the nearest one; [`Space`] gives it an address there,
 //! [`Index::begin`] a serial, and [`Index::logged`] makes it readable when it is durable. Of a read: [`Index::find`]. Of what
 //! comes home: [`Index::next_batch`] is what an agent carries home, as much at a time as [`Window`] has it, when [`Coordination`] at the servers lets
 //! it; then a watermark
@@ -56,5 +56,5 @@ pub use index::{Batch, Content, Index, IndexSettings, LogNumber, Part, Place, Ro
 pub use pace::{BatchSize, Pace};
 pub use space::{Address, Space};
 pub use tuning::{Limits, Seen, Tuning};
-pub use turns::Turns;
+pub use turns::{Reach, Turns};
 pub use window::{Window, WindowSettings};

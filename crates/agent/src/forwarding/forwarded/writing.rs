@@ -10,7 +10,7 @@ use base::io::fragment_checksums;
 use base::seeded::is_on;
 use base::{Bytes, Error, ErrorKind, Passage, Result, SegmentId, Stage, WriteStamp};
 use policies::burst::Traffic;
-use policies::forwarding::{Address, Chosen, Content, LogNumber, Route, Serial, Way};
+use policies::forwarding::{Address, Chosen, Content, LogNumber, Reach, Route, Serial, Way};
 use wire::{Answer, LinkLost, Reply, Target};
 
 use super::super::Mode;
@@ -40,6 +40,8 @@ pub(in crate::forwarding) enum Written {
 #[derive(Clone, Copy)]
 struct Burst {
     way: Way,
+    /// To which logs, if that is its way.
+    reach: Reach,
     /// How it was found, where that may change.
     chosen: Option<Chosen>,
 }
@@ -105,9 +107,10 @@ impl Forwarded {
         let begun = self.handle().now();
         let answer = match is_direct {
             true => self.send(target, offset, written).await,
-            false => self.go(target, offset, written, ways).await,
+            // What follows others into logs is no burst, and has its turn there.
+            false => self.go(target, offset, written, ways, burst.map_or(Reach::All, |burst| burst.reach)).await,
         };
-        if let Some(Burst { way, chosen: Some(chosen) }) = burst {
+        if let Some(Burst { way, chosen: Some(chosen), .. }) = burst {
             let went_there =
                 is_direct == (way == Way::Owner) && answer.as_ref().is_ok_and(|reply| reply.result.is_ok());
             let took = went_there.then(|| self.handle().now().since(begun));
@@ -125,13 +128,16 @@ impl Forwarded {
         let place = self.layout.volume_offset(segment, range.start);
         let now = self.handle().now();
         let traffic = self.detector.borrow_mut().on_write(now, place, data.len() as u64);
-        let is_burst = match self.mode.get() {
-            Mode::Mixed => self.handle().random_u64().is_multiple_of(2),
-            _ => traffic == Traffic::Burst,
+        let reach = match (self.mode.get(), traffic) {
+            (Mode::Mixed, _) => match self.handle().random_u64() % 8 {
+                0 => Reach::Nearest,
+                2 | 4 | 6 => Reach::All,
+                _ => return None,
+            },
+            (_, Traffic::Stable) => return None,
+            (_, Traffic::Mild) => Reach::Nearest,
+            (_, Traffic::Burst) => Reach::All,
         };
-        if !is_burst {
-            return None;
-        }
         let Some(logs) = self.opened() else {
             self.want_logs();
             return None;
@@ -141,9 +147,9 @@ impl Forwarded {
             (true, _) => None,
             (false, Mode::Auto) => {
                 let chosen = self.shared.gain.borrow_mut().way(now, self.handle().random_u64());
-                Some(Burst { way: chosen.way, chosen: Some(chosen) })
+                Some(Burst { way: chosen.way, reach, chosen: Some(chosen) })
             }
-            (false, _) => Some(Burst { way: Way::Log, chosen: None }),
+            (false, _) => Some(Burst { way: Way::Log, reach, chosen: None }),
         }
     }
 
@@ -162,6 +168,7 @@ impl Forwarded {
         offset: u64,
         written: Written,
         mut ways: VecDeque<Route>,
+        reach: Reach,
     ) -> Answer<()> {
         let mut passage = Passage::default();
         while let Some(way) = ways.pop_front() {
@@ -176,7 +183,7 @@ impl Forwarded {
                         ways.push_front(Route::Log(first.end..range.end, reschedules));
                     }
                     let piece = written.slice(target.segment, offset, &first);
-                    self.log(target, first, piece, reschedules).await
+                    self.log(target, first, piece, reschedules, reach).await
                 }
                 Route::Wait(range, serial) => {
                     let waited = self.handle().now();
@@ -207,7 +214,14 @@ impl Forwarded {
     }
 
     /// To a log. It waits for room.
-    async fn log(self: &Rc<Self>, target: Target, range: Range<u64>, written: Written, reschedules: u8) -> Answer<()> {
+    async fn log(
+        self: &Rc<Self>,
+        target: Target,
+        range: Range<u64>,
+        written: Written,
+        reschedules: u8,
+        reach: Reach,
+    ) -> Answer<()> {
         let Some(logs) = self.opened() else {
             return Err(self.lose("a write was to go to a log, and there are none".to_owned()));
         };
@@ -227,7 +241,7 @@ impl Forwarded {
         let (log, at) = loop {
             self.check()?;
             let advanced = self.advanced.wait();
-            match logs.reserve(bytes) {
+            match logs.reserve(bytes, reach) {
                 Some(place) => break place,
                 None => self.wait_for(advanced).await,
             }

@@ -59,6 +59,8 @@ pub(super) struct Store {
     pub(super) forwarding: Cell<Forwarding>,
     /// How long a log takes to look for what a client asks it for.
     pub(super) log_reads_take: Cell<Duration>,
+    /// The log that is near, if one is: others take 2 ms longer for a write.
+    pub(super) near: Cell<Option<u32>>,
     /// How long an owner takes for a write that comes now.
     pub(super) owner_takes: Cell<Duration>,
     /// Writes and discards of the volume itself.
@@ -77,6 +79,7 @@ impl Store {
             has_logs: Cell::new(false),
             forwarding: Cell::default(),
             log_reads_take: Cell::default(),
+            near: Cell::default(),
             owner_takes: Cell::default(),
             direct: Cell::new(0),
         })
@@ -134,6 +137,9 @@ impl Store {
         if target.segment.volume == DISK {
             self.handle.sleep(self.owner_takes.get()).await;
             self.direct.set(self.direct.get() + 1);
+        }
+        if target.segment.volume == LOGS && self.near.get().is_some_and(|near| near != target.segment.index) {
+            self.handle.sleep(Duration::from_millis(2)).await;
         }
         let fate = (self.fate.borrow())(target, offset);
         let result = self.check(target);

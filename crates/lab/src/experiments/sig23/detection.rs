@@ -101,7 +101,7 @@ impl Watch {
             None => burst::Traffic::Stable,
         };
         self.bytes += write.bytes;
-        self.found += if found == burst::Traffic::Burst { write.bytes } else { 0 };
+        self.found += if found != burst::Traffic::Stable { write.bytes } else { 0 };
     }
 
     /// What there was, and what was found.

@@ -259,6 +259,40 @@ pub(super) const FIGURES: &[Figure] = &[
         printed: &[&FIG20D_PRIORITIZED, &FIG20D_LIMITED, &FIG20D_AT_ONCE],
         sensitive: LATENCY,
     },
+    Figure {
+        name: "sig23/auto",
+        title: "where agents find out what a burst is, and whether spreading gains: against each TH",
+        points: |parameters| {
+            let Parameters { th_ms, utilization, .. } = *parameters;
+            let fixed = parameters.betas.iter().map(|beta| {
+                let ms = th_ms as f64 * beta;
+                let settings = BurstSettings { threshold: Duration::from_secs_f64(ms / 1e3), ..text(parameters, 1) };
+                (format!("TH of {ms} ms"), Bench::Told { settings, finds_out: false, utilization })
+            });
+            let settings = text(parameters, th_ms);
+            let auto = ("auto".to_owned(), Bench::Told { settings, finds_out: true, utilization });
+            points(parameters, &fixed.chain([auto]).collect::<Vec<_>>())
+        },
+        judge: judge_auto,
+        printed: &[&AUTO_COV, &AUTO_AVERAGE, &AUTO_P99],
+        sensitive: LATENCY,
+    },
+    Figure {
+        name: "sig23/categories",
+        title: "where bursts that are mild go to the nearest log: against all of them in turn",
+        points: |parameters| {
+            let Parameters { th_ms, utilization, .. } = *parameters;
+            let of = |mild_below: u32| {
+                let settings = BurstSettings { mild_below, ..text(parameters, th_ms) };
+                (format!("mild below {mild_below}%"), Bench::Told { settings, finds_out: false, utilization })
+            };
+            let each = [0].iter().chain(&parameters.mild_percents).map(|percent| of(*percent));
+            points(parameters, &each.collect::<Vec<_>>())
+        },
+        judge: judge_categories,
+        printed: &[&CATEGORIES_AVERAGE, &CATEGORIES_P99],
+        sensitive: LATENCY,
+    },
 ];
 
 /// The detector as the text has it, and as it was run by those who made it.

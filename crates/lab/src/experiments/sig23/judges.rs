@@ -1,13 +1,15 @@
 //! Comparisons of what was measured with what the paper printed. Every point is shown as an observation, too.
 //!
 //! Here those about balance and detection; `times.rs` has how long writes take, `sizes.rs` segments of other
-//! sizes, `merging.rs` what is in logs.
+//! sizes, `merging.rs` what is in logs, `settings.rs` what Levee adds.
 
 mod merging;
+mod settings;
 mod sizes;
 mod times;
 
 pub(super) use self::merging::*;
+pub(super) use self::settings::*;
 pub(super) use self::sizes::*;
 pub(super) use self::times::*;
 

@@ -28,6 +28,7 @@ use runtime::sim::{CpuOptions, NodeOptions, World};
 
 use self::clients::Clients;
 use self::servers::Servers;
+use super::balance::Balance;
 use super::geometry::Geometry;
 use super::schemes::Scheme;
 use super::workload::{Read, Traffic};
@@ -97,6 +98,8 @@ pub struct Latency {
     pub waiting: Vec<u64>,
     /// Of each volume: entries that waited in logs, the mean of these seconds and the most.
     pub entries: Vec<(f64, u64)>,
+    /// How evenly servers were asked by clients, in bins of 100 ms: merging is not counted.
+    pub balance: Option<Balance>,
 }
 
 /// Writes of the first seconds are not looked at: nothing is known of a volume yet.
@@ -123,7 +126,8 @@ impl Latency {
             };
             let forwarder = Forwarder::new(&inside, servers.clone(), servers.clone(), options);
             let clients = Clients::attach(&inside, forwarder, servers.volumes()).await;
-            clients.ask_all(writes, reads, cluster.merging != Merging::Never).await
+            let latency = clients.ask_all(writes, reads, cluster.merging != Merging::Never).await;
+            Latency { balance: Some(servers.balance()), ..latency }
         })
     }
 }

@@ -43,6 +43,7 @@ pub struct Parameters {
     pub segment_sizes_gib: Vec<u64>,
     pub betas: Vec<f64>,
     pub low_utilization: f64,
+    pub mild_percents: Vec<u32>,
 }
 
 impl FromFile for Parameters {
@@ -85,6 +86,8 @@ impl FromFile for Parameters {
             && self.segment_sizes_gib.iter().all(|gib| (1..1 << 20).contains(gib))
             && self.betas.len() >= 3
             && self.betas.iter().all(|beta| *beta > 0.0 && *beta < 1e3)
+            && !self.mild_percents.is_empty()
+            && self.mild_percents.iter().all(|percent| (1..=100).contains(percent))
             && self.bin_ms.min(self.long_bin_ms) > 0
             && self.ewma_last > 0.0
             && self.ewma_last <= 1.0

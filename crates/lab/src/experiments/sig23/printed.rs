@@ -333,3 +333,17 @@ pub(super) const FIG20D_AT_ONCE: Printed = Printed {
     needs: &[],
     ..FIG20D
 };
+
+/// Not printed: this is asked of Levee. Of workloads the one that is farthest counts, and of each number the TH that is best for it.
+const AUTO: Printed = Printed { number: "none", source: "§4", band: [-100.0, 10.0], needs: &[], ..LATENCY };
+pub(super) const AUTO_COV: Printed = Printed { what: "CoV with auto against the best TH", ..AUTO };
+pub(super) const AUTO_AVERAGE: Printed = Printed { what: "average of writes with auto against the best TH", ..AUTO };
+pub(super) const AUTO_P99: Printed = Printed { what: "P99 of writes with auto against the best TH", ..AUTO };
+
+/// Not printed. A gain by which it would be the default, on each workload: at one of the percentages, the same one for all.
+const CATEGORIES: Printed =
+    Printed { number: "none", source: "§4", band: [-100.0, -5.0], needs: &[Mechanism::BurstDetection], ..LATENCY };
+pub(super) const CATEGORIES_AVERAGE: Printed =
+    Printed { what: "average with mild bursts to the nearest log, best percentage", ..CATEGORIES };
+pub(super) const CATEGORIES_P99: Printed =
+    Printed { what: "P99 with mild bursts to the nearest log, best percentage", ..CATEGORIES };

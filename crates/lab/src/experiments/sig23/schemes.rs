@@ -93,10 +93,15 @@ impl Spreader {
             let first = || Volume { detector: Detector::new(settings, Instant(0)), next: at % self.servers };
             let volume = self.volumes[at].get_or_insert_with(first);
             let found = volume.detector.on_write(Instant(write.at_ns), write.offset, write.bytes);
-            if found == burst::Traffic::Burst {
-                take(volume.next, write.bytes);
-                volume.next = (volume.next + usize::from(in_turn)) % self.servers;
-                return;
+            match found {
+                burst::Traffic::Stable => {}
+                // Nothing waits here, so none is nearer than the first.
+                burst::Traffic::Mild => return take(at % self.servers, write.bytes),
+                burst::Traffic::Burst => {
+                    take(volume.next, write.bytes);
+                    volume.next = (volume.next + usize::from(in_turn)) % self.servers;
+                    return;
+                }
             }
         }
         for (segment, bytes) in self.geometry.parts(write.offset, write.bytes) {

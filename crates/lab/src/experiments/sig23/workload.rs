@@ -133,6 +133,11 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// From the first write to the last one, where the first one is at the begin.
+    pub fn length_ns(&self) -> u64 {
+        self.writes.last().map_or(0, |last| last.at_ns)
+    }
+
     /// The writes of each volume.
     pub fn by_volume(&self) -> Vec<Vec<Write>> {
         let mut each: Vec<Vec<Write>> = vec![Vec::new(); self.sizes.len()];
@@ -177,6 +182,24 @@ pub fn writes_of(trace: &Trace) -> Traffic {
         writes.push(Write { at_ns, volume: volume as u32, offset, bytes, is_burst: false });
     }
     Traffic { writes, sizes }
+}
+
+/// Traffic of few volumes, several times: each copy has volumes of its own, and begins somewhere else in it, as drawn.
+pub fn copied(traffic: &Traffic, copies: u32, random: &mut Random) -> Traffic {
+    let (length, volumes) = (traffic.length_ns() + 1, traffic.sizes.len() as u32);
+    let mut all = Traffic { writes: Vec::new(), sizes: Vec::new() };
+    for copy in 0..copies {
+        let shift = if copy == 0 { 0 } else { (random.unit() * length as f64) as u64 };
+        let shifted = traffic.writes.iter().map(|write| Write {
+            at_ns: (write.at_ns + shift) % length,
+            volume: write.volume + copy * volumes,
+            ..*write
+        });
+        all.writes.extend(shifted);
+        all.sizes.extend(&traffic.sizes);
+    }
+    all.writes.sort_by_key(|write| write.at_ns);
+    all
 }
 
 impl Workload {

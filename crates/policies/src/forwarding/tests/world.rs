@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use base::Instant;
+
 use super::*;
 
 const CELLS: usize = 8;
@@ -240,7 +242,7 @@ impl World {
     }
 
     fn append(&mut self, range: Range<u64>, value: Value, reschedules: u8) -> Way {
-        let log = self.agent.turns.next(|_| true).expect("all logs are open");
+        let log = self.agent.turns.next(Instant::ZERO, Reach::All, |_| true).expect("all logs are open");
         let serial = self.agent.index.begin(range, log, Content::Data(value.into()), reschedules);
         Way::Log(serial, log)
     }

@@ -111,6 +111,7 @@ impl Clients {
             bytes: [counted.written_bytes, counted.burst_bytes + counted.rescheduled_bytes, counted.merged_bytes],
             entries: logs.entries(),
             waiting: logs.waiting,
+            balance: None,
         }
     }
 

@@ -14,6 +14,7 @@ use wire::{
     VolumeDirectory,
 };
 
+use super::super::balance::{Balance, Bins};
 use super::super::cards::{Cards, Way};
 use super::super::homes::Homes;
 use super::super::schemes::Scheme;
@@ -28,6 +29,8 @@ const LOGS: u64 = 1 << 32;
 /// What clients say they are attached as, and what their volumes are. What merging carries says the latter, whoever wrote it.
 pub(super) const WRITER: Generation = Generation(1);
 pub(super) const ATTACHED: Generation = Generation(2);
+/// Bins in which servers are compared (DiffForward, §2.3).
+const BIN_NS: u64 = 100_000_000;
 /// In front of each log: where the book is (docs/formats/burst-log.md).
 const BOOK: u64 = 128 * KIB;
 /// A cluster of more than four servers has eight logs of a volume, one of four or less has four.
@@ -38,6 +41,8 @@ pub(super) struct Servers {
     handle: Handle,
     cluster: Cluster,
     cards: RefCell<Cards>,
+    /// What clients write, by the server that is asked, when it is.
+    asked: RefCell<Bins>,
     turns: Turns,
     homes: RefCell<Homes>,
     sizes: Vec<u64>,
@@ -59,12 +64,18 @@ impl Servers {
             handle: handle.clone(),
             cluster,
             cards: RefCell::new(Cards::of(traffic, servers, utilization)),
+            asked: RefCell::new(Bins::new(servers, BIN_NS)),
             turns: Turns::new(handle, servers),
             homes: RefCell::new(homes),
             sizes: traffic.sizes.clone(),
             generation: Cell::new(1),
             sessions: Cell::new(0),
         })
+    }
+
+    /// How even servers were.
+    pub(super) fn balance(&self) -> Balance {
+        self.asked.borrow().balance()
     }
 
     /// How many volumes there are.
@@ -102,6 +113,11 @@ impl Servers {
     /// `Retry`: it merges, and clients want the server.
     async fn carry(&self, target: Target, offset: u64, way: Way, bytes: u64) -> Result<Passage> {
         let server = self.server_for(target.segment, offset, bytes);
+        self.carry_at(server, target, way, bytes).await
+    }
+
+    /// The same at this server.
+    async fn carry_at(&self, server: usize, target: Target, way: Way, bytes: u64) -> Result<Passage> {
         let pass = |way| async move {
             let carried = self.cards.borrow_mut().carry(self.handle.now(), server, way, bytes);
             self.handle.sleep_until(carried.at).await;
@@ -176,9 +192,15 @@ impl BlockService for Servers {
             false => stamp.generation == ATTACHED,
         };
         Box::pin(async move {
-            let carried = match is_merging && self.cluster.merging == Merging::Free {
-                true => Ok(Passage::default()),
-                false => self.carry(target, offset, Way::Received, data.len() as u64).await,
+            let bytes = data.len() as u64;
+            let carried = match is_merging {
+                true if self.cluster.merging == Merging::Free => Ok(Passage::default()),
+                true => self.carry(target, offset, Way::Received, bytes).await,
+                false => {
+                    let server = self.server_for(target.segment, offset, bytes);
+                    self.asked.borrow_mut().add(self.handle.now().0, server, bytes);
+                    self.carry_at(server, target, Way::Received, bytes).await
+                }
             };
             let passage = carried.as_ref().map_or(Passage::default(), |passage| *passage);
             Ok(Reply { epoch: target.epoch, result: carried.map(drop), passage })
