@@ -93,7 +93,7 @@ enum Bench {
     /// How long reads take beside it, and writes, with cards that lead to what is behind servers, too, or not.
     Reads { scheme: Scheme, utilization: f64, has_one_card: bool },
     /// How long writes take, and how even servers are, where bursts are told so, or agents find that out.
-    Told { settings: BurstSettings, finds_out: bool, utilization: f64 },
+    Told { scheme: Scheme, finds_out: bool, utilization: f64 },
     /// The same with replicas that have to agree, or do not; and how even servers are.
     Replication { geometry: Geometry, utilization: f64, chooses: bool, synchronizes: bool },
     /// How wrong predictions of volumes' traffic are.
@@ -154,6 +154,9 @@ impl Paper for Sig23 {
             }
             Bench::Reads { scheme: usual, utilization, has_one_card } => {
                 Bench::Reads { scheme: scheme(usual), utilization, has_one_card }
+            }
+            Bench::Told { scheme: usual, finds_out, utilization } => {
+                Bench::Told { scheme: scheme(usual), finds_out, utilization }
             }
             Bench::Detection(_) if mechanism == Mechanism::BurstDetection => Bench::Detection(None),
             Bench::Replication { geometry, utilization, chooses, synchronizes } => Bench::Replication {
@@ -252,9 +255,8 @@ impl Point {
                 let reads = self.workload().map_or_else(|_| Vec::new(), |workload| workload.reads(&traffic, self.seed));
                 Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
             }
-            Bench::Told { settings, finds_out, utilization } => {
-                let scheme = Scheme::DiffForward { settings: *settings, in_turn: true };
-                let cluster = Cluster { finds_out: *finds_out, ..usual(scheme, *utilization) };
+            Bench::Told { scheme, finds_out, utilization } => {
+                let cluster = Cluster { finds_out: *finds_out, ..usual(*scheme, *utilization) };
                 let latency = Latency::of(&traffic, Vec::new(), cluster, self.seed);
                 Measured { balances: latency.balance.into_iter().collect(), latency, ..Measured::default() }
             }

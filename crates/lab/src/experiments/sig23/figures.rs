@@ -267,10 +267,9 @@ pub(super) const FIGURES: &[Figure] = &[
             let fixed = parameters.betas.iter().map(|beta| {
                 let ms = th_ms as f64 * beta;
                 let settings = BurstSettings { threshold: Duration::from_secs_f64(ms / 1e3), ..text(parameters, 1) };
-                (format!("TH of {ms} ms"), Bench::Told { settings, finds_out: false, utilization })
+                (format!("TH of {ms} ms"), told(settings, false, utilization))
             });
-            let settings = text(parameters, th_ms);
-            let auto = ("auto".to_owned(), Bench::Told { settings, finds_out: true, utilization });
+            let auto = ("auto".to_owned(), told(text(parameters, th_ms), true, utilization));
             points(parameters, &fixed.chain([auto]).collect::<Vec<_>>())
         },
         judge: judge_auto,
@@ -284,7 +283,7 @@ pub(super) const FIGURES: &[Figure] = &[
             let Parameters { th_ms, utilization, .. } = *parameters;
             let of = |mild_below: u32| {
                 let settings = BurstSettings { mild_below, ..text(parameters, th_ms) };
-                (format!("mild below {mild_below}%"), Bench::Told { settings, finds_out: false, utilization })
+                (format!("mild below {mild_below}%"), told(settings, false, utilization))
             };
             let each = [0].iter().chain(&parameters.mild_percents).map(|percent| of(*percent));
             points(parameters, &each.collect::<Vec<_>>())
@@ -312,6 +311,11 @@ fn tuned(parameters: &Parameters, th_ms: u64, settings: BurstSettings) -> BurstS
         other => other,
     };
     BurstSettings { average, threshold: Duration::from_millis(th_ms), ..settings }
+}
+
+/// DiffForward that tells bursts so, or finds out how.
+fn told(settings: BurstSettings, finds_out: bool, utilization: f64) -> Bench {
+    Bench::Told { scheme: Scheme::DiffForward { settings, in_turn: true }, finds_out, utilization }
 }
 
 /// How even servers are with segmentation, both ways of migration, DiffForward with both thresholds, and replication.

@@ -341,8 +341,7 @@ pub(super) const AUTO_AVERAGE: Printed = Printed { what: "average of writes with
 pub(super) const AUTO_P99: Printed = Printed { what: "P99 of writes with auto against the best TH", ..AUTO };
 
 /// Not printed. A gain by which it would be the default, on each workload: at one of the percentages, the same one for all.
-const CATEGORIES: Printed =
-    Printed { number: "none", source: "§4", band: [-100.0, -5.0], needs: &[Mechanism::BurstDetection], ..LATENCY };
+const CATEGORIES: Printed = Printed { number: "none", source: "§4", band: [-100.0, -5.0], ..LATENCY };
 pub(super) const CATEGORIES_AVERAGE: Printed =
     Printed { what: "average with mild bursts to the nearest log, best percentage", ..CATEGORIES };
 pub(super) const CATEGORIES_P99: Printed =
