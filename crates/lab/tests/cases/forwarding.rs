@@ -159,6 +159,18 @@ fn waiting_is_what_turns_save() {
     assert_eq!(of(undetected, what), (0.0, Some(Outcome::Missed)));
 }
 
+/// It is the log that waits least, so there have to be several on several servers.
+#[test]
+fn mild_bursts_take_less_at_the_nearest_log() {
+    let what = "average with mild bursts";
+    let without = [None, Some(Mechanism::BurstDetection), Some(Mechanism::RoundRobin)];
+    let all = looks("sig23/categories", 4, 20, &without);
+    let [usual, undetected, one_server] = &all[..] else { unreachable!() };
+    assert!(of(usual, what).0 < -5.0, "{usual:?}");
+    assert_eq!(of(undetected, what), (0.0, Some(Outcome::Missed)));
+    assert_eq!(of(one_server, what).1, Some(Outcome::Missed), "{one_server:?}");
+}
+
 #[test]
 fn latency_grows_with_load_where_there_are_bursts() {
     let what = "P99 where most is used";
