@@ -67,6 +67,8 @@ pub struct Options {
     pub burst: BurstSettings,
     /// What it may cost, where that decides what is a burst.
     pub limits: Limits,
+    /// Whether [`Mode::Auto`] finds out if spreading gains anything; otherwise that is taken for granted.
+    pub finds_gain: bool,
     /// Bounds of what one segment may have in logs.
     pub index: IndexSettings,
     /// How what is in logs comes home.
@@ -81,6 +83,7 @@ impl Default for Options {
             mode: Mode::Off,
             burst: BurstSettings::SENSITIVE,
             limits: Limits::default(),
+            finds_gain: true,
             index: IndexSettings::default(),
             pace: Pace::default(),
             log_bytes: 64 << 20,

@@ -53,6 +53,8 @@ pub enum Mechanism {
     Merging,
     /// Merging waits for moments in which nobody wants the server (§3.4): without it it waits for nobody.
     Coordination,
+    /// Agents find out what is a burst, and whether spreading gains (§4, and [`policies::forwarding::Gain`]): without it nothing is spread.
+    FindingOut,
 }
 
 impl Mechanism {
@@ -80,6 +82,7 @@ impl Mechanism {
             Mechanism::ReplicaChoice => "choice of replicas",
             Mechanism::Merging => "merging",
             Mechanism::Coordination => "prioritized coordination",
+            Mechanism::FindingOut => "what agents find out",
         }
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::random::Random;
 use super::sig23::geometry::Geometry;
-use super::sig23::latency::{Cluster, Latency, Merging};
+use super::sig23::latency::{Auto, Cluster, Latency, Merging};
 use super::sig23::schemes::Scheme;
 use super::sig23::workload::{Traffic, Write, copied};
 use super::trace::Request;
@@ -186,7 +186,7 @@ impl Setting {
             merging: Merging::default(),
             behind: BEHIND,
             has_one_card: false,
-            finds_out: policy == Policy::Auto,
+            auto: (policy == Policy::Auto).then(Auto::default),
         };
         let latency = Latency::of(traffic, Vec::new(), cluster, seed);
         let ms = |per_million| latency.writes.quantile(per_million) as f64 / 1e6;

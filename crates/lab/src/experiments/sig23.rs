@@ -38,7 +38,7 @@ use policies::forwarding::Pace;
 use self::balance::Balance;
 use self::detection::Detection;
 use self::geometry::Geometry;
-use self::latency::{Cluster, Latency, Merging};
+use self::latency::{Auto, Cluster, Latency, Merging};
 use self::prediction::Errors;
 use self::replication::Replication;
 use self::schemes::Scheme;
@@ -93,7 +93,7 @@ enum Bench {
     /// How long reads take beside it, and writes, with cards that lead to what is behind servers, too, or not.
     Reads { scheme: Scheme, utilization: f64, has_one_card: bool },
     /// How long writes take, and how even servers are, where bursts are told so, or agents find that out.
-    Told { scheme: Scheme, finds_out: bool, utilization: f64 },
+    Told { scheme: Scheme, auto: Option<Auto>, utilization: f64 },
     /// The same with replicas that have to agree, or do not; and how even servers are.
     Replication { geometry: Geometry, utilization: f64, chooses: bool, synchronizes: bool },
     /// How wrong predictions of volumes' traffic are.
@@ -155,8 +155,12 @@ impl Paper for Sig23 {
             Bench::Reads { scheme: usual, utilization, has_one_card } => {
                 Bench::Reads { scheme: scheme(usual), utilization, has_one_card }
             }
-            Bench::Told { scheme: usual, finds_out, utilization } => {
-                Bench::Told { scheme: scheme(usual), finds_out, utilization }
+            Bench::Told { scheme: usual, auto, utilization } => {
+                let scheme = match (mechanism, auto) {
+                    (Mechanism::FindingOut, Some(_)) => usual.to_owners(),
+                    _ => scheme(usual),
+                };
+                Bench::Told { scheme, auto, utilization }
             }
             Bench::Detection(_) if mechanism == Mechanism::BurstDetection => Bench::Detection(None),
             Bench::Replication { geometry, utilization, chooses, synchronizes } => Bench::Replication {
@@ -235,7 +239,7 @@ impl Point {
             merging: Merging::default(),
             behind,
             has_one_card: false,
-            finds_out: false,
+            auto: None,
         };
         match &self.bench {
             Bench::Balance { scheme, geometry, bin_ms } => {
@@ -255,8 +259,8 @@ impl Point {
                 let reads = self.workload().map_or_else(|_| Vec::new(), |workload| workload.reads(&traffic, self.seed));
                 Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
             }
-            Bench::Told { scheme, finds_out, utilization } => {
-                let cluster = Cluster { finds_out: *finds_out, ..usual(*scheme, *utilization) };
+            Bench::Told { scheme, auto, utilization } => {
+                let cluster = Cluster { auto: *auto, ..usual(*scheme, *utilization) };
                 let latency = Latency::of(&traffic, Vec::new(), cluster, self.seed);
                 Measured { balances: latency.balance.into_iter().collect(), latency, ..Measured::default() }
             }

@@ -17,9 +17,12 @@
 //! independent of each other, not writes (a ratio estimate of a sample of clusters). What is within its own spread decides nothing.
 //!
 //! **Chosen** (the paper has nothing of it): a twentieth has to be gained, because what is in logs is carried home afterwards, which
-//! is in no period. It begins with every other period spread: what cannot be told apart, as it is with bursts that are few and very
-//! different, stays so, and what loses much is seen within seconds of bursts. One period of 64 at least is of
-//! either kind, so that a change is seen. Which kind is chance, so that nothing that comes in turns is taken for it. All volumes
+//! is in no period. It begins as the paper has it, with bursts spread but for one period of eight, and stays so until it is sure that
+//! this loses; from then on it has to be sure that it gains. What loses where servers have nothing to spare is a quarter of the time of
+//! a write; what is lost where cards are full and a burst has its owner only is three times that time (docs/RESULTS.md). So the
+//! other way is tried less, down to one period of 64, when enough of it were compared, and that is kept up, so that a change is
+//! seen. Periods that are few are taken to differ among themselves as much as those that are many: of seven, the one that takes a hundred times
+//! as long may be none. Which period is of which kind is chance, so that nothing that comes in turns is taken for it. All volumes
 //! of an agent share what was found: what is scarce is scarce for all of them, and a volume by itself has few bursts.
 
 use std::collections::VecDeque;
@@ -33,14 +36,16 @@ const PERIOD: Duration = Duration::from_millis(20);
 const OPEN_MAX: usize = 64;
 /// Periods are divided into so many parts.
 const PARTS: u32 = 64;
-/// Fewer of either kind are not compared, and of more than these half is forgotten.
-const PERIODS: (f64, f64) = (6.0, 512.0);
+/// Of these, the ones that go the other way: at first, and once enough of them were compared, if that seems to gain, and if it seems
+/// to lose.
+const TRIED: [u32; 3] = [8, 2, 1];
+/// Fewer of either kind are not compared, so many that went the other way are enough, and of more than these together half is
+/// forgotten.
+const PERIODS: (f64, f64, f64) = (6.0, 24.0, 8_192.0);
 /// What is written in spread periods has to take less than this part of what it takes otherwise.
 const GAINS: f64 = 0.95;
 /// So many standard errors decide.
-const SURE: f64 = 2.0;
-/// How many times more frequent, or rarer, spread periods become then, beside those of the other kind.
-const STEP: f64 = 4.0;
+const SURE: f64 = 2.5;
 
 /// Where a write of a burst goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +54,15 @@ pub enum Way {
     Owner,
     /// To a log.
     Log,
+}
+
+impl Way {
+    fn other(self) -> Way {
+        match self {
+            Way::Owner => Way::Log,
+            Way::Log => Way::Owner,
+        }
+    }
 }
 
 /// Where a write goes, and the period for which it counts.
@@ -62,8 +76,9 @@ pub struct Chosen {
 /// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gain {
-    /// Of [`PARTS`], the periods in which bursts go to logs.
-    logged: u32,
+    /// Where bursts go, but for so many periods of [`PARTS`].
+    usual: Way,
+    tried: u32,
     /// Those whose answers are not all there, the present one last; the first one's number; and when the present one is over.
     open: VecDeque<Period>,
     first: u64,
@@ -96,7 +111,7 @@ impl Default for Gain {
     /// Nothing is known.
     fn default() -> Self {
         let (open, owner, log) = Default::default();
-        Gain { logged: PARTS / 2, open, first: 0, until: Instant(0), owner, log }
+        Gain { usual: Way::Log, tried: TRIED[0], open, first: 0, until: Instant(0), owner, log }
     }
 }
 
@@ -104,7 +119,8 @@ impl Gain {
     /// Where a write of a burst goes that comes now; `chance` is any number.
     pub fn way(&mut self, now: Instant, chance: u64) -> Chosen {
         if now >= self.until || self.open.is_empty() {
-            let way = if chance % u64::from(PARTS) < u64::from(self.logged) { Way::Log } else { Way::Owner };
+            let is_tried = chance % u64::from(PARTS) < u64::from(self.tried);
+            let way = if is_tried { self.usual.other() } else { self.usual };
             self.open.push_back(Period { way, under_way: 0, count: 0.0, seconds: 0.0 });
             self.until = now + PERIOD;
             self.close();
@@ -131,7 +147,8 @@ impl Gain {
 
     /// Of a hundred periods, those in which bursts are spread.
     pub fn percent(&self) -> u32 {
-        self.logged * 100 / PARTS
+        let logged = if self.usual == Way::Log { PARTS - self.tried } else { self.tried };
+        logged * 100 / PARTS
     }
 
     /// Adds up the periods that are over, and compares.
@@ -144,19 +161,27 @@ impl Gain {
             }
         }
         let (owner, log) = (self.owner, self.log);
-        if owner.periods.min(log.periods) < PERIODS.0 {
+        let fewer = owner.periods.min(log.periods);
+        if fewer < PERIODS.0 {
             return;
         }
-        let difference = log.mean() - GAINS * owner.mean();
-        let spread = (log.variance() + GAINS * GAINS * owner.variance()).sqrt();
-        if difference.abs() < SURE * spread {
-            return;
+        let (owner_takes, log_takes) = (GAINS * owner.mean(), log.mean());
+        let variance = owner.relative_variance().max(log.relative_variance());
+        let spread = owner_takes.max(log_takes) * (variance * (owner.periods.recip() + log.periods.recip())).sqrt();
+        let is_sure = (log_takes - owner_takes).abs() >= SURE * spread;
+        let better = if log_takes < owner_takes { Way::Log } else { Way::Owner };
+        match (is_sure, better == self.usual) {
+            (true, false) => (self.usual, self.tried) = (better, TRIED[0]),
+            (true, true) => self.tried = TRIED[2],
+            (false, seems_to_lose) if fewer >= PERIODS.1 => self.tried = TRIED[1 + usize::from(seems_to_lose)],
+            (false, _) => {}
         }
-        let (logged, others) = (f64::from(self.logged), f64::from(PARTS - self.logged));
-        let (logged, others) = if difference < 0.0 { (logged * STEP, others) } else { (logged, others * STEP) };
-        let share = (f64::from(PARTS) * logged / (logged + others)).round();
-        self.logged = (share as u32).clamp(1, PARTS - 1);
-        (self.owner, self.log) = Default::default();
+        if is_sure {
+            (self.owner, self.log) = Default::default();
+        } else if owner.periods + log.periods > PERIODS.2 {
+            self.owner.forget_half();
+            self.log.forget_half();
+        }
     }
 
     fn sample(&mut self, way: Way) -> &mut Sample {
@@ -168,13 +193,14 @@ impl Gain {
 }
 
 impl Sample {
-    fn add(&mut self, count: f64, seconds: f64) {
-        if self.periods >= PERIODS.1 {
-            let Sample { periods, count, seconds, count_squared, product, seconds_squared } = self;
-            for sum in [periods, count, seconds, count_squared, product, seconds_squared] {
-                *sum /= 2.0;
-            }
+    fn forget_half(&mut self) {
+        let Sample { periods, count, seconds, count_squared, product, seconds_squared } = self;
+        for sum in [periods, count, seconds, count_squared, product, seconds_squared] {
+            *sum /= 2.0;
         }
+    }
+
+    fn add(&mut self, count: f64, seconds: f64) {
         self.periods += 1.0;
         self.count += count;
         self.seconds += seconds;
@@ -188,11 +214,11 @@ impl Sample {
         self.seconds / self.count
     }
 
-    /// The square of the standard error of that.
-    fn variance(&self) -> f64 {
+    /// How much what periods add to that differs, beside it: a variance, of one period.
+    fn relative_variance(&self) -> f64 {
         let mean = self.mean();
         let residuals = self.seconds_squared - 2.0 * mean * self.product + mean * mean * self.count_squared;
-        residuals.max(0.0) / (self.count * self.count)
+        residuals.max(0.0) * self.periods / (self.seconds * self.seconds)
     }
 }
 
@@ -218,8 +244,9 @@ mod tests {
     #[test]
     fn what_loses_is_left_off_within_seconds_and_tried_again() {
         let mut gain = Gain::default();
+        assert_eq!(gain.percent(), 87);
         let logged = run(&mut gain, 0, 3_000, |way| if way == Way::Log { 650 } else { 500 });
-        assert!(logged < 50, "{logged}");
+        assert!(logged < 60, "{logged}");
         run(&mut gain, 3_000, 20_000, |way| if way == Way::Log { 650 } else { 500 });
         assert_eq!(gain.percent(), 1, "one period of 64");
         let tried = run(&mut gain, 30_000, 100_000, |way| if way == Way::Log { 650 } else { 500 });
@@ -227,27 +254,44 @@ mod tests {
         // From now on a card is full.
         run(&mut gain, 200_000, 40_000, |way| if way == Way::Log { 500 } else { 5_000 });
         assert_eq!(gain.percent(), 98, "and one of 64 tells when it is not any more");
-        run(&mut gain, 300_000, 40_000, |_| 500);
+        run(&mut gain, 300_000, 200_000, |_| 500);
         assert_eq!(gain.percent(), 1, "as long is not enough for what comes after it");
     }
 
-    /// What cannot be told apart is not left off; and what can, after long enough, is.
+    /// A processor that all share, and other work beside it: each moment takes another time, and spread ones a quarter longer.
+    #[test]
+    fn what_loses_is_seen_through_what_differs_a_little() {
+        for seed in 0..20 {
+            let (mut gain, mut prng) = (Gain::default(), Prng::new(seed));
+            let (mut so_far, mut moment) = (0, 0);
+            let logged = run(&mut gain, seed, 60_000, |way| {
+                if so_far % 20 == 0 {
+                    moment = 250 + prng.next_u64() % 1_000;
+                }
+                so_far += 1;
+                if way == Way::Log { moment * 5 / 4 } else { moment }
+            });
+            assert!(gain.percent() <= 12 && logged < 40, "{seed}: {} {logged}", gain.percent());
+        }
+    }
+
+    /// What cannot be told apart is spread as in the paper; and what loses much is not, after long enough.
     #[test]
     fn bursts_that_differ_by_more_than_their_ways_are_not_judged_by_few() {
-        for (owner, log, expected) in [(100, 95, 40..=98), (100, 40, 80..=98), (40, 100, 1..=5)] {
-            let mut gain = Gain::default();
-            let mut prng = Prng::new(1);
-            let mut size = 1;
-            let mut so_far = 0;
-            run(&mut gain, 0, 60_000, |way| {
-                // Bursts of 50 writes, one of ten of them a hundred times as long as the others.
-                so_far += 1;
-                if so_far % 50 == 1 {
-                    size = if prng.next_u64() % 10 < 1 { 100 } else { 1 };
-                }
-                size * if way == Way::Log { log } else { owner }
-            });
-            assert!(expected.contains(&gain.percent()), "{owner} and {log}: {}", gain.percent());
+        for (owner, log, expected) in [(100, 95, 87..=98), (100, 40, 87..=98), (40, 100, 1..=12)] {
+            for seed in 0..20 {
+                let (mut gain, mut prng) = (Gain::default(), Prng::new(seed));
+                let (mut so_far, mut size) = (0, 1);
+                run(&mut gain, seed, 200_000, |way| {
+                    // Bursts of 50 writes, one of ten of them a hundred times as long as the others.
+                    if so_far % 50 == 0 {
+                        size = if prng.next_u64().is_multiple_of(10) { 100 } else { 1 };
+                    }
+                    so_far += 1;
+                    size * if way == Way::Log { log } else { owner }
+                });
+                assert!(expected.contains(&gain.percent()), "{owner} and {log}, {seed}: {}", gain.percent());
+            }
         }
     }
 
@@ -268,7 +312,7 @@ mod tests {
         let (mut gain, mut prng) = (Gain::default(), Prng::new(3));
         let ways: Vec<Way> = (0..1_000).map(|ms| gain.way(Instant(ms * 1_000_000), prng.next_u64()).way).collect();
         let changes: Vec<usize> = (1..ways.len()).filter(|at| ways[*at] != ways[at - 1]).collect();
-        assert!((8..=30).contains(&changes.len()), "{changes:?}");
+        assert!((4..=24).contains(&changes.len()), "{changes:?}");
         assert!(changes.iter().all(|at| at.is_multiple_of(20)), "{changes:?}");
     }
 

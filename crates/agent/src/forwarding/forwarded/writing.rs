@@ -145,7 +145,7 @@ impl Forwarded {
         let is_full = self.segments.borrow().get(&segment).is_some_and(|known| known.index.is_full());
         match (is_full || !logs.has_room((data.len() as u64).min(DATA_MAX)), self.mode.get()) {
             (true, _) => None,
-            (false, Mode::Auto) => {
+            (false, Mode::Auto) if self.shared.options.finds_gain => {
                 let chosen = self.shared.gain.borrow_mut().way(now, self.handle().random_u64());
                 Some(Burst { way: chosen.way, reach, chosen: Some(chosen) })
             }

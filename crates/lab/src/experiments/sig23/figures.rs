@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use policies::burst::{Average, BurstSettings, Cap};
-use policies::forwarding::Pace;
+use policies::forwarding::{Limits, Pace};
 
 use super::geometry::Geometry;
 use super::homes::INTERVAL_NS;
 use super::judges::*;
-use super::latency::Merging;
+use super::latency::{Auto, Merging};
 use super::printed::*;
 use super::schemes::Scheme;
 use super::{Bench, Figure, Parameters, Point, Source};
@@ -267,10 +267,19 @@ pub(super) const FIGURES: &[Figure] = &[
             let fixed = parameters.betas.iter().map(|beta| {
                 let ms = th_ms as f64 * beta;
                 let settings = BurstSettings { threshold: Duration::from_secs_f64(ms / 1e3), ..text(parameters, 1) };
-                (format!("TH of {ms} ms"), told(settings, false, utilization))
+                (format!("TH of {ms} ms"), told(settings, None, utilization))
             });
-            let auto = ("auto".to_owned(), told(text(parameters, th_ms), true, utilization));
-            points(parameters, &fixed.chain([auto]).collect::<Vec<_>>())
+            let usual = Auto::default();
+            let limited = |limits| Auto { limits, ..usual };
+            let autos = [
+                ("auto", usual),
+                ("auto, gain or not", Auto { finds_gain: false, ..usual }),
+                ("auto, however much is logged", limited(Limits { logged_percent: 100, ..usual.limits })),
+                ("auto, TH without a least", limited(Limits { threshold_bytes: 0, ..usual.limits })),
+            ];
+            let autos =
+                autos.map(|(label, auto)| (label.to_owned(), told(text(parameters, th_ms), Some(auto), utilization)));
+            points(parameters, &fixed.chain(autos).collect::<Vec<_>>())
         },
         judge: judge_auto,
         printed: &[&AUTO_COV, &AUTO_AVERAGE, &AUTO_P99],
@@ -283,7 +292,7 @@ pub(super) const FIGURES: &[Figure] = &[
             let Parameters { th_ms, utilization, .. } = *parameters;
             let of = |mild_below: u32| {
                 let settings = BurstSettings { mild_below, ..text(parameters, th_ms) };
-                (format!("mild below {mild_below}%"), told(settings, false, utilization))
+                (format!("mild below {mild_below}%"), told(settings, None, utilization))
             };
             let each = [0].iter().chain(&parameters.mild_percents).map(|percent| of(*percent));
             points(parameters, &each.collect::<Vec<_>>())
@@ -314,8 +323,8 @@ fn tuned(parameters: &Parameters, th_ms: u64, settings: BurstSettings) -> BurstS
 }
 
 /// DiffForward that tells bursts so, or finds out how.
-fn told(settings: BurstSettings, finds_out: bool, utilization: f64) -> Bench {
-    Bench::Told { scheme: Scheme::DiffForward { settings, in_turn: true }, finds_out, utilization }
+fn told(settings: BurstSettings, auto: Option<Auto>, utilization: f64) -> Bench {
+    Bench::Told { scheme: Scheme::DiffForward { settings, in_turn: true }, auto, utilization }
 }
 
 /// How even servers are with segmentation, both ways of migration, DiffForward with both thresholds, and replication.

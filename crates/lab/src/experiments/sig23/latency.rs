@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use agent::forwarding::{Forwarder, Mode, Options};
 use base::Histogram;
-use policies::forwarding::Pace;
+use policies::forwarding::{Limits, Pace};
 use runtime::sim::{CpuOptions, NodeOptions, World};
 
 use self::clients::Clients;
@@ -50,9 +50,24 @@ pub struct Cluster {
     pub behind: Duration,
     /// What is behind is reached by the same card: what is written leaves it once more, and what is read came in by it.
     pub has_one_card: bool,
-    /// As by default, agents find out whether spreading bursts gains, and what a burst is; otherwise all of what the scheme calls one
-    /// is spread.
-    pub finds_out: bool,
+    /// Agents find out what a burst is, and whether spreading bursts gains; otherwise all of what the scheme calls one is spread.
+    pub auto: Option<Auto>,
+}
+
+/// How agents find out; by default as they do.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Auto {
+    /// What it may cost.
+    pub limits: Limits,
+    /// Whether they find out that spreading gains. Otherwise that is taken for granted.
+    pub finds_gain: bool,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        let Options { limits, finds_gain, .. } = Options::default();
+        Auto { limits, finds_gain }
+    }
 }
 
 /// How what is in logs comes home.
@@ -119,8 +134,9 @@ impl Latency {
             let options = match cluster.scheme {
                 Scheme::DiffForward { settings: burst, .. } => {
                     // One agent stands for those of all volumes.
-                    let mode = if cluster.finds_out { Mode::Auto } else { Mode::On };
-                    Options { mode, burst, pace: cluster.merging.pace(), ..Options::default() }
+                    let mode = if cluster.auto.is_some() { Mode::Auto } else { Mode::On };
+                    let Auto { limits, finds_gain } = cluster.auto.unwrap_or_default();
+                    Options { mode, burst, limits, finds_gain, pace: cluster.merging.pace(), ..Options::default() }
                 }
                 Scheme::Segmentation | Scheme::Migration { .. } => Options::default(),
             };
@@ -149,7 +165,7 @@ mod tests {
         merging: Merging::Carried(Pace::Prioritized),
         behind: Duration::from_micros(200),
         has_one_card: false,
-        finds_out: false,
+        auto: None,
     };
 
     fn write(at_ms: u64, volume: u32, offset: u64, bytes: u64) -> Write {

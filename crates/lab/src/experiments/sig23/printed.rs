@@ -335,7 +335,8 @@ pub(super) const FIG20D_AT_ONCE: Printed = Printed {
 };
 
 /// Not printed: this is asked of Levee. Of workloads the one that is farthest counts, and of each number the TH that is best for it.
-const AUTO: Printed = Printed { number: "none", source: "§4", band: [-100.0, 10.0], needs: &[], ..LATENCY };
+const AUTO: Printed =
+    Printed { number: "none", source: "§4", band: [-100.0, 10.0], needs: &[Mechanism::FindingOut], ..LATENCY };
 pub(super) const AUTO_COV: Printed = Printed { what: "CoV with auto against the best TH", ..AUTO };
 pub(super) const AUTO_AVERAGE: Printed = Printed { what: "average of writes with auto against the best TH", ..AUTO };
 pub(super) const AUTO_P99: Printed = Printed { what: "P99 of writes with auto against the best TH", ..AUTO };

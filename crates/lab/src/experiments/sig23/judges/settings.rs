@@ -14,10 +14,11 @@ const COMPARED: [Compare; 3] = [
     |before, after| slower(before, after, TIMES_OF_WRITES[1].1),
 ];
 
-/// Points come as each TH and then auto, workload by workload.
+/// Points come as each TH, then auto, and then auto without each of three of its parts, workload by workload.
 pub(in super::super) fn judge_auto(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();
-    let workloads = || case.measured.chunks_exact(case.parameters.betas.len() + 1);
+    let fixed = case.parameters.betas.len();
+    let workloads = || case.measured.chunks_exact(fixed + 4).map(|points| &points[..=fixed]);
     let printed: [&'static Printed; 3] = [&AUTO_COV, &AUTO_AVERAGE, &AUTO_P99];
     for (printed, compare) in printed.into_iter().zip(COMPARED) {
         // Against the best one it is worst.

@@ -19,7 +19,7 @@ fn average(times: &Histogram) -> f64 {
 }
 
 fn p99(times: &Histogram) -> f64 {
-    times.quantile(990_000) as f64 / 1e6
+    times.estimate(990_000) / 1e6
 }
 
 /// By how many percent a time of writes is more than before.
