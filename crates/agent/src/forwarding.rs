@@ -50,7 +50,7 @@ pub enum Mode {
     /// None. What was logged before comes home all the same.
     #[default]
     Off,
-    /// Bursts, as far as that gains anything; what is called one follows what forwarding costs.
+    /// Bursts, unless that loses; what is called one follows what forwarding costs.
     Auto,
     /// Bursts, as the settings of the detector have it.
     On,
@@ -67,7 +67,7 @@ pub struct Options {
     pub burst: BurstSettings,
     /// What it may cost, where that decides what is a burst.
     pub limits: Limits,
-    /// Whether [`Mode::Auto`] finds out if spreading gains anything; otherwise that is taken for granted.
+    /// Whether [`Mode::Auto`] finds out if spreading gains anything; otherwise that is taken for granted: to see what that does.
     pub finds_gain: bool,
     /// Bounds of what one segment may have in logs.
     pub index: IndexSettings,

@@ -32,7 +32,7 @@
 //! - an entry is found by reads when it was appended, not before: until then its client was told nothing, and what was there
 //!   before is as right an answer;
 //! - what is of an entry that a later one covers is not merged: nobody can read it any more;
-//! - with `auto`, bursts are spread as often as that gains anything ([`Gain`]);
+//! - with `auto`, bursts are spread unless that is sure to lose ([`Gain`]);
 //! - the paper's servers look for entries by themselves (TraverseMeta), and fetch them. Here the agent, which knows them, carries
 //!   them, and logs are traversed when a volume is attached. So one writes to a log, and nobody has to find out who else may.
 
