@@ -39,9 +39,9 @@ const PARTS: u32 = 64;
 /// Of these, the ones that go the other way: at first, and once enough of them were compared, if that seems to gain, and if it seems
 /// to lose.
 const TRIED: [u32; 3] = [8, 2, 1];
-/// Fewer of either kind are not compared, so many that went the other way are enough, and of more than these together half is
-/// forgotten.
-const PERIODS: (f64, f64, f64) = (6.0, 24.0, 8_192.0);
+/// Fewer of either kind are not compared, so many are enough, and with so many of which nothing is sure it begins anew: some may be
+/// from before a change.
+const PERIODS: [f64; 3] = [6.0, 24.0, 128.0];
 /// What is written in spread periods has to take less than this part of what it takes otherwise.
 const GAINS: f64 = 0.95;
 /// So many standard errors decide.
@@ -162,7 +162,7 @@ impl Gain {
         }
         let (owner, log) = (self.owner, self.log);
         let fewer = owner.periods.min(log.periods);
-        if fewer < PERIODS.0 {
+        if fewer < PERIODS[0] {
             return;
         }
         let (owner_takes, log_takes) = (GAINS * owner.mean(), log.mean());
@@ -173,14 +173,11 @@ impl Gain {
         match (is_sure, better == self.usual) {
             (true, false) => (self.usual, self.tried) = (better, TRIED[0]),
             (true, true) => self.tried = TRIED[2],
-            (false, seems_to_lose) if fewer >= PERIODS.1 => self.tried = TRIED[1 + usize::from(seems_to_lose)],
+            (false, seems_to_lose) if fewer >= PERIODS[1] => self.tried = TRIED[1 + usize::from(seems_to_lose)],
             (false, _) => {}
         }
-        if is_sure {
+        if is_sure || fewer >= PERIODS[2] {
             (self.owner, self.log) = Default::default();
-        } else if owner.periods + log.periods > PERIODS.2 {
-            self.owner.forget_half();
-            self.log.forget_half();
         }
     }
 
@@ -193,13 +190,6 @@ impl Gain {
 }
 
 impl Sample {
-    fn forget_half(&mut self) {
-        let Sample { periods, count, seconds, count_squared, product, seconds_squared } = self;
-        for sum in [periods, count, seconds, count_squared, product, seconds_squared] {
-            *sum /= 2.0;
-        }
-    }
-
     fn add(&mut self, count: f64, seconds: f64) {
         self.periods += 1.0;
         self.count += count;
@@ -214,7 +204,7 @@ impl Sample {
         self.seconds / self.count
     }
 
-    /// How much what periods add to that differs, beside it: a variance, of one period.
+    /// How much periods differ in it: the variance of one, as a part of the square of that mean.
     fn relative_variance(&self) -> f64 {
         let mean = self.mean();
         let residuals = self.seconds_squared - 2.0 * mean * self.product + mean * mean * self.count_squared;
@@ -278,7 +268,8 @@ mod tests {
     /// What cannot be told apart is spread as in the paper; and what loses much is not, after long enough.
     #[test]
     fn bursts_that_differ_by_more_than_their_ways_are_not_judged_by_few() {
-        for (owner, log, expected) in [(100, 95, 87..=98), (100, 40, 87..=98), (40, 100, 1..=12)] {
+        for (owner, log) in [(100, 95), (100, 40), (40, 100)] {
+            let mut spread = Vec::new();
             for seed in 0..20 {
                 let (mut gain, mut prng) = (Gain::default(), Prng::new(seed));
                 let (mut so_far, mut size) = (0, 1);
@@ -290,8 +281,10 @@ mod tests {
                     so_far += 1;
                     size * if way == Way::Log { log } else { owner }
                 });
-                assert!(expected.contains(&gain.percent()), "{owner} and {log}, {seed}: {}", gain.percent());
+                spread.push(gain.percent());
             }
+            let few = spread.iter().filter(|percent| **percent <= 12).count();
+            assert!(if owner > log { few == 0 } else { few >= 15 }, "{owner} and {log}: {spread:?}");
         }
     }
 
