@@ -12,15 +12,16 @@ from pathlib import Path
 class Cluster:
     """The processes, by name: store, m1 and so on. `prefix` says what a process is started with, and `address` where a server
     listens, both by its name. `engines` are what `--store` and `--leases` are, if that is not a process of its own. `tls`: they
-    show each other certificates."""
+    show each other certificates. `agent`: lines of the agent's section `[cluster]`."""
 
     def __init__(self, arguments, servers=3, managers=3, prefix=lambda name: [], address=lambda name: "127.0.0.1",
-                 bandwidth="auto", engines=None, tls=False):
+                 bandwidth="auto", engines=None, tls=False, agent=()):
         self.prefix, self.address, self.bandwidth = prefix, address, bandwidth
         self.binary = str(Path(arguments.binary).absolute())
         self.directory = Path(arguments.directory).absolute() / f"{os.getpid()}-{time.monotonic_ns()}"
         self.directory.mkdir(parents=True)
         self.managers, self.processes, self.engines, self.tls = managers, {}, engines, tls
+        (self.directory / "agent.toml").write_text("\n".join(["[cluster]", *agent]) + "\n")
         if tls:
             authority(self.binary, self.directory / "pki", ["store", "manager", "server", "agent"])
         try:
@@ -48,7 +49,8 @@ class Cluster:
                   "--token-file", str(self.directory / "api.token")],
             "s": ["server", *role, *store, "--listen", f"{self.address(name)}:0", "--bandwidth",
                   self.bandwidth],
-            "a": ["agent", *role, "--nbd", "127.0.0.1:0", "--socket", str(self.directory / "nbd.sock")],
+            "a": ["agent", *role, "--nbd", "127.0.0.1:0", "--socket", str(self.directory / "nbd.sock"),
+                  "--config", str(self.directory / "agent.toml")],
         }["store" if name == "store" else name[0]]
         if self.tls:
             role = {"m": "manager", "s": "server", "a": "agent"}[name[0]] if name != "store" else "store"
