@@ -22,7 +22,8 @@
 //! a write; what is lost where cards are full and a burst has its owner only is three times that time (docs/RESULTS.md). So the
 //! other way is tried less, down to one period of 64, when enough of it were compared, and that is kept up, so that a change is
 //! seen. Periods that are few are taken to differ among themselves as much as those that are many: of seven, the one that takes a hundred times
-//! as long may be none. Which period is of which kind is chance, so that nothing that comes in turns is taken for it. All volumes
+//! as long may be none; and as much as they would if both kinds took what the slower one does. A change is seen within minutes of bursts: what
+//! was compared before it has to be forgotten first. Which period is of which kind is chance, so that nothing that comes in turns is taken for it. All volumes
 //! of an agent share what was found: what is scarce is scarce for all of them, and a volume by itself has few bursts.
 
 use std::collections::VecDeque;
