@@ -79,15 +79,15 @@ impl Tuning {
         let (least, most) = self.limits.threshold;
         let of_late = |before: u64, more: u64| (before - before.div_ceil(INTERVALS)).saturating_add(more);
         (self.written, self.logged) = (of_late(self.written, seen.written), of_late(self.logged, seen.logged));
-        let is_more = |logged: u64, written: u64| {
+        let is_too_much = |logged: u64, written: u64| {
             u128::from(logged) * 100 > u128::from(written) * u128::from(self.limits.logged_percent)
         };
         let is_late = seen.log_bytes > self.limits.log_bytes || seen.lag > self.limits.lag;
-        let is_more = [is_more(self.logged, self.written), is_more(seen.logged, seen.written)];
-        self.threshold = match (is_late, is_more) {
+        let of_late_and_now = [is_too_much(self.logged, self.written), is_too_much(seen.logged, seen.written)];
+        self.threshold = match (is_late, of_late_and_now) {
             (true, _) | (_, [true, true]) => (self.threshold * 3 / 2).clamp(least, most),
             (false, [false, false]) if seen != Seen::default() => (self.threshold * 19 / 20).clamp(least, most),
-            // Nothing was seen, or this interval is not as the last minute was: as it is, it will be within the limit, or it is a burst.
+            // Nothing was seen; or a burst within a minute of which little was logged; or less is logged already, after too much.
             (false, _) => self.threshold,
         };
         self.threshold
