@@ -42,7 +42,7 @@ use self::latency::{Auto, Cluster, Latency, Merging};
 use self::prediction::Errors;
 use self::replication::Replication;
 use self::schemes::Scheme;
-use self::workload::{Traffic, Workload, copied, writes_of};
+use self::workload::{Read, Traffic, Workload, copied, writes_of};
 use super::random::Random;
 use super::{Mechanism, Paper, Trace, figure};
 
@@ -94,10 +94,23 @@ enum Bench {
     Reads { scheme: Scheme, utilization: f64, has_one_card: bool },
     /// How long writes take, and how even servers are, where bursts are told so, or agents find that out.
     Told { scheme: Scheme, auto: Option<Auto>, utilization: f64 },
-    /// The same with replicas that have to agree, or do not; and how even servers are.
-    Replication { geometry: Geometry, utilization: f64, chooses: bool, synchronizes: bool },
+    /// The same with replicas; and how even servers are.
+    Replication(Replicated),
     /// How wrong predictions of volumes' traffic are.
     Prediction { interval_ms: u64 },
+}
+
+/// What of replication differs.
+#[derive(Clone, Copy, Debug)]
+struct Replicated {
+    geometry: Geometry,
+    utilization: f64,
+    /// Clients choose among replicas.
+    chooses: bool,
+    /// Replicas have to agree.
+    synchronizes: bool,
+    /// How long reads take, too, with cards that lead to what is behind servers, or not. How even servers are is left out then.
+    reads_with_one_card: Option<bool>,
 }
 
 /// What came of a point.
@@ -163,12 +176,11 @@ impl Paper for Sig23 {
                 Bench::Told { scheme, auto, utilization }
             }
             Bench::Detection(_) if mechanism == Mechanism::BurstDetection => Bench::Detection(None),
-            Bench::Replication { geometry, utilization, chooses, synchronizes } => Bench::Replication {
-                geometry,
-                utilization,
-                chooses: chooses && mechanism != Mechanism::ReplicaChoice,
-                synchronizes: synchronizes && mechanism != Mechanism::Synchronization,
-            },
+            Bench::Replication(replicated) => Bench::Replication(Replicated {
+                chooses: replicated.chooses && mechanism != Mechanism::ReplicaChoice,
+                synchronizes: replicated.synchronizes && mechanism != Mechanism::Synchronization,
+                ..replicated
+            }),
             bench => bench,
         };
         let mut parameters = point.parameters.clone();
@@ -226,6 +238,11 @@ impl Point {
         }
     }
 
+    /// What is read beside it: nothing beside a trace's writes.
+    fn reads(&self, traffic: &Traffic) -> Vec<Read> {
+        self.workload().map_or_else(|_| Vec::new(), |workload| workload.reads(traffic, self.seed))
+    }
+
     /// Makes the traffic, and looks at it.
     pub fn measure(&self) -> Measured {
         let traffic = self.traffic();
@@ -256,8 +273,8 @@ impl Point {
             }
             Bench::Reads { scheme, utilization, has_one_card } => {
                 let cluster = Cluster { has_one_card: *has_one_card, ..usual(*scheme, *utilization) };
-                let reads = self.workload().map_or_else(|_| Vec::new(), |workload| workload.reads(&traffic, self.seed));
-                Measured { latency: Latency::of(&traffic, reads, cluster, self.seed), ..Measured::default() }
+                let latency = Latency::of(&traffic, self.reads(&traffic), cluster, self.seed);
+                Measured { latency, ..Measured::default() }
             }
             Bench::Told { scheme, auto, utilization } => {
                 let cluster = Cluster { auto: *auto, ..usual(*scheme, *utilization) };
@@ -268,8 +285,8 @@ impl Point {
                 let errors = Errors::of(&traffic, interval_ms * 1_000_000, ewma_last);
                 Measured { errors, ..Measured::default() }
             }
-            Bench::Replication { geometry, utilization, chooses, synchronizes } => {
-                let (geometry, utilization, chooses, synchronizes) = (*geometry, *utilization, *chooses, *synchronizes);
+            Bench::Replication(replicated) => {
+                let Replicated { geometry, utilization, chooses, synchronizes, reads_with_one_card } = *replicated;
                 let replication = Replication {
                     servers,
                     utilization,
@@ -278,11 +295,15 @@ impl Point {
                     chooses,
                     synchronizes,
                     behind,
+                    has_one_card: reads_with_one_card == Some(true),
                     change_bytes,
                 };
-                let of = |seed| replication.of(&traffic, bin_ms * 1_000_000, seed);
-                let latency = Latency { writes: of(self.seed).0, ..Latency::default() };
-                Measured { balances: (0..placements).map(|seed| of(seed).1).collect(), latency, ..Measured::default() }
+                let of = |reads: &[Read], seed| replication.of(&traffic, reads, bin_ms * 1_000_000, seed);
+                if reads_with_one_card.is_some() {
+                    return Measured { latency: of(&self.reads(&traffic), self.seed), ..Measured::default() };
+                }
+                let balances = (0..placements).filter_map(|seed| of(&[], seed).balance).collect();
+                Measured { balances, latency: of(&[], self.seed), ..Measured::default() }
             }
         }
     }

@@ -111,7 +111,7 @@ fn writes_are_sooner_done_where_bursts_are_found_and_take_turns() {
 fn reads_are_sooner_done_where_bursts_are_spread() {
     let what = "average of reads against the best other";
     let needs = [None, Some(Mechanism::BurstDetection)];
-    let [usual, undetected] = &looks("sig23/fig15", 8, 20, &needs)[..] else { unreachable!() };
+    let [usual, undetected] = &looks("sig23/fig15", 10, 20, &needs)[..] else { unreachable!() };
     assert_eq!(of(usual, what).1, Some(Outcome::Met), "{usual:?}");
     assert_eq!(of(undetected, what).1, Some(Outcome::Missed), "{undetected:?}");
 }

@@ -11,7 +11,7 @@ use super::judges::*;
 use super::latency::{Auto, Merging};
 use super::printed::*;
 use super::schemes::Scheme;
-use super::{Bench, Figure, Parameters, Point, Source};
+use super::{Bench, Figure, Parameters, Point, Replicated, Source};
 
 /// Parameters that are not printed, on which all figures can depend.
 const TRAFFIC: &[&str] =
@@ -139,7 +139,16 @@ pub(super) const FIGURES: &[Figure] = &[
             let of = |has_one_card: bool| {
                 let what = if has_one_card { "one card" } else { "another card behind" };
                 let reads = move |scheme| Bench::Reads { scheme, utilization, has_one_card };
-                schemes.map(|(name, scheme)| (format!("{name}, {what}"), reads(scheme)))
+                let schemes = schemes.map(|(name, scheme)| (format!("{name}, {what}"), reads(scheme)));
+                let replicated = Replicated {
+                    geometry: Geometry::WHOLE,
+                    utilization,
+                    chooses: true,
+                    synchronizes: true,
+                    reads_with_one_card: Some(has_one_card),
+                };
+                let replication = (format!("replication, {what}"), Bench::Replication(replicated));
+                schemes.into_iter().chain([replication]).collect::<Vec<_>>()
             };
             points(parameters, &[of(true), of(false)].concat())
         },
@@ -388,7 +397,8 @@ fn sizes(parameters: &Parameters, geometry: Geometry) -> Vec<(String, Bench)> {
 
 fn replication(parameters: &Parameters, geometry: Geometry, utilization: f64) -> (String, Bench) {
     let label = format!("{}, {} replicas, {:.0}% used", geometry.name(), parameters.replicas, utilization * 100.0);
-    (label, Bench::Replication { geometry, utilization, chooses: true, synchronizes: true })
+    let replicated = Replicated { geometry, utilization, chooses: true, synchronizes: true, reads_with_one_card: None };
+    (label, Bench::Replication(replicated))
 }
 
 /// Each with the morning's traffic, then each with the afternoon's.

@@ -62,14 +62,14 @@ pub(in super::super) fn judge_fig14(case: &Case) -> Vec<Row> {
     rows
 }
 
-/// Points come as segmentation, both ways of migration and DiffForward, with one card and then with two.
+/// Points come as segmentation, both ways of migration, DiffForward and replication, with one card and then with two.
 pub(in super::super) fn judge_fig15(case: &Case) -> Vec<Row> {
     let mut rows = Vec::new();
     let of_reads: [(&str, Time); 2] =
         [("average of reads", |latency| average(&latency.reads)), ("P99 of reads", |latency| p99(&latency.reads))];
     for (printed, (_, time)) in [(&FIG15_AVERAGE, of_reads[0]), (&FIG15_P99, of_reads[1])] {
         let against =
-            case.measured.chunks_exact(8).flat_map(|day| [0, 1, 2].map(|other| slower(&day[other], &day[3], time)));
+            case.measured.chunks_exact(10).flat_map(|day| [0, 1, 2, 4].map(|other| slower(&day[other], &day[3], time)));
         most(&mut rows, printed, against);
     }
     for (point, Measured { latency, .. }) in case.measured {
