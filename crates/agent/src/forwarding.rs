@@ -28,7 +28,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{AllocationExtent, Bytes, ErrorKind, Generation, Map, ReadPart, Result, VolumeId, WriteStamp};
+use base::{AllocationExtent, Bytes, Generation, Map, ReadPart, Result, VolumeId, WriteStamp};
 use policies::burst::BurstSettings;
 use policies::forwarding::{Gain, IndexSettings, Limits, Pace};
 use runtime::Handle;
@@ -252,11 +252,7 @@ impl Forwarder {
         let described = self.shared.directory.describe(volume).await?;
         let mode = self.shared.options.mode.of(described.forwarding);
         let forwarded = Forwarded::new(self.shared.clone(), session, volume, generation, described.layout(), mode);
-        match forwarded.open_logs(false).await {
-            Ok(()) => {}
-            Err(error) if error.kind == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        forwarded.open_logs(false).await?;
         let mut volumes = self.volumes.borrow_mut();
         // One that was lost was not given back.
         let is_over = |other: &Forwarded| other.volume == volume && other.generation < generation;

@@ -152,7 +152,8 @@ pub trait VolumeDirectory {
     /// first where there is none, if `make` says so.
     ///
     /// # Errors
-    /// `NotFound`: there is none, or no second server to have it. `Fenced`: a newer attachment of the volume is recorded. `Full`, `Io`.
+    /// `NotFound`: the volume has none, or there is no second server to have it. `Fenced`: a newer attachment of the volume is
+    /// recorded, or the volume is gone, and what was in logs with it. `Full`, `Io`.
     fn take_logs(
         &self,
         volume: VolumeId,

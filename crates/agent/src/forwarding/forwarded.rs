@@ -147,13 +147,20 @@ impl Forwarded {
         self.detector.borrow_mut().set_threshold(threshold, bytes);
     }
 
-    /// Takes the logs that there are, with what is in them; makes them first, if that is wanted.
+    /// Takes the logs that there are, with what is in them; makes them first, if that is wanted. Says whether there are any.
     ///
     /// # Errors
-    /// `NotFound`: there are none, and none are wanted. Those of the directory and of servers.
-    pub(super) async fn open_logs(self: &Rc<Self>, make: bool) -> Result<()> {
+    /// Those of the directory and of servers. That a log is not found where there are some is one of them: what was in it may be
+    /// newer than what owners have.
+    pub(super) async fn open_logs(self: &Rc<Self>, make: bool) -> Result<bool> {
         let Shared { directory, handle, service, options, .. } = &*self.shared;
-        let logs = directory.take_logs(self.volume, self.generation, make).await?;
+        let logs = match directory.take_logs(self.volume, self.generation, make).await {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                tracing::debug!(volume = %self.volume, %error, "no logs");
+                return Ok(false);
+            }
+            taken => taken?,
+        };
         let (id, generation) = (logs.id, logs.generation);
         let opened = async {
             let session = service.attach(id, generation).await?.session;
@@ -163,7 +170,7 @@ impl Forwarded {
         self.take_over(&logs, found);
         *self.logs.borrow_mut() = LogsState::Open(logs);
         self.start_merging();
-        Ok(())
+        Ok(true)
     }
 
     /// What former attachments left.
@@ -219,15 +226,16 @@ impl Forwarded {
         *self.logs.borrow_mut() = LogsState::Making;
         let forwarded = self.clone();
         let making = async move {
-            if let Err(error) = forwarded.open_logs(true).await {
-                match error.kind {
-                    // There is nowhere to spread them to.
-                    ErrorKind::NotFound => tracing::debug!(volume = %forwarded.volume, %error, "no logs"),
-                    _ => tracing::warn!(volume = %forwarded.volume, %error, "bursts are not spread: there are no logs"),
+            match forwarded.open_logs(true).await {
+                Ok(true) => return,
+                // There is nowhere to spread them to.
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(volume = %forwarded.volume, %error, "bursts are not spread: there are no logs");
                 }
-                forwarded.handle().sleep(super::AGAIN).await;
-                *forwarded.logs.borrow_mut() = LogsState::None;
             }
+            forwarded.handle().sleep(super::AGAIN).await;
+            *forwarded.logs.borrow_mut() = LogsState::None;
         };
         self.handle().spawn(Class::Background, "make a volume's logs", making).detach();
     }

@@ -14,7 +14,7 @@ use policies::forwarding::IndexSettings;
 use wire::{BlockService, Forwarding, Target};
 
 use self::store::{DISK, Fate, Holder, LOGS, MIB, all, in_a_world, is_entry};
-use super::{Mode, Options};
+use super::{Forwarder, Mode, Options};
 
 #[test]
 fn a_volume_that_never_had_a_burst_has_no_logs() {
@@ -23,6 +23,22 @@ fn a_volume_that_never_had_a_burst_has_no_logs() {
         holder.write(0, &[1; 4096]).await.unwrap().unwrap();
         assert_eq!(holder.read(0, 4096).await, [1; 4096]);
         assert!(!store.has_logs.get() && store.direct.get() == 1);
+    });
+}
+
+/// What is in them may be newer than what owners have, which are asked last when a volume is deleted.
+#[test]
+fn logs_that_cannot_be_found_are_not_none() {
+    in_a_world(4, |store| async move {
+        let holder = Holder::attach(&store, all()).await;
+        store.set_fate(|target, _| if target.segment.volume == DISK { Fate::Refused } else { Fate::Done });
+        holder.write(0, &[1; 4096]).await.unwrap().unwrap();
+        store.logs_are_gone.set(true);
+        let next = Forwarder::new(&store.handle, store.clone(), store.clone(), Options::default());
+        assert!(BlockService::attach(&*next, DISK, store.next(DISK).generation).await.is_err());
+        store.logs_are_gone.set(false);
+        let holder = Holder::attach(&store, Options::default()).await;
+        assert_eq!(holder.read(0, 4096).await, [1; 4096]);
     });
 }
 

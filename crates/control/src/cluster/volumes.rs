@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::limits::SEGMENTS_PER_GROUP;
 use base::seeded::is_on;
-use base::{Error, Generation, Instant, Map, Result, SegmentId, VolumeId};
+use base::{Error, ErrorKind, Generation, Instant, Map, Result, SegmentId, VolumeId};
 use policies::ownership::Table;
 use runtime::sync::first;
 use wire::{LocalBoxFuture, VolumeDescriptor, VolumeDirectory};
@@ -151,6 +151,9 @@ impl ClusterManager {
     /// Whoever lost the connection over which it asked asks again while the first question may still wait for the logs to
     /// be made. The last one that came is answered: had an earlier one its attachment after that, nobody would use it and
     /// the one in use would be fenced.
+    ///
+    /// Logs go with their volume. Who asks meanwhile is not told that there are none: it would serve what lies beneath what is in
+    /// them (rule 54).
     async fn attach_logs(&self, volume: VolumeId, generation: Generation, make: bool) -> Result<VolumeDescriptor> {
         let taking = self.takings.begin(volume);
         if make {
@@ -168,7 +171,10 @@ impl ClusterManager {
             desk.owners.attach(now, random, descriptor.id, generation)?;
             Ok(VolumeDescriptor { generation, ..descriptor })
         });
-        self.recorded(decided.await?).await
+        self.recorded(decided.await?).await.map_err(|error| match error.kind {
+            ErrorKind::NotFound => gone_with_logs(volume),
+            _ => error,
+        })
     }
 
     /// Makes the logs of a volume, if it has none, and returns when they have owners.
@@ -273,13 +279,18 @@ fn check_unused(name: &str, users: Users) -> Result<()> {
 /// Whoever is attached no more must not append what the owners of the volume would refuse (rule 54).
 ///
 /// # Errors
-/// `Fenced`: there is a newer attachment. `NotFound`: there is no such volume.
+/// `Fenced`: there is a newer attachment, or the volume is gone.
 fn check_newest(desk: &Desk, volume: VolumeId, generation: Generation) -> Result<()> {
-    let newest = desk.volumes().get(volume).map(|row| described(desk.owners.table(), row))?.generation;
+    let row = desk.volumes().get(volume).map_err(|_| gone_with_logs(volume))?;
+    let newest = described(desk.owners.table(), row).generation;
     match newest == generation || is_on("logs-of-an-older-attachment") {
         true => Ok(()),
         false => Err(Error::fenced(format!("volume {volume} was attached under {newest}, after {generation}"))),
     }
+}
+
+fn gone_with_logs(volume: VolumeId) -> Error {
+    Error::fenced(format!("volume {volume} was deleted, and its logs with it"))
 }
 
 /// A volume with its newest attachment that all owners have recorded.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::GIB;
+use base::{ErrorKind, GIB};
 use control::levels::VolumeChange;
 use control::service::{Reply, Request};
 use node::cluster::settings::Forwarding;
@@ -100,6 +100,39 @@ fn logs_that_are_asked_for_twice_belong_to_who_asked_last() {
             assert!(again.id == logs.id && again.generation > logs.generation, "seed {seed}");
         });
     }
+}
+
+/// Whoever attached a volume just before it is deleted must not take it for one without logs, and serve what lies beneath them.
+#[test]
+fn who_comes_while_a_volume_is_deleted_is_not_told_that_it_has_no_logs() {
+    let mut refused = 0;
+    for seed in bed::seeds(8) {
+        let mut bed = Bed::new(seed, 1, 4, 1);
+        bed.start_all();
+        bed.create("disk", GIB);
+        let (index, manager) = bed.in_charge().unwrap();
+        let handle = bed.handle(Role::Manager, index);
+        let (inside, asked) = (handle.clone(), manager.clone());
+        refused += bed.world.block_on(&handle, async move {
+            let volume = asked.resolve("disk").await.unwrap();
+            let attached = asked.attach(volume.id).await.unwrap();
+            asked.take_logs(attached.id, attached.generation, true).await.unwrap();
+            let service = asked.clone();
+            let deleting = async move { service.handle(Request::Delete { name: "disk".into(), force: true }).await };
+            let deleting = inside.spawn(Class::Io, "somebody who deletes a volume", deleting);
+            let mut refused = 0;
+            while !deleting.is_finished() {
+                if let Err(error) = asked.take_logs(attached.id, attached.generation, false).await {
+                    assert_eq!(error.kind, ErrorKind::Fenced, "seed {seed}: {error}");
+                    refused += 1;
+                }
+                inside.sleep(Duration::from_micros(10)).await;
+            }
+            deleting.await.unwrap();
+            refused
+        });
+    }
+    assert!(refused > 8, "{refused}");
 }
 
 /// A log moves with its segment, whatever becomes of its server.

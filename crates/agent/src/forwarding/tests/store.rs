@@ -55,6 +55,8 @@ pub(super) struct Store {
     pub(super) sessions: RefCell<BTreeMap<SessionId, (VolumeId, Generation)>>,
     pub(super) fate: RefCell<Box<dyn Fn(Target, u64) -> Fate>>,
     pub(super) has_logs: Cell<bool>,
+    /// Servers have none of them any more: the volume is being deleted.
+    pub(super) logs_are_gone: Cell<bool>,
     /// What is set for the volume.
     pub(super) forwarding: Cell<Forwarding>,
     /// How long a log takes to look for what a client asks it for.
@@ -77,6 +79,7 @@ impl Store {
             sessions: RefCell::default(),
             fate: RefCell::new(Box::new(|_, _| Fate::Done)),
             has_logs: Cell::new(false),
+            logs_are_gone: Cell::new(false),
             forwarding: Cell::default(),
             log_reads_take: Cell::default(),
             near: Cell::default(),
@@ -188,6 +191,9 @@ impl BlockService for Store {
             }
             if let Err(error) = self.check(target) {
                 return answer(target, Err(error));
+            }
+            if target.segment.volume == LOGS && self.logs_are_gone.get() {
+                return answer(target, Err(Error::not_found("there is no such segment")));
             }
             let sectors = self.sectors.borrow();
             let part = |at: u64| {
