@@ -212,6 +212,32 @@ fn closing_goes_on_when_a_deletion_that_was_under_way_fails() {
     assert_eq!(rig.journals(), 0);
 }
 
+/// Nobody else has a turn as long as it asks again at once, and what it waits for does not come to its end: a file that is tried to
+/// be made again and again.
+#[test]
+fn closing_gives_way_while_deletions_fail_at_once() {
+    let rig = Rig::new(9, journal_options());
+    for sequence in 1..=9 {
+        if sequence == 7 {
+            rig.settle();
+            rig.disk.set_capacity(0);
+        }
+        rig.submit(write(0, sequence, 0, 200 * KIB as usize));
+    }
+    let (closing, asked, begun) = (rig.engine.clone(), Rc::new(Cell::new(0)), rig.handle.now());
+    let asks = asked.clone();
+    let closed = async move {
+        let intend = async |_| {
+            asks.set(asks.get() + 1);
+            assert!(asks.get() < 100, "it goes round");
+            Err(base::Error::io("the log is broken"))
+        };
+        closing.close(|_| SegmentSequence(9), intend).await
+    };
+    rig.world.block_on(&rig.handle, closed).unwrap_err();
+    assert!(asked.get() > 1 && rig.handle.now().since(begun) > Duration::from_millis(10), "nothing was under way");
+}
+
 #[test]
 fn a_failed_append_is_written_again_into_a_new_file() {
     for fault in [AppendFault::Lost, AppendFault::Landed, AppendFault::Torn] {

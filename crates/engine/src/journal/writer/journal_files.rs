@@ -27,7 +27,7 @@ use base::limits::JOURNAL_APPEND_MAX;
 use base::{Error, ErrorKind, FileId, Instant, LogSequence, Result, SegmentId, SegmentSequence};
 use files::{Claim, CreateOptions, FileKind, FileWriter, Redundancy};
 use runtime::Class;
-use runtime::sync::Event;
+use runtime::sync::{Event, first};
 
 use super::{JournalWriter, State};
 use crate::journal::ledger::{Ledger, LedgerFile};
@@ -408,12 +408,14 @@ impl JournalWriter {
         intend: &impl AsyncFn(FileId) -> Result<()>,
     ) -> Result<()> {
         loop {
-            let changed = self.0.changed.wait();
             self.trim(dumped_through, intend).await;
+            // A trim that fails at once, as with a log that is broken, is not what is waited for.
+            let changed = self.0.changed.wait();
             if self.is_settled() {
                 break;
             }
-            changed.await;
+            // Whoever waits for the room of a file waits for the next try.
+            let _ = first(changed, self.0.handle.sleep(TRIM_PAUSE)).await;
         }
         {
             let mut state = self.0.state.borrow_mut();
