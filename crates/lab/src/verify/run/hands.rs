@@ -53,7 +53,8 @@ impl Hands {
         self.share.borrow_mut().busy.begin(self.client_handle.now());
         let (hands, inside) = (self.clone(), handle.clone());
         let mut settings = (*self.settings).clone();
-        settings.accept_missing_directories = std::mem::take(&mut self.state.borrow_mut().override_next);
+        let follows_advice = std::mem::take(&mut self.state.borrow_mut().override_next);
+        settings.accept_missing_directories = follows_advice;
         let starting = async move {
             let started = Node::start(&inside, &settings).await;
             hands.share.borrow_mut().busy.end(hands.client_handle.now());
@@ -119,7 +120,8 @@ impl Hands {
                     let is_quiet = now.since(shared.trouble_at) > QUIET;
                     if state.refused > REFUSED_MAX && shared.may_refuse {
                         shared.is_given_up = true;
-                    } else if state.refused > REFUSED_MAX && is_quiet {
+                    } else if state.refused > REFUSED_MAX && is_quiet && (follows_advice || !state.override_next) {
+                        // Refusals that had another cause may come before the first advice.
                         shared.fail(format!("the store does not start although nothing is wrong any more: {error}"));
                     }
                 }
