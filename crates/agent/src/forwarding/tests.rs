@@ -26,7 +26,7 @@ fn a_volume_that_never_had_a_burst_has_no_logs() {
     });
 }
 
-/// What is in them may be newer than what owners have, which are asked last when a volume is deleted.
+/// Servers may have given them up already, of a volume that is being deleted: what was in them is newer than what owners have.
 #[test]
 fn logs_that_cannot_be_found_are_not_none() {
     in_a_world(4, |store| async move {
