@@ -364,7 +364,14 @@ mod tests {
             let pids = of_osds.map(|file| std::fs::read_to_string(file).unwrap().trim().to_owned());
             let pause = Pause(pids.collect());
             pause.signal("STOP");
-            pause
+            // A thread that runs, or answers what has just come, stops a little later than the signal was sent.
+            for _ in 0..1000 {
+                if pause.0.iter().all(|pid| is_stopped(pid)) {
+                    return pause;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            panic!("OSDs do not stop");
         }
 
         fn signal(&self, name: &str) {
@@ -376,6 +383,16 @@ mod tests {
         fn drop(&mut self) {
             self.signal("CONT");
         }
+    }
+
+    /// Whether each thread of a process stands still.
+    fn is_stopped(pid: &str) -> bool {
+        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+            // The state is after the name, which may have spaces and brackets in it. Whoever just ended is looked for once more.
+            stat.is_ok_and(|stat| stat.rsplit_once(") ").unwrap().1.starts_with('T'))
+        })
     }
 
     /// Each kind of operation, of a real cluster, where one is.
