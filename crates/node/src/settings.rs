@@ -149,7 +149,7 @@ pub struct EngineSettings {
     /// For the laboratory, whose stores are too small to fill that share.
     #[serde(skip)]
     pub memtable_bytes: Option<u64>,
-    /// Bytes of a file of the transaction log, if they are not to be the default. For the laboratory, too.
+    /// Bytes of a file of the transaction log, and of a manager's log, if they are not to be the default. For the laboratory, too.
     #[serde(skip)]
     pub transaction_file_bytes: Option<u64>,
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use base::limits::API_CALLS_MAX;
 use base::{Error, Incarnation, MIB, Result, VolumeId};
 use control::cluster::{Agents, ClusterManager, Others, Users, Way};
+use control::owners::log;
 use control::{cluster, http};
 use files::rados::RadosOptions;
 use link::stream::{FarEnd, NearEnd, Options, Services};
@@ -103,7 +104,10 @@ impl ManagerRole {
         {
             tracing::warn!(%api, "the API is reached from this machine only, also for calls that other managers send on: set api.listen");
         }
-        let cluster_options = cluster::Options { lease: cluster.lease, api: api_at, ..cluster::Options::default() };
+        let defaults = cluster::Options::default();
+        let file_bytes = settings.engine.transaction_file_bytes.unwrap_or(defaults.log.file_bytes);
+        let log = log::Options { file_bytes, ..defaults.log };
+        let cluster_options = cluster::Options { lease: cluster.lease, log, api: api_at, ..defaults };
         let manager =
             ClusterManager::start(handle, &cluster.name, &store, Rc::new(again), leases, others, cluster_options);
         let services = Services {
