@@ -304,6 +304,11 @@ impl Shape {
             0 | 1 => {
                 let agent = prng.below(several.agents as u64) as usize;
                 steps.push(Step::Order(Order::Elsewhere { volume, agent }));
+                // It goes while the other agent still looks for what former ones left.
+                if prng.one_in(4) {
+                    asks(prng, steps, 2);
+                    steps.push(Step::Replace(volume));
+                }
             }
             2 if prng.one_in(3) => steps.push(Step::Replace(volume)),
             _ => {}
