@@ -48,9 +48,6 @@ use super::{Mechanism, Paper, Trace, figure};
 
 pub use parameters::Parameters;
 
-/// Copies of a trace of one disk where many volumes are meant.
-const COPIES: u32 = 50;
-
 /// The paper.
 #[derive(Clone, Debug)]
 pub struct Sig23;
@@ -227,7 +224,7 @@ impl Point {
     /// Of a trace, where it is about many volumes, many copies.
     fn traffic(&self) -> Traffic {
         let copies = match (&self.source, &self.bench) {
-            (Source::Trace(_), Bench::Told { .. }) => COPIES,
+            (Source::Trace(_), Bench::Told { .. }) => self.parameters.trace_copies,
             _ => 1,
         };
         let mut traffic = self.workload().map_or_else(writes_of, |workload| workload.make(self.seed));

@@ -27,6 +27,7 @@ pub struct Parameters {
     pub burst_seconds: f64,
     pub heavy_burst_share: f64,
     pub burst_share: f64,
+    pub trace_copies: u32,
     pub segment_gib: u64,
     pub placements: u64,
     pub bin_ms: u64,
@@ -70,6 +71,7 @@ impl FromFile for Parameters {
             && self.w1_ramp.iter().all(|times| *times > 0.0 && *times < 100.0)
             && (0.0..10.0).contains(&self.burst_sigma)
             && (1..=100_000).contains(&self.seconds)
+            && (1..=100_000).contains(&self.trace_copies)
             && (1..1 << 20).contains(&self.segment_gib)
             && self.placements > 0
             && [self.w1_read_mib_per_sec, self.w2_read_mib_per_sec].iter().all(|rate| *rate > 0.0 && *rate < 1e5)
@@ -105,7 +107,7 @@ mod tests {
     fn the_file_is_sound_and_can_be_changed() {
         assert_eq!(Parameters::from_file().unwrap().servers, 5);
         assert_eq!(Parameters::with(&["servers=7".to_owned()]).unwrap().servers, 7);
-        for wrong in ["server=7", "servers=1", "burst_share=1.0", "w1_ramp=[0.0,1.0]"] {
+        for wrong in ["server=7", "servers=1", "trace_copies=0", "burst_share=1.0", "w1_ramp=[0.0,1.0]"] {
             assert!(Parameters::with(&[wrong.to_owned()]).is_err(), "{wrong}");
         }
         for figure in Sig23::FIGURES {
