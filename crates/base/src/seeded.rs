@@ -264,12 +264,6 @@ pub const ALL: &[SeededBug] = &[
     rare(53, "merged-by-two", "A batch comes home while another one of the same segment still does.", &[]),
     bug(54, "logs-not-traversed", "Whoever attaches a volume does not look into its logs.", &[]),
     rare(54, "logs-of-an-older-attachment", "Logs are given to whoever is attached no more.", &["cut"]),
-    rare(
-        54,
-        "gone-logs-are-none",
-        "Whoever asks for logs that went with their volume is told that it never had any.",
-        &[],
-    ),
     bug(
         58,
         "append-unguarded",

@@ -290,8 +290,7 @@ fn check_newest(desk: &Desk, volume: VolumeId, generation: Generation) -> Result
 }
 
 fn gone_with_logs(volume: VolumeId) -> Error {
-    let message = format!("volume {volume} was deleted, and its logs with it");
-    if is_on("gone-logs-are-none") { Error::not_found(message) } else { Error::fenced(message) }
+    Error::fenced(format!("volume {volume} was deleted, and its logs with it"))
 }
 
 /// A volume with its newest attachment that all owners have recorded.
