@@ -355,6 +355,7 @@ mod tests {
 
     impl Pause {
         /// Of those that `tests/cluster/engines` has started in this directory.
+        #[expect(clippy::disallowed_methods, reason = "processes are waited for, and no loop")]
         fn begin(engines: &Path) -> Pause {
             let files = std::fs::read_dir(engines.join("run")).unwrap().map(|entry| entry.unwrap().path());
             let of_osds = files.filter(|file| {
