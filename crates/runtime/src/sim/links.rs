@@ -62,7 +62,12 @@ pub(super) struct Links {
     extra_delay_ns: Map<(NodeId, NodeId), u64>,
     free_ns: Map<(NodeId, NodeId), u64>,
     cards: Map<NodeId, Card>,
+    /// The time of the world. Who sends may be ahead of it.
+    pub(super) world_ns: u64,
 }
+
+/// How far who sends is ahead of the world if its turn was held up in the middle, and does not just take a while.
+const HELD_UP_NS: u64 = 1_000_000;
 
 /// The network card of a node.
 struct Card {
@@ -149,6 +154,12 @@ impl Links {
         *free_ns = now_ns.max(*free_ns) + transfer_ns;
         let (mut begun_ns, mut done_ns) = (now_ns, *free_ns);
         let [sender, receiver] = [from, to].map(|node| (from != to).then_some(node));
+        // What is sent so much later cannot keep cards that others use until then: it finds them idle.
+        if now_ns > self.world_ns + HELD_UP_NS {
+            let cards = [sender, receiver].into_iter().flatten().filter_map(|node| self.cards.get(&node));
+            let slowest_ns = cards.map(|card| card.takes(len)).max().unwrap_or(0);
+            return done_ns.max(now_ns + slowest_ns) + delay_ns;
+        }
         if let Some(card) = sender.and_then(|node| self.cards.get_mut(&node)) {
             begun_ns = now_ns.max(card.sent_ns);
             card.sent_ns = begun_ns + card.takes(len);

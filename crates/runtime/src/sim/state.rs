@@ -164,6 +164,7 @@ impl State {
     /// Lets the network take a step at `at_ns`, and carries out what comes of it.
     pub(super) fn on_network(&mut self, at_ns: u64, act: impl FnOnce(&mut Network, &mut Step<'_>)) {
         let mut effects = std::mem::take(&mut self.effects);
+        self.network.links.world_ns = self.now_ns;
         let mut step =
             Step { now_ns: at_ns, prng: &mut self.prng, next_resource: &mut self.next_resource, effects: &mut effects };
         act(&mut self.network, &mut step);

@@ -283,6 +283,41 @@ fn links_share_the_card_of_their_node() {
     close_to(took(&[(0, CARD)], &[(0, 0)], BYTES), 3);
 }
 
+/// One that is paused in the middle of its turn sends seconds later: until then the card is everybody else's.
+#[test]
+fn who_is_held_up_keeps_no_card() {
+    let world = World::new(1);
+    let nodes = [0, 1, 2].map(|_| world.add_node(NodeOptions::default()));
+    let loops = nodes.map(|node| world.start_loop(node));
+    world.set_card(nodes[0], Some(100_000_000));
+    let mut connected = [1, 2].map(|from| {
+        let (inside, any) = (loops[0].clone(), Address::Tcp((world.address(nodes[0]), 0).into()));
+        let listener = world.block_on(&loops[0], async move { inside.listen(&any).await.unwrap() });
+        let (address, inside) = (listener.address().clone(), loops[from].clone());
+        let sender = world.block_on(&loops[from], async move { inside.connect(&address).await.unwrap() });
+        Some((sender, world.block_on(&loops[0], async move { listener.accept().await.unwrap() })))
+    });
+    let mut take = |from: usize| connected[from - 1].take().unwrap();
+    let ((held_up, late), (sender, receiver)) = (take(1), take(2));
+    let inside = loops[1].clone();
+    let sending = async move {
+        inside.charge(Duration::from_secs(3));
+        held_up.send(vec![vec![7; 1000].into()]).await.unwrap();
+    };
+    loops[1].spawn(Class::Io, "held up", sending).detach();
+    let (begun, inside) = (world.now(), loops[2].clone());
+    let sending = async move {
+        inside.sleep(Duration::from_millis(1)).await;
+        sender.send(vec![vec![8; 1000].into()]).await.unwrap();
+    };
+    loops[2].spawn(Class::Io, "send", sending).detach();
+    let receiving = async move { receive_all(receiver).await.unwrap().len() };
+    assert_eq!(world.block_on(&loops[0], receiving), 1000);
+    assert!(world.now() - begun < Duration::from_millis(10), "{:?}", world.now() - begun);
+    assert_eq!(world.block_on(&loops[0], async move { receive_all(late).await.unwrap().len() }), 1000);
+    assert!(world.now() - begun > Duration::from_secs(3));
+}
+
 #[test]
 fn connecting_into_a_partition_waits_or_gives_up() {
     let (pair, listener) = pair(6);
