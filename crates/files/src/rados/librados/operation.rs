@@ -344,8 +344,10 @@ unsafe fn copied(start: *const c_char, len: usize) -> Vec<u8> {
 mod tests {
     use std::path::Path;
     use std::process::Command;
+    use std::time::Duration;
 
     use base::{Bytes, Gathered};
+    use runtime::Handle;
 
     use super::super::{Place, text};
     use super::*;
@@ -355,8 +357,7 @@ mod tests {
 
     impl Pause {
         /// Of those that `tests/cluster/engines` has started in this directory.
-        #[expect(clippy::disallowed_methods, reason = "processes are waited for, and no loop")]
-        fn begin(engines: &Path) -> Pause {
+        async fn begin(handle: &Handle, engines: &Path) -> Pause {
             let files = std::fs::read_dir(engines.join("run")).unwrap().map(|entry| entry.unwrap().path());
             let of_osds = files.filter(|file| {
                 let name = file.file_name().unwrap().to_str().unwrap();
@@ -370,7 +371,7 @@ mod tests {
                 if pause.0.iter().all(|pid| is_stopped(pid)) {
                     return pause;
                 }
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                handle.sleep(Duration::from_millis(10)).await;
             }
             panic!("OSDs do not stop");
         }
@@ -416,7 +417,7 @@ mod tests {
             .and(Effect::Write { offset: 0, data })
             .and(Effect::SetAttribute("name", b"value".to_vec()))
             .and(Effect::SetEntry("key".into(), b"entry".to_vec()));
-        let run = runtime::uring::run(runtime::uring::Options::default(), move |_| async move {
+        let run = runtime::uring::run(runtime::uring::Options::default(), move |handle| async move {
             let each = async || {
                 let looked = look(&context, "object", "", 10);
                 let (read, read_any) = (read(&context, "object", 0, 4096), read_any(&context, "object", 0, 4096));
@@ -429,7 +430,7 @@ mod tests {
             };
             change(&context, "object", &made).await.unwrap();
             assert_eq!(each().await, [Ok(1), Ok(4096), Ok(4096), Ok(0)]);
-            let pause = Pause::begin(conf.parent().unwrap());
+            let pause = Pause::begin(&handle, conf.parent().unwrap()).await;
             assert_eq!(each().await, [Err(-libc::ETIMEDOUT); 4]);
             drop(pause);
             assert_eq!(each().await, [Ok(1), Ok(4096), Ok(4096), Ok(0)]);
